@@ -12,12 +12,12 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all build bench lint install sim soak coverage clean
+.PHONY: help demo test test-all build bench lint install uninstall sim soak coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures; one calls the other; the same from Python; a program in elements
+demo: with-build ## what Weft does, on one screen: messages, their speed, remote memory, calls, Python, a program in elements
 	@scripts/demo
 
 with-%: # what the groups of scripts/setup need, as in with-build-test
@@ -42,7 +42,10 @@ lint: with-build-lint ## formatting, clang-tidy, cppcheck
 	@scripts/lint
 
 install: build ## into PREFIX (default /usr/local); DESTDIR is honoured
-	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
+
+uninstall: ## what make install with the same PREFIX and DESTDIR has put there, and nothing else
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --uninstall
 
 sim: with-build-test ## SEEDS seeds (default 1000000) of every simulation, from FIRST on
 	@scripts/sim

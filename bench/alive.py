@@ -2,7 +2,7 @@
 """Who is lost, and when, on a busy machine: nobody who is alive, and whoever is not within the bound.
 
     bench/alive.py [puts N] [silent SECONDS EACH] [stop N] [kill N] [partition N] [idle SECONDS]
-                   [--at-once K] [--busy LOOPS] [--tls shm|tcp] [--build DIR]
+                   [--at-once K] [--busy LOOPS] [--transports shm|tcp] [--build DIR]
 
 puts N            N times `weft mem put` of 1 GiB to a server on this host: how many succeeded
 silent S EACH     EACH peers in each progress mode, and in a callback, that sleep or compute for S seconds, all of them at the same time: how
@@ -114,10 +114,10 @@ def measure(what, numbers, args):
     """One of them; whether nobody was lost who was alive."""
     weft, alive = os.path.join(args.build, "weft"), os.path.join(args.build, "alive")
     if what == "puts":
-        return puts(weft, int(numbers[0]), args.tls)
+        return puts(weft, int(numbers[0]), args.transports)
     if what in BOUND:
-        return lost(alive, what, int(numbers[0]), args.at_once, "tcp" if what == "partition" else args.tls)
-    return subprocess.run([alive, what, *numbers, args.tls]).returncode == 0
+        return lost(alive, what, int(numbers[0]), args.at_once, "tcp" if what == "partition" else args.transports)
+    return subprocess.run([alive, what, *numbers, args.transports]).returncode == 0
 
 
 def main():
@@ -125,7 +125,7 @@ def main():
     parser.add_argument("what", nargs="+")
     parser.add_argument("--at-once", type=int, default=10, metavar="K")
     parser.add_argument("--busy", type=int, default=0, metavar="LOOPS")
-    parser.add_argument("--tls", default="shm,tcp")
+    parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), metavar="DIR")
     args = parser.parse_intermixed_args()
     if not 1 <= args.at_once <= 250:

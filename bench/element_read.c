@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 static double now(void)

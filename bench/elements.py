@@ -38,7 +38,7 @@ def process(*args):
 @contextlib.contextmanager
 def memory(weft, tls, size):
     """A memory element, and its durl."""
-    with process(weft, "element", "memory", "--size", str(size), "--name", "mem", "--tls", tls) as p:
+    with process(weft, "element", "memory", "--size", str(size), "--name", "mem", "--transports", tls) as p:
         line = p.stdout.readline()
         if not line:
             sys.exit("the memory element did not start")

@@ -13,9 +13,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def python(test, tls, size, window=None, mode="asyncio"):
     def measure(bench):
-        command = [sys.executable, "-m", "weft.perf", "--json", "--test", test, "--tls", tls, "--size", str(size), "--mode", mode,
+        command = [sys.executable, "-m", "weft.perf", "--json", "--test", test, "--size", str(size), "--mode", mode,
                    "--seconds", str(bench.seconds)]
-        return bench.one_line("weft.perf", command + (["--window", str(window)] if window else []), PYTHONPATH=folder(bench))
+        return bench.one_line("weft.perf", command + (["--window", str(window)] if window else []), WEFT_TRANSPORTS=tls, PYTHONPATH=folder(bench))
     return measure
 
 

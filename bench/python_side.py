@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Two figures of the Python package that `python -m weft.perf` has not: what an operation costs, and an idle loop. One line of JSON.
+"""Two figures of the Python package that `python -m weft.perf` has not: what an operation costs, and an idle loop. One line of
+JSON.
 
     PYTHONPATH=build/release/python python3 bench/python_side.py cost|idle [--seconds N]
 """

@@ -3,13 +3,12 @@
 
 #include "am/am.h"
 #include "conn/conn.h"
-#include "element/element.h"
+#include "extend/extend.h"
 #include "mem/mem.h"
 #include "msg/msg.h"
 #include "registry/registry.h"
 #include "rma/rma.h"
 #include "rpc/rpc.h"
-#include "store/store.h"
 
 weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
                                    weft_runtime_t **rt_out)
@@ -30,11 +29,9 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
     if (!st)
         st = wefti_registry_attach(rt);
     if (!st)
-        st = wefti_store_attach(rt);
-    if (!st)
         st = wefti_rpc_attach(rt);
     if (!st)
-        st = wefti_element_attach(rt);
+        st = wefti_extend_attach(rt);
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {

@@ -1,7 +1,6 @@
 /* tools/common.c - sentences, numbers, words and terminals for the commands.
  *
- * No state but tool_name. Parsers take the whole string or nothing, and leave their output alone when they fail.
- * tests/tools/tools_options.py holds the parsers and the sentences. */
+ * A parser takes the whole string or fails, and then leaves its output alone. tests/tools/tools_options.py checks them. */
 #include "common.h"
 
 #include <ctype.h>
@@ -14,30 +13,41 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/nearest.h"
+#include "base/utf8.h"
+
 const char *tool_name = "weft";
+
+static void begin_error(const char *fmt, va_list ap)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s: ", tool_name);
+    vfprintf(stderr, fmt, ap);
+}
 
 void tool_error(const char *fmt, ...)
 {
     va_list ap;
-    fflush(stdout);
-    fprintf(stderr, "%s: ", tool_name);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    begin_error(fmt, ap);
     va_end(ap);
     fputc('\n', stderr);
 }
 
 void tool_error_status(weft_status_t st, const char *fmt, ...)
 {
-    /* Read before anything else may call the library. */
-    const char *detail = weft_last_error();
+    const char *detail = weft_last_error(); /* first: another call of the library could change it */
     va_list ap;
-    fflush(stdout);
-    fprintf(stderr, "%s: ", tool_name);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    begin_error(fmt, ap);
     va_end(ap);
     fprintf(stderr, ": %s%s%s%s\n", weft_status_text(st), *detail ? " (" : "", detail, *detail ? ")" : "");
+}
+
+bool tool_no_server(weft_status_t st)
+{
+    return st == WEFT_ERR_PEER || st == WEFT_ERR_CLOSED || st == WEFT_ERR_REFUSED || st == WEFT_ERR_UNREACHABLE ||
+           st == WEFT_ERR_ADDRESS || st == WEFT_ERR_TIMEOUT || st == WEFT_ERR_UNSUPPORTED;
 }
 
 const char *tool_advice(weft_status_t st)
@@ -48,7 +58,7 @@ const char *tool_advice(weft_status_t st)
     case WEFT_ERR_VERSION:
         return "; use the same version of weft on both sides";
     case WEFT_ERR_UNREACHABLE:
-        return "; check the address, and that --tls allows both sides a common transport";
+        return "; check the address, and that --transports allows both sides a common transport";
     case WEFT_ERR_TIMEOUT:
     case WEFT_ERR_PENDING:
         return "; a longer --timeout waits longer";
@@ -151,80 +161,27 @@ void tool_raise_file_limit(void)
 
 /* --- words ----------------------------------------------------------------------------------------------- */
 
-/* Edits (one letter put in, left out, changed, or swapped with its neighbour) from a to b; both shorter than 63. */
-static unsigned edits(const char *a, const char *b)
-{
-    unsigned rows[3][64], *before = rows[0], *above = rows[1], *row = rows[2];
-    size_t n = strlen(b);
-    for (size_t j = 0; j <= n; j++)
-        above[j] = (unsigned)j;
-    memset(before, 0, sizeof rows[0]);
-    for (size_t i = 1; a[i - 1]; i++) {
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= n; j++) {
-            unsigned best = above[j - 1] + (tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[j - 1]));
-            if (above[j] + 1 < best)
-                best = above[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            row[j] = best;
-        }
-        unsigned *spare = before;
-        before = above;
-        above = row;
-        row = spare;
-    }
-    return above[n];
-}
-
 const char *tool_nearest(const char *word, const char *const *names, size_t n)
 {
     const char *best = NULL;
-    size_t len = strlen(word);
-    unsigned best_edits = 0;
-    if (!len || len > 60)
-        return NULL;
+    size_t len = strlen(word), best_distance = 0;
     for (size_t i = 0; i < n; i++) {
-        size_t name_len = strlen(names[i]);
-        if (name_len > 60)
-            continue;
-        unsigned e = edits(word, names[i]);
-        /* A word that someone began to type is near, however much of it is missing. */
-        if (len >= 2 && name_len > len && !strncasecmp(word, names[i], len))
-            e = 1;
-        if (e <= 1 + len / 3 && (!best || e < best_edits)) {
+        size_t distance = wefti_word_distance(word, names[i]);
+        /* the beginning of a name is near to it, however much is missing */
+        if (len >= 2 && strlen(names[i]) > len && !strncasecmp(word, names[i], len))
+            distance = 1;
+        if (len && distance <= 1 + len / 3 && (!best || distance < best_distance)) {
             best = names[i];
-            best_edits = e;
+            best_distance = distance;
         }
     }
     return best;
 }
 
-void tool_no_command(const char *word, const char *const *names, size_t n, const char *whose)
+size_t tool_utf8_len(const char *s)
 {
-    const char *near = tool_nearest(word, names, n);
-    if (near)
-        tool_error("there is no command \"%s\"; did you mean \"%s\"? (%s --help lists all)", word, near, whose);
-    else
-        tool_error("there is no command \"%s\"; %s --help lists all", word, whose);
-}
-
-size_t tool_utf8_len(const char *text)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    size_t n = s[0] < 0x80 ? (s[0] != 0) : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc2 ? 2 : 0;
-    if (s[0] >= 0xf5)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    /* longer than it need be, a surrogate, or past the last character there is */
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-        (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
+    uint32_t c;
+    return *s ? wefti_utf8_char((const uint8_t *)s, strnlen(s, 4), &c) : 0;
 }
 
 size_t tool_harmless(const char *s, size_t n, bool lines)
@@ -237,6 +194,18 @@ size_t tool_harmless(const char *s, size_t n, bool lines)
     memcpy(buf, s, n < 4 ? n : 4);
     len = tool_utf8_len(buf);
     return len == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0 ? 0 : len; /* C1 */
+}
+
+void tool_put_plain(FILE *f, const char *s, size_t n)
+{
+    for (size_t len; n; s += len, n -= len) {
+        len = tool_harmless(s, n, true);
+        if (len)
+            fwrite(s, 1, len, f);
+        else
+            fprintf(f, "\\x%02x", (unsigned char)*s);
+        len += !len;
+    }
 }
 
 const char *tool_plain(const char *text, char *buf, size_t cap)
@@ -276,30 +245,49 @@ unsigned tool_columns(FILE *f)
     struct winsize size;
     if (isatty(fileno(f)) && !ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col >= 40)
         return size.ws_col;
-    return 100;
+    return 80;
+}
+
+/* Where a line goes on after a break: below its second column if it is indented and has one, below its beginning if it has
+ * none. */
+static unsigned hanging(const char *line, size_t n)
+{
+    size_t at = strspn(line, " ");
+    for (size_t i = at; at && i + 2 < n; i++)
+        if (line[i] == ' ' && line[i + 1] == ' ')
+            return (unsigned)(i + strspn(line + i, " "));
+    return (unsigned)at;
+}
+
+static void wrap_line(FILE *f, const char *line, size_t n, unsigned indent, unsigned width)
+{
+    unsigned hang = hanging(line, n), left = width > indent + 20 ? width - indent : 20;
+    size_t from = hang; /* no break before */
+    while (n > left) {
+        size_t take = left;
+        while (take > from && line[take] != ' ')
+            take--;
+        if (take <= from)
+            take = from + strcspn(line + from, " \n"); /* a word that is longer than the line */
+        if (take >= n)
+            break;
+        fprintf(f, "%.*s\n%*s", (int)take, line, (int)(indent + hang), "");
+        take += strspn(line + take, " ");
+        line += take;
+        n -= take;
+        left = width > indent + hang + 20 ? width - indent - hang : 20;
+        from = 0;
+    }
+    fprintf(f, "%.*s\n", (int)n, line);
 }
 
 void tool_wrap(FILE *f, const char *text, unsigned indent, unsigned width)
 {
-    unsigned room = width > indent + 20 ? width - indent : 20;
     while (*text) {
         size_t n = strcspn(text, "\n");
-        size_t take = n;
-        if (n > room) {
-            take = room;
-            while (take && text[take] != ' ')
-                take--;
-            if (!take)
-                take = strcspn(text, " \n"); /* a word longer than the line: let it stand out */
-        }
-        fprintf(f, "%.*s\n", (int)take, text);
-        text += take;
-        while (*text == ' ' || (*text == '\n' && take == n)) {
-            bool newline = *text++ == '\n';
-            if (newline)
-                break;
-        }
-        if (*text)
+        wrap_line(f, text, n, indent, width);
+        text += n + (text[n] == '\n');
+        if (*text && *text != '\n')
             fprintf(f, "%*s", (int)indent, "");
     }
 }

@@ -1,37 +1,19 @@
 /* tools/info.c - `weft info`: what this build is, what this machine offers, and every variable with its value and where that
  * came from.
  *
- * Nothing is opened and nothing is changed. A value that does not parse is still shown, and what is wrong with it is said.
- * tests/tools/tools_info.py holds it. */
+ * It opens nothing and changes nothing. A value that does not parse is shown too, with what is wrong with it.
+ * tests/tools/tools_info.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 #include <weft/config.h>
 
 #include "common.h"
 
-enum { OPT_JSON = 1, OPT_HELP };
-
-static const tool_opt_t options[] = {
-    {OPT_JSON, "json", NULL, "one JSON object with \"info\", \"config\" and \"unknown\""},
-    {OPT_HELP, "help", NULL, "this"},
-    {0, NULL, NULL, NULL},
-};
-
 typedef struct view {
     tool_json_t json;
     unsigned columns;
     unsigned seen;
 } view_t;
-
-void tool_info_help(FILE *f)
-{
-    fputs("Usage: weft info [--json]\n\n"
-          "Shows the build, UCX's version and transports, the kinds of memory this machine has, and every\n"
-          "configuration variable with its documentation, the value in force and where that comes from. A\n"
-          "WEFT_ variable that Weft does not know is listed with the nearest name that it does.\n\n",
-          f);
-    tool_args_help(options, f);
-}
 
 static void fact_text(const weft_config_var_t *var, void *user)
 {
@@ -116,9 +98,8 @@ static int show_text(void)
 
 static int show_json(void)
 {
-    view_t v = {.json = {.f = stdout}};
+    view_t v = {.json = tool_json_begin(stdout)};
     weft_status_t facts, variables, unknown;
-    tool_json_open(&v.json, NULL, '{');
     tool_json_open(&v.json, "info", '{');
     facts = weft_info_each(fact_json, &v);
     tool_json_close(&v.json, '}');
@@ -130,29 +111,41 @@ static int show_json(void)
     tool_json_open(&v.json, "unknown", '[');
     unknown = weft_config_unknown_each(unknown_json, &v);
     tool_json_close(&v.json, ']');
-    tool_json_close(&v.json, '}');
     tool_json_end(&v.json);
     return facts || variables || unknown ? TOOL_FAILED : TOOL_OK;
 }
 
-int tool_info(int argc, char **argv)
+typedef struct info_opts {
+    bool json;
+} info_opts_t;
+
+static int info(int argc, char **argv)
 {
-    tool_args_t args;
-    bool json = false;
-    int id;
-    tool_args_init(&args, argc, argv, options);
-    while ((id = tool_args_next(&args)) > 0) {
-        if (id == OPT_JSON)
-            json = true;
-        if (id == OPT_HELP) {
-            tool_info_help(stdout);
-            return TOOL_OK;
-        }
-    }
-    if (id < 0)
-        return TOOL_USAGE;
-    /* The list at the end says it better than the log. */
+    info_opts_t opts = {0};
+    int rc = tool_options(&tool_info_command, argc, argv, &opts, NULL);
+    if (rc != TOOL_GO)
+        return rc;
+    /* the list at the end says it better than the log */
     if (!getenv("WEFT_LOG"))
         weft_log_set_level(WEFT_LOG_ERROR);
-    return json ? show_json() : show_text();
+    return opts.json ? show_json() : show_text();
 }
+
+static const tool_opt_t options[] = {
+    {"json", NULL, "one JSON object with \"info\", \"config\" and \"unknown\"", TO_FLAG(info_opts_t, json)},
+    {0},
+};
+
+const tool_command_t tool_info_command = {
+    .name = "info",
+    .full_name = "weft info",
+    .summary = "what this build, this machine and this configuration are",
+    .usage = "[--json]",
+    .about = "Shows the build, UCX's version and transports, the kinds of memory this machine has, and every configuration "
+             "variable with its "
+             "documentation, the value in force and where that comes from. A WEFT_ variable that Weft does not know is listed "
+             "with the nearest "
+             "name that it does.",
+    .options = options,
+    .run = info,
+};

@@ -1,6 +1,6 @@
 /* tools/json.c - JSON, one value a line: what a program reads of the commands.
  *
- * Bytes that are no printable ASCII are escaped or passed as they are: values are UTF-8 or come from our own tables.
+ * Control characters, quotes and backslashes are escaped; all else is passed on, since texts are UTF-8.
  * tests/tools/tools_perf.py and tests/tools/tools_info.py parse every line. */
 #include <inttypes.h>
 #include <math.h>
@@ -30,8 +30,17 @@ static void put_name(tool_json_t *j, const char *name)
     if (j->comma)
         fputs(", ", j->f);
     j->comma = true;
-    if (name)
-        fprintf(j->f, "\"%s\": ", name);
+    if (name) {
+        put_quoted(j->f, name, strlen(name));
+        fputs(": ", j->f);
+    }
+}
+
+tool_json_t tool_json_begin(FILE *f)
+{
+    tool_json_t j = {.f = f};
+    tool_json_open(&j, NULL, '{');
+    return j;
 }
 
 void tool_json_open(tool_json_t *j, const char *name, char bracket)
@@ -85,7 +94,6 @@ void tool_json_count(tool_json_t *j, const char *name, uint64_t value)
 
 void tool_json_end(tool_json_t *j)
 {
-    fputc('\n', j->f);
+    fputs("}\n", j->f);
     fflush(j->f);
-    j->comma = false;
 }

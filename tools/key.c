@@ -1,7 +1,7 @@
 /* tools/key.c - `weft key new FILE`: makes a random key that nobody can guess, so that nothing has to stretch it.
  *
- * The file is "weft-key-1 " and 64 hex digits (src/core/key.c reads it), for its owner alone. One that exists is never replaced: it may be a
- * key that is in use. tests/tools/tools_key.py holds it. */
+ * The file has "weft-key-1 " and 64 hex digits (src/core/key.c reads it), and only its owner can read it. A file that exists is
+ * never replaced: its key may be in use. tests/tools/tools_key.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -10,22 +10,9 @@
 
 #include "common.h"
 
-enum { OPT_HELP = 1 };
 enum { KEY_BYTES = 32 };
 
-static const tool_opt_t options[] = {
-    {OPT_HELP, "help", NULL, "this"},
-    {0, NULL, NULL, NULL},
-};
-
-void tool_key_help(FILE *f)
-{
-    fputs("Usage: weft key new FILE\n\n"
-          "Makes a file with a random key of 256 bits, which only its owner can read. Give every process that\n"
-          "is to connect a copy, with --key-file or WEFT_KEY_FILE. A file that is there already is not touched.\n\n",
-          f);
-    tool_args_help(options, f);
-}
+static const tool_command_t new_command;
 
 /* A line with the key; false if there is no randomness. */
 static bool make_line(char *line, size_t cap)
@@ -85,39 +72,46 @@ static int make_file(const char *path)
     return TOOL_OK;
 }
 
-int tool_key(int argc, char **argv)
+static int key_new(int argc, char **argv)
 {
-    static const char *const verbs[] = {"new"};
-    const char *words[2];
-    size_t n = 0;
-    tool_args_t args;
-    int id;
-    tool_args_init(&args, argc, argv, options);
-    args.words = true;
-    while ((id = tool_args_next(&args)) > 0) {
-        if (id == OPT_HELP) {
-            tool_key_help(stdout);
-            return TOOL_OK;
-        }
-        if (n == 2) {
-            tool_error("\"%s\" is one word too many: weft key new FILE", args.value);
-            return TOOL_USAGE;
-        }
-        words[n++] = args.value;
-    }
-    if (id < 0)
-        return TOOL_USAGE;
-    if (!n) {
-        tool_error("say what to do: weft key new FILE");
-        return TOOL_USAGE;
-    }
-    if (strcmp(words[0], verbs[0]) != 0) {
-        tool_no_command(words[0], verbs, 1, "weft key");
-        return TOOL_USAGE;
-    }
-    if (n < 2 || !*words[1]) {
+    tool_words_t words;
+    int rc = tool_options(&new_command, argc, argv, NULL, &words);
+    if (rc != TOOL_GO)
+        return rc;
+    if (!words.n || !*words.at[0]) {
         tool_error("say which file to make: weft key new FILE");
         return TOOL_USAGE;
     }
-    return make_file(words[1]);
+    if (words.n > 1) {
+        tool_error("\"%s\" is one word too many: weft key new FILE", words.at[1]);
+        return TOOL_USAGE;
+    }
+    return make_file(words.at[0]);
 }
+
+#define ABOUT \
+    "Makes a file with a random key of 256 bits, which only its owner can read. Give every process that is to connect a copy, " \
+    "with --key-file or " \
+    "WEFT_KEY_FILE. A file that is there already is not touched."
+
+static const tool_opt_t no_options[] = {{0}};
+static const tool_command_t new_command = {
+    .name = "new",
+    .full_name = "weft key new",
+    .summary = "make a file with a new key: weft key new FILE",
+    .usage = "FILE",
+    .about = ABOUT,
+    .options = no_options,
+    .words = true,
+    .run = key_new,
+};
+
+static const tool_command_t *const commands[] = {&new_command, NULL};
+const tool_command_t tool_key_command = {
+    .name = "key",
+    .full_name = "weft key",
+    .summary = "make a key with which processes know each other",
+    .usage = "new FILE",
+    .about = ABOUT,
+    .commands = commands,
+};

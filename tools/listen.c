@@ -1,7 +1,7 @@
 /* tools/listen.c - where the servers of commands listen, and who may connect.
  *
- * What anyone on a network could use is not opened by accident: without a key a server listens on this machine only, unless told
- * otherwise. tests/tools/tools_mem.py and tests/tools/tools_serve.py hold it. */
+ * Without a key a server listens on this machine only, unless --no-key-needed is given: nobody opens memory or functions to a
+ * network by accident. tests/tools/tools_mem.py and tests/tools/tools_serve.py check it. */
 #include <string.h>
 #include <strings.h>
 
@@ -12,11 +12,14 @@ static bool begins(const char *s, const char *with)
     return !strncasecmp(s, with, strlen(with));
 }
 
-/* Other machines could connect there, as far as the text tells: a name that has to be looked up could be anywhere. What is no address
- * at all is left to weft_listen(), which says so. */
+/* Could other machines connect there, as far as the text tells? A name that has to be looked up may lead anywhere. What is no
+ * address is left to weft_listen(), which says so. */
 static bool is_open_to_others(const char *uri)
 {
-    return begins(uri, "tcp://") && !begins(uri, "tcp://127.") && !begins(uri, "tcp://[::1]") && !begins(uri, "tcp://localhost:");
+    static const char here[] = "tcp://localhost";
+    if (begins(uri, here) && strchr(":,", uri[sizeof here - 1])) /* or the end */
+        return false;
+    return begins(uri, "tcp://") && !begins(uri, "tcp://127.") && !begins(uri, "tcp://[::1]");
 }
 
 static const char *first_open_to_others(const char *uris)
@@ -30,12 +33,12 @@ static const char *first_open_to_others(const char *uris)
     return uris;
 }
 
-bool tool_may_listen(const char *const *uris, unsigned n, const char *harm)
+bool tool_may_listen(const tool_texts_t *uris, const char *harm)
 {
     if (tool_has_key())
         return true;
-    for (unsigned i = 0; i < n; i++) {
-        const char *uri = first_open_to_others(uris[i]);
+    for (unsigned i = 0; i < uris->n; i++) {
+        const char *uri = first_open_to_others(uris->at[i]);
         if (uri) {
             tool_error("%.*s is open to other machines, and there is no key: whoever connects could %s; give --key-file PATH, or "
                        "--no-key-needed if all who can connect may",

@@ -1,7 +1,7 @@
-/* tools/main.c - the `weft` command: finds the subcommand and leaves the rest to it.
+/* tools/main.c - the `weft` command: its list of commands, and the exit status.
  *
- * Exit status: 0 done, 1 it could not be done, 2 it was not asked for in words we know. What could not be written to standard output was not done.
- * tests/tools/tools_output.py holds us to it. */
+ * Exit status: 0 done, 1 it could not be done, 2 the command line was not understood. A command whose output could not be
+ * written has failed. tests/tools/tools_output.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -10,51 +10,22 @@
 
 #include "common.h"
 
-typedef struct command {
-    const char *name, *full_name, *summary;
-    int (*run)(int argc, char **argv);
-    void (*help)(FILE *f);
-} command_t;
-
-static const command_t commands[] = {
-    {"call", "weft call", "call functions of services, and list who offers what", tool_call, tool_call_help},
-    {"element", "weft element", "be an element of a program: started by weft run, or by OpenWhisk", tool_element,
-     tool_element_help},
-    {"info", "weft info", "what this build, this machine and this configuration are", tool_info, tool_info_help},
-    {"key", "weft key", "make a key with which processes know each other", tool_key, tool_key_help},
-    {"mem", "weft mem", "serve memory, and put, get, list and remove blocks of it", tool_mem, tool_mem_help},
-    {"perf", "weft perf", "measure latency, bandwidth and message rate between two processes", tool_perf, tool_perf_help},
-    {"run", "weft run", "run a program in elements: a directory of them, on this machine", tool_run, tool_run_help},
-    {"serve", "weft serve", "offer a demo service for weft call to use", tool_serve, tool_serve_help},
+static const tool_command_t *const commands[] = {
+    &tool_call_command, &tool_completion_command, &tool_element_command, &tool_info_command,  &tool_key_command,
+    &tool_mem_command,  &tool_perf_command,       &tool_run_command,     &tool_serve_command, NULL,
 };
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-static void usage(FILE *f)
-{
-    fputs("Usage: weft COMMAND [options]\n\n", f);
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].summary);
-    fputs("\n"
-          "  weft help COMMAND    what a command does, with all of its options\n"
-          "  weft --version       the version of the library\n",
-          f);
-}
+const tool_command_t tool_root = {
+    .name = "weft",
+    .full_name = "weft",
+    .usage = "COMMAND [options]",
+    .commands = commands,
+    .footer = "  weft help COMMAND    what a command does, with all of its options\n"
+              "  weft --version       the version of the library",
+};
 
-static const command_t *find_command(const char *name)
-{
-    const char *names[N_COMMANDS + 1];
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (!strcmp(commands[i].name, name))
-            return &commands[i];
-        names[i] = commands[i].name;
-    }
-    names[N_COMMANDS] = "help";
-    tool_no_command(name, names, N_COMMANDS + 1, "weft");
-    return NULL;
-}
-
-/* One of these that is closed would be the next thing that is opened, and what is meant for people would be written there. What takes its place
- * cannot be read, or written, as a closed one cannot. */
+/* A closed standard descriptor would be the next one that is opened, and text for people would go there. So /dev/null takes its
+ * place, opened such that reading or writing it fails as it would on a closed one. */
 static bool fill_standard_fds(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -68,31 +39,15 @@ static bool fill_standard_fds(void)
 
 static int run(int argc, char **argv)
 {
-    const char *word = argc > 1 ? argv[1] : NULL;
-    const command_t *command;
-    bool help;
-    if (!word) {
-        usage(stderr);
+    if (argc < 2) {
+        tool_command_help(&tool_root, stderr);
         return TOOL_USAGE;
     }
-    if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
         printf("weft %s\n", weft_version());
         return TOOL_OK;
     }
-    help = !strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h");
-    if (help && argc == 2) {
-        usage(stdout);
-        return TOOL_OK;
-    }
-    command = find_command(help ? argv[2] : word);
-    if (!command)
-        return TOOL_USAGE;
-    tool_name = command->full_name;
-    if (help) {
-        command->help(stdout);
-        return TOOL_OK;
-    }
-    return command->run(argc - 1, argv + 1);
+    return tool_command_run(&tool_root, argc, argv);
 }
 
 int main(int argc, char **argv)

@@ -1,8 +1,8 @@
 /* tools/session.c - the runtime of a command, signals, and waiting.
  *
- * SIGINT, SIGTERM and SIGHUP reach the main thread only, and only set a number: every wait looks at it, so that whoever began something
- * also undoes it. Waits are in slices, since a signal does not end one of the library's. A second signal changes nothing: what is
- * undone after the first is bounded in time. tests/tools/tools_mem_loss.py holds it. */
+ * SIGINT, SIGTERM and SIGHUP reach the main thread only, and only set a number. Every wait looks at that number, so that the
+ * code that began something also undoes it. A signal does not end a wait of the library, so a wait is made of short ones. A
+ * second signal changes nothing: what follows the first takes a bounded time. tests/tools/tools_mem_loss.py checks it. */
 #include "session.h"
 
 #include <stdlib.h>
@@ -50,8 +50,7 @@ weft_status_t tool_wait(weft_op_t *op)
         weft_status_t st = weft_op_wait(op, SLICE);
         (void)st; /* a slice that ended is no news */
         if (signalled && !weft_op_done(op)) {
-            weft_op_cancel(op);
-            return weft_op_wait(op, WEFT_FOREVER);
+            return tool_cancel(op);
         }
     }
     return op->status;
@@ -66,15 +65,37 @@ uint64_t tool_now(void)
 
 /* --- the runtime and what is configured ---------------------------------------------------------------------- */
 
-weft_status_t tool_runtime_open(weft_progress_mode_t progress, const char *transports, uint64_t heartbeat_ns,
-                                weft_runtime_t **rt_out)
+static bool take_key_file(void *net, const char *path)
+{
+    (void)net;
+    return tool_use_key_file(path);
+}
+
+static bool refuse_tls(void *net, const char *list)
+{
+    (void)net;
+    tool_error("--tls is called --transports now: give --transports %s", list ? list : "LIST");
+    return false;
+}
+
+const tool_opt_t tool_net_options[] = {
+    {"key-file", "PATH", "file with the pre-shared key; both sides need the same", TO_TAKE(take_key_file)},
+    {"transports", "LIST", "all, shm, tcp, or a list of those and of UCX's names (default: as configured)",
+     TO_TEXT(tool_net_t, transports)},
+    {"heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)",
+     TO_TIME(tool_net_t, heartbeat_ns, 100 * WEFT_MILLISECOND, TOOL_DAY)},
+    {"tls", "[LIST]", NULL, TO_TAKE(refuse_tls)},
+    {0},
+};
+
+weft_status_t tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out)
 {
     weft_runtime_opts_t ro = WEFT_RUNTIME_OPTS_INIT;
     sigset_t set, before;
     weft_status_t st;
     ro.progress = progress;
-    ro.transports = transports;
-    ro.heartbeat_ns = heartbeat_ns;
+    ro.transports = net->transports;
+    ro.heartbeat_ns = net->heartbeat_ns;
     tool_raise_file_limit();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of write() */
     tool_signals(&set);

@@ -7,20 +7,26 @@
 
 #include "common.h"
 
-/* Open a runtime: transports NULL and heartbeat 0 are as configured. Signals are blocked in its threads, SIGPIPE is ignored. A failure gets a
- * sentence. */
-weft_status_t tool_runtime_open(weft_progress_mode_t progress, const char *transports, uint64_t heartbeat_ns, weft_runtime_t **rt_out);
+/* Options of every command that opens a runtime. */
+typedef struct tool_net {
+    const char *transports; /* NULL: as configured */
+    uint64_t heartbeat_ns;  /* 0: as configured */
+} tool_net_t;
+extern const tool_opt_t tool_net_options[]; /* --key-file, --transports and --heartbeat */
+
+/* Open a runtime. Signals are blocked in its threads, SIGPIPE is ignored. A failure gets a sentence. */
+weft_status_t tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out);
 
 /* A variable's value as it is configured, yours to free; NULL if it is empty or none. */
 char *tool_configured(const char *name);
-/* --key-file, or one that is configured. */
+/* Is a key file configured, or given with --key-file? */
 bool tool_has_key(void);
-/* Of an option --key-file: what is opened from now on uses it. False, after a sentence: out of memory. */
+/* What is opened from now on uses this key file. False, after a sentence: out of memory. */
 bool tool_use_key_file(const char *path);
 
 /* --- signals and waiting ----------------------------------------------------------------------------------- */
 
-/* The signals that ask a program to end; not those that whoever started it had it ignore, as nohup does. */
+/* The signals that ask a program to end, without those that were ignored when it started, as nohup does. */
 void tool_signals(sigset_t *set);
 /* From now on they only set what tool_signal() says: the number of the one that came, 0 for none yet. */
 void tool_handle_signals(void);
@@ -31,6 +37,12 @@ weft_status_t tool_wait(weft_op_t *op);
 /* The same, but a signal does not cut it short: for what must not be left open. Its timeout bounds it. */
 static inline weft_status_t tool_wait_through(weft_op_t *op)
 {
+    return weft_op_wait(op, WEFT_FOREVER);
+}
+/* Cancel it and wait for its end. */
+static inline weft_status_t tool_cancel(weft_op_t *op)
+{
+    weft_op_cancel(op);
     return weft_op_wait(op, WEFT_FOREVER);
 }
 /* Of a call that has just posted `op`: its error, or what waiting came to. */
@@ -48,9 +60,11 @@ uint64_t tool_now(void);
 
 /* --- listening --------------------------------------------------------------------------------------------- */
 
-/* Is there a key, or can only this machine connect to all of them? If not: a sentence, `harm` is what whoever connects could do. */
-bool tool_may_listen(const char *const *uris, unsigned n, const char *harm);
-/* Listen: whoever connects is served by what the runtime has, and its endpoint closed when it is gone. A failure gets a sentence. */
+/* Is there a key, or can only this machine connect to all of them? If not: a sentence; `harm` is what anyone who connects could
+ * do. */
+bool tool_may_listen(const tool_texts_t *uris, const char *harm);
+/* Listen. The services of the runtime serve every peer, and its endpoint is closed when the peer is gone. A failure gets a
+ * sentence. */
 weft_status_t tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t **listener_out);
 
 #endif

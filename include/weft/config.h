@@ -46,6 +46,8 @@ typedef void (*weft_log_fn)(weft_log_level_t level, const char *line, void *user
 WEFT_API void weft_log_set_sink(weft_log_fn fn, void *user);
 /* Default is: WEFT_LOG (error, warn, info, debug, none), else warn. */
 WEFT_API void weft_log_set_level(weft_log_level_t level);
+/* Log a line, if the level is on. At most 1023 bytes; control characters become '?'. Any thread. */
+WEFT_API WEFT_PRINTF(2, 3) void weft_log(weft_log_level_t level, const char *fmt, ...);
 
 /* --- what this is --------------------------------------------------------------------------------------------------- */
 

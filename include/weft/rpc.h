@@ -1,7 +1,8 @@
-/* weft/rpc.h - calling functions of other processes: clients, methods, calls, streams. The other side is weft/service.h; weft/function.h makes typed
- * functions of both.
+/* weft/rpc.h - calling functions of other processes: clients, methods, calls, streams.
  *
- *     weft_client_open(rt, "weft://calc", NULL, &client);                      whoever offers it, found through the registry
+ * The other side is weft/service.h; weft/function.h makes typed functions of both.
+ *
+ *     weft_client_open(rt, "weft://calc", NULL, &client);                      any server of it, found through the registry
  *     weft_client_method(client, "add(a: i32, b: i32) -> i32", &add);
  *     weft_value_t args[2] = {weft_i32(25), weft_i32(17)};
  *     weft_reply_t reply = WEFT_REPLY_INIT;
@@ -12,19 +13,20 @@
  *     else fprintf(stderr, "%s: %s\n", weft_code_name(reply.code), reply.message);
  *     weft_reply_release(&reply);
  *
- * A method is checked against the function of the server before its first call goes there, and each call carries a check: where the two
- * signatures do not agree it is refused, and the message prints both.
+ * Before the first call of a method goes to a server, its signature is compared with that of the server's function, and each call
+ * carries a check. If the two do not agree the call is refused, and the message prints both.
  *
- * At most once: a call is sent once. It is sent again, to the same server or to another, only if it certainly did not run, if its function is
- * marked `idempotent`, or if it was made with `once`: then it carries an id by which the server knows it, and gives the reply again instead of
- * running it again. weft_reply_t.ran says what is known in the end.
+ * At most once: a call is sent once. It is sent again, to the same server or to another, only if it certainly did not run, if its
+ * function is marked `idempotent`, or if it was made with `once`: then it has an id by which the server knows it, and the server
+ * repeats the reply instead of running the function again. weft_reply_t.ran says what is known in the end.
  *
- * Statuses of the operation: WEFT_OK with code 0 and only then; WEFT_ERR_TIMEOUT with WEFT_CODE_DEADLINE_EXCEEDED, WEFT_ERR_CANCELLED with
- * WEFT_CODE_CANCELLED; WEFT_ERR_PEER, _CLOSED, _UNREACHABLE, ... with WEFT_CODE_UNAVAILABLE; WEFT_ERR_CALL: the server or the function said no, and
- * code, message, category and value say how.
+ * Statuses of the operation: WEFT_OK with code 0 and only then; WEFT_ERR_TIMEOUT with WEFT_CODE_DEADLINE_EXCEEDED,
+ * WEFT_ERR_CANCELLED with WEFT_CODE_CANCELLED; WEFT_ERR_PEER, _CLOSED, _UNREACHABLE, ... with WEFT_CODE_UNAVAILABLE;
+ * WEFT_ERR_CALL: the server or the function refused, and code, message, category and value say why.
  *
- * Endings: calls with a client that was closed, by any thread or with its runtime, or with a method of it, return WEFT_ERR_CLOSED, or, while the
- *          close is under way, complete with it. Replies, items and streams that the program has may be used and released after that.
+ * Endings: calls with a client that was closed, by any thread or with its runtime, or with a method of it, return
+ *          WEFT_ERR_CLOSED, or, while the close is under way, complete with it. Replies, items and streams that the program has
+ *          may be used and released after that.
  * Threads: any, for everything here; functions given here are called in progress. */
 #ifndef WEFT_RPC_H
 #define WEFT_RPC_H
@@ -38,7 +40,7 @@
 extern "C" {
 #endif
 
-/* --- what a call came to -------------------------------------------------------------------------------------------------------- */
+/* --- how a call ended ------------------------------------------------------------------------------------------------- */
 
 /* The codes of gRPC. */
 /*        name                            value  words */
@@ -67,10 +69,10 @@ typedef enum weft_code {
 #undef WEFT_CODE_ENUM
     WEFT_CODE_FORCE_INT = 0x7fffffff
 } weft_code_t;
-/* "NOT_FOUND"; "?" for what is none. */
+/* "NOT_FOUND"; "?" for a number that is no code. */
 WEFT_API const char *weft_code_name(weft_code_t code);
 
-/* Whose number weft_reply_t.value is, where the code alone does not say it. Numbers from WEFT_CATEGORY_USER on are the program's. */
+/* What weft_reply_t.value is, beside the code. Categories from WEFT_CATEGORY_USER on are the program's. */
 #define WEFT_CATEGORY_NONE   UINT32_C(0)
 #define WEFT_CATEGORY_WEFT   UINT32_C(1) /* a weft_status_t */
 #define WEFT_CATEGORY_ERRNO  UINT32_C(2) /* an errno of the server's */
@@ -78,32 +80,32 @@ WEFT_API const char *weft_code_name(weft_code_t code);
 
 typedef enum weft_ran {
     WEFT_NOT_RUN = 0,      /* it was not sent, or the server turned it away before it began */
-    WEFT_MAY_HAVE_RUN = 1, /* it was sent, and nothing is known */
-    WEFT_RAN = 2           /* the function answered, well or ill */
+    WEFT_MAY_HAVE_RUN = 1, /* it was sent, and no more is known */
+    WEFT_RAN = 2           /* the function answered, with results or a failure */
 } weft_ran_t;
 
-/* The caller's, like the operation, from the call until weft_reply_release(), which may come after the runtime was closed: results are valid until
- * then. Set when the operation is complete. */
+/* The caller's, like the operation, from the call until weft_reply_release(), which may come after the runtime was closed.
+ * Results are valid until then. It is set when the operation is complete. */
 typedef struct weft_reply {
     weft_code_t code;
     weft_ran_t ran;
     uint32_t category;          /* WEFT_CATEGORY_* */
     int32_t value;
     const char *message;        /* "" if there is none; never NULL once complete */
-    const weft_value_t *values; /* results; strings, vectors and tensors view memory of the reply's, or the `into` of the call. No peer can
-                                   write there */
+    const weft_value_t *values; /* results; strings, vectors and tensors view memory of the reply, or the `into` of the call. No
+                                   peer can write there */
     size_t n;
     uint32_t tries;             /* how often it was sent */
     uint32_t holds;             /* the library's, from here on */
-    weft_value_t room[2];       /* up to two small results are in the reply itself: nothing is allocated for them */
+    weft_value_t small[2];      /* up to two small results are in the reply itself: nothing is allocated for them */
     uint64_t bytes[13];
     void *more;
 } weft_reply_t;
 #define WEFT_REPLY_INIT WEFT_ZERO(weft_reply_t)
-/* Give back what it holds. Once per completion; also where there is nothing to give back. */
+/* Give back what it holds: once per completion, even if it holds nothing. */
 WEFT_API void weft_reply_release(weft_reply_t *reply);
 
-/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------------------------------- */
 
 #define WEFT_VALUE_OF(name, ctype, number, field) \
     static inline weft_value_t weft_##name(ctype x) \
@@ -154,39 +156,41 @@ static inline weft_value_t weft_tensors(const weft_tensor_t *tensors, size_t n)
     return v;
 }
 
-/* --- clients --------------------------------------------------------------------------------------------------------------------- */
+/* --- clients ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct weft_client weft_client_t;
 typedef struct weft_method weft_method_t;
 
 typedef struct weft_client_opts {
     size_t size;
-    const char *service;          /* with a uri that names none, and over an endpoint. NULL: whatever service there has the function */
-    const char *instance;         /* only that one of it. NULL: any */
-    weft_registry_t *registry;    /* for weft:// uris; outlives the client. NULL: the client opens the configured one (WEFT_REGISTRY) */
-    uint32_t tries;               /* a call that may be sent again is sent at most so often. Default is: 3 */
-    uint32_t instances;           /* connect to at most so many of a service at one time. Default is: 16 */
-    uint64_t timeout_ns;          /* deadline of weft_call_wait(), and so of typed functions that wait. Default is: none */
-    uint64_t reconnect_ns;        /* first pause before a lost server is tried again; doubles up to 5 s. Default is: 50 ms */
-    uint64_t stall_ns;            /* a server that announced results, or values of streams, and of which nothing more comes for so long loses its
-                                     connection. UINT64_MAX: never. Default is: 30 s */
+    const char *service;       /* with a uri that names none, or over an endpoint. NULL: any service that has the function */
+    const char *instance;      /* only that one of it. NULL: any */
+    weft_registry_t *registry; /* for weft:// uris; outlives the client. NULL: the configured one (WEFT_REGISTRY) */
+    uint32_t tries;            /* a call that may be sent again is sent at most so often. Default is: 3 */
+    uint32_t instances;        /* connect to at most so many instances of a service at one time. Default is: 16 */
+    uint64_t timeout_ns;       /* deadline of weft_call_wait(), and so of typed functions that wait. Default is: none */
+    uint64_t reconnect_ns;     /* first pause before a lost server is tried again; doubles up to 5 s. Default is: 50 ms */
+    uint64_t stall_ns;         /* a server that announced results or values of streams, and sends nothing of them for so long,
+                                  loses its connection. UINT64_MAX: never. Default is: 30 s */
 } weft_client_opts_t;
 #define WEFT_CLIENT_OPTS_INIT WEFT_INIT(weft_client_opts_t)
 
 /* A client of a service. opts may be NULL.
  *
- *     weft://calc            all instances of it that the registry knows: calls go to the one with the least to do, a lost one is left at once
+ *     weft://calc            all instances that the registry knows: calls go to the least busy one, none to a lost one
  *     weft://calc@mill-3     that instance
  *     tcp://host:port, unix://...   that server (as for weft_ep_open()); lost, it is dialled again
  *
- * Returns at once; calls wait for a server, as long as their deadlines let them. Without any: until they are cancelled.
- * Fails: WEFT_ERR_INVALID (the uri), those of weft_registry_open(), WEFT_ERR_NOMEM. */
+ * Returns at once. Calls wait for a server until their deadlines; without a deadline until they are cancelled.
+ * Fails:   WEFT_ERR_INVALID (the uri), those of weft_registry_open(), WEFT_ERR_NOMEM. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_client_opts_t *opts,
                                                         weft_client_t **client_out);
-/* A client over an endpoint of the program's, which outlives it. Either side of a connection may call the other. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *opts, weft_client_t **client_out);
-/* End it: calls under way complete with WEFT_ERR_CLOSED, its methods are gone, connections of its own are closed. op (may be NULL) completes
- * when that is done. Before the runtime closes. Streams that the program still has stay, ended, until it gives them back. */
+/* A client over an endpoint of the program, which outlives it. Either side of a connection may call the other. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *opts,
+                                                      weft_client_t **client_out);
+/* Close it: calls under way complete with WEFT_ERR_CLOSED, its methods are gone, its own connections are closed. op (may be NULL)
+ * completes when that is done. Do it before the runtime closes. Streams that the program still has are ended, and stay until it
+ * releases them. */
 WEFT_API weft_status_t weft_client_close(weft_client_t *client, weft_op_t *op);
 
 typedef struct weft_client_stats {
@@ -199,51 +203,55 @@ typedef struct weft_client_stats {
 #define WEFT_CLIENT_STATS_INIT WEFT_INIT(weft_client_stats_t)
 WEFT_API weft_status_t weft_client_get_stats(weft_client_t *client, weft_client_stats_t *stats_out);
 
-/* The function with this signature, for calls of this client. Or only its name ("add"), or its number ("#7"): then its signature is that of the first
- * server it meets, weft_method_sig() has it once weft_method_check() is complete, and that server's arguments are the right ones. The same text
- * gives the same method. It lives as long as the client. Fails: WEFT_ERR_INVALID (weft_last_error() shows where), WEFT_ERR_LIMIT (more than
+/* The function with this signature, for calls of this client. With only its name ("add") or its number ("#7") its signature is
+ * that of the first server that it meets; weft_method_sig() has it when weft_method_check() is complete. The same text gives the
+ * same method. It lives as long as the client. Fails: WEFT_ERR_INVALID (weft_last_error() shows where), WEFT_ERR_LIMIT (more than
  * 65535), WEFT_ERR_NOMEM. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_method(weft_client_t *client, const char *signature, weft_method_t **method_out);
-/* Find out now whether a server has it and the signatures agree: op completes with WEFT_OK, or as a call would; reply (may be NULL) then has the
- * code and the message (WEFT_CODE_UNIMPLEMENTED: no such function; WEFT_CODE_FAILED_PRECONDITION: both signatures). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_method(weft_client_t *client, const char *signature,
+                                                          weft_method_t **method_out);
+/* Ask a server now whether it has the function and the signatures agree: op completes with WEFT_OK, or as a call would; reply
+ * (may be NULL) then has the code and the message (WEFT_CODE_UNIMPLEMENTED: no such function; WEFT_CODE_FAILED_PRECONDITION: both
+ * signatures). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_method_check(weft_method_t *method, weft_reply_t *reply, weft_op_t *op);
-/* NULL: only its name is known as yet. */
+/* NULL: only its name is known yet. */
 WEFT_API const weft_sig_t *weft_method_sig(const weft_method_t *method);
 
-/* --- calls ----------------------------------------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------------------------------ */
 
-/* Call it. args (n of them, as the signature says, without a stream), all they view, and reply are borrowed until op completes. op->timeout_ns is
- * the deadline, sent along. Cancelling reaches the function (weft_request_cancelled()). Arguments of 1 KiB and more are sent from where they are,
- * without a copy. op->from is the endpoint that it was sent over last, 0 if it was not.
+/* Call it. args (n of them, as the signature says, without a stream), all they view, and reply are borrowed until op completes.
+ * op->timeout_ns is the deadline, and is sent along. Cancelling reaches the function (weft_request_cancelled()). Arguments of 1
+ * KiB and more are sent from where they are, without a copy. op->from is the endpoint that it was sent over last, 0 if it was not
+ * sent.
  *
- * A `oneway` function: op completes when it is sent; op may be NULL: then everything is copied, or WEFT_ERR_AGAIN where it would have to wait.
- * reply may be NULL where nobody wants to know.
- * Fails: WEFT_ERR_INVALID (arguments that are not those of the signature), WEFT_ERR_CLOSED, WEFT_ERR_STATE (the signature is not known yet, or it has
+ * A `oneway` function: op completes when it is sent. op may be NULL: then everything is copied, or the call fails with
+ * WEFT_ERR_AGAIN if it would have to wait. reply may be NULL if nobody wants it.
+ * Fails:   WEFT_ERR_INVALID (arguments that are not those of the signature), WEFT_ERR_CLOSED, WEFT_ERR_STATE (the signature is
+ *          not known yet, or it has
  * streams), WEFT_ERR_NOMEM. Then nothing was sent. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call(weft_method_t *method, const weft_value_t *args, size_t n, weft_reply_t *reply,
                                                  weft_op_t *op);
 
 typedef struct weft_call_opts {
     size_t size;
-    bool once;                   /* exactly once, as long as that server lives: the server remembers it by an id until we know the reply */
-    bool fresh;                  /* never a second try, whatever the function is */
-    void *into;                  /* results of 1 KiB and more go here, one after the other, each aligned to 64, without a copy; */
-    size_t into_cap;             /* longer: WEFT_ERR_TRUNCATED. NULL: memory of the reply's */
-    const weft_mem_kind_t *into_kind; /* of it. Default is: look. A device's is for tensors; other large results: WEFT_ERR_UNSUPPORTED */
+    bool once;       /* exactly once, as long as that server lives: the server remembers it by an id until we have the reply */
+    bool fresh;      /* never a second try, whatever the function is */
+    void *into;      /* results of 1 KiB and more go here, one after the other, each aligned to 64, without a copy; */
+    size_t into_cap; /* longer: WEFT_ERR_TRUNCATED. NULL: memory of the reply */
+    const weft_mem_kind_t *into_kind; /* of it. Default is: look. A device takes tensors only: else WEFT_ERR_UNSUPPORTED */
 } weft_call_opts_t;
 #define WEFT_CALL_OPTS_INIT WEFT_INIT(weft_call_opts_t)
 /* opts is borrowed too; it may be NULL. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_with(weft_method_t *method, const weft_value_t *args, size_t n,
                                                       const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op);
 
-/* Call it and wait: its status as the operation would have it. opts may be NULL. timeout_ns is the deadline; 0: the client's; WEFT_FOREVER: none.
- * reply (NULL: nobody wants to know) need not be set before and is filled in whatever comes of it; weft_last_error() has its code and message.
- * WEFT_ERR_STATE: from inside a callback. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
-                                                      uint64_t timeout_ns, weft_reply_t *reply);
+/* Call it and wait. Returns the status of the operation. opts may be NULL. timeout_ns is the deadline; 0: the client's;
+ * WEFT_FOREVER: none. reply (may be NULL) need not be set before, and is always filled in; weft_last_error() has its code and
+ * message. WEFT_ERR_STATE: from inside a callback. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n,
+                                                      const weft_call_opts_t *opts, uint64_t timeout_ns, weft_reply_t *reply);
 
-/* Many calls in one go, cheaper than each alone. Returns how many were started: less than n if one could not be, and *why_out (may be NULL) says
- * why that one. */
+/* Many calls at once, cheaper than each alone. Returns how many were started: less than n if one could not be, and *why_out (may
+ * be NULL) says why. */
 typedef struct weft_call_item {
     const weft_value_t *args;
     size_t n;
@@ -252,53 +260,56 @@ typedef struct weft_call_item {
 } weft_call_item_t;
 WEFT_API size_t weft_call_many(weft_method_t *method, const weft_call_item_t *items, size_t n, weft_status_t *why_out);
 
-/* --- streams --------------------------------------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------------------------------- */
 
-/* One side of a call whose arguments or result are a stream of values; either side sends what the signature lets it, and receives the other's.
- * Values arrive in order. A sender waits while the other side has 64 of them, or 1 MiB, that nobody took; one value may go beyond the 1 MiB, up to
- * 1 GiB (at a service: its payload_max).
+/* One side of a call whose arguments or result are a stream of values. Each side sends what the signature lets it, and receives
+ * what the other sends, in order. A sender waits while the other side has 64 values, or 1 MiB, that nobody took; one value may go
+ * beyond the 1 MiB, up to 1 GiB (at a service: its payload_max).
  *
- * The streams of a call end with the server's answer. What it sent before it can be received after that: then receives end with op->len 0, or with
- * WEFT_ERR_CALL if it answered ill. A call that ended in any other way (cancelled, late, the peer lost) takes what arrived with it, and
- * receives end with its status at once. */
+ * The streams of a call end with the server's answer. What it sent before can still be received; then receives end with op->len
+ * 0, or with WEFT_ERR_CALL if it answered with a failure. If the call ended in any other way (cancelled, late, the peer lost),
+ * what arrived is dropped, and receives end with its status at once. */
 typedef struct weft_stream weft_stream_t;
 
-/* A value that arrived; its views are valid until weft_item_release(), from any thread, which may come after the runtime was closed. */
+/* A value that arrived; its views are valid until weft_item_release(), from any thread, which may come after the runtime was
+ * closed. */
 typedef struct weft_item {
     weft_value_t value;
-    void *more; /* the library's */
+    void *more; /* of the library */
 } weft_item_t;
 #define WEFT_ITEM_INIT WEFT_ZERO(weft_item_t)
 WEFT_API void weft_item_release(weft_item_t *item);
 
-/* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end.
- * The stream is yours until weft_stream_release(); values can be posted to it at once. */
+/* Begin such a call. op and reply are those of the whole call: op completes when the server has answered, which may be before the
+ * streams have ended. The stream is yours until weft_stream_release(); values can be posted to it at once. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_stream(weft_method_t *method, const weft_value_t *args, size_t n,
                                                         const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op,
                                                         weft_stream_t **stream_out);
-/* Send a value: what it views is borrowed until op completes, when it is on its way; the value itself is not. Several may be posted: they keep
- * their order. One that waits can be cancelled, and was not sent; one on its way is complete when the other side has it, whatever is asked.
- * op NULL: it is copied; WEFT_ERR_AGAIN where it would have to wait (from a thread that does not drive the runtime: where 64 such
- * wait already). Fails, or completes: WEFT_ERR_INVALID (not of the stream's type), WEFT_ERR_STATE (the signature has no stream in this
- * direction, or it was ended), WEFT_ERR_CLOSED (the call was answered), WEFT_ERR_REJECTED (the other side had no room for it), or as the call. */
+/* Send a value. What it views is borrowed until op completes, when it is on its way; the value itself is not. Several may be
+ * posted: they keep their order. One that waits can be cancelled, and was not sent. One that is on its way completes when the
+ * other side has it, even if it is cancelled. op NULL: it is copied; WEFT_ERR_AGAIN if it would have to wait (from a thread that
+ * does not drive the runtime: if 64 such wait already). Fails, or completes: WEFT_ERR_INVALID (not of the stream's type),
+ * WEFT_ERR_STATE (the signature has no stream in this direction, or it was ended), WEFT_ERR_CLOSED (the call was answered),
+ * WEFT_ERR_REJECTED (the other side had no space for it), or as the call. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_send(weft_stream_t *stream, const weft_value_t *value, weft_op_t *op);
-/* No more values from this side, after those that were posted. A server's stream also ends with its reply. op may be NULL. Fails as above. */
+/* No more values from this side, after those that were posted. A server's stream also ends with its reply. op may be NULL. Fails
+ * as above. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_end(weft_stream_t *stream, weft_op_t *op);
-/* Receive the next value: op completes with WEFT_OK and op->len 1 and the item; with WEFT_OK and op->len 0 at the end of the stream; otherwise as
- * the call. Several may be posted. WEFT_ERR_NOMEM, WEFT_ERR_LIMIT: a value could not be kept here; WEFT_ERR_PEER: or not sent there; nothing can be
- * received after either. The item is set by this call, and is to be released after each completion that gave one. */
+/* Receive the next value: op completes with WEFT_OK and op->len 1 and the item; with WEFT_OK and op->len 0 at the end of the
+ * stream; otherwise as the call. Several may be posted. WEFT_ERR_NOMEM, WEFT_ERR_LIMIT: a value could not be kept here.
+ * WEFT_ERR_PEER: the other side could not send one. Nothing can be received after either. The item is set by this call; release
+ * it after each completion that gave one. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op_t *op);
-/* Done with it: of a call under way it is cancelled, and what is posted to it ends with WEFT_ERR_CANCELLED. Nothing may be posted any more. A
- * request's own stream is not released. NULL is allowed. */
+/* Done with it. A call that is under way is cancelled, and what is posted to it ends with WEFT_ERR_CANCELLED. Nothing may be
+ * posted any more. The stream of a request is not released. NULL is allowed. */
 WEFT_API void weft_stream_release(weft_stream_t *stream);
 
-/* --- reflection ------------------------------------------------------------------------------------------------------------------- */
+/* --- reflection ------------------------------------------------------------------------------------------------------- */
 
-/* Every service answers these calls, whatever it is; over an endpoint, or through a client whose `service` they then speak of:
+/* Every service answers these calls, over an endpoint, or through a client for its `service`:
  *
  *     weft.services() -> string                    a line for each: name, instance, version of the library
- *     weft.functions(service: string) -> string    a line for each: number, signature
- */
+ *     weft.functions(service: string) -> string    a line for each: number, signature */
 #define WEFT_RPC_SERVICES  "weft.services() -> string idempotent"
 #define WEFT_RPC_FUNCTIONS "weft.functions(service: string) -> string idempotent"
 

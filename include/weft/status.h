@@ -8,9 +8,11 @@
 #if defined(__GNUC__) || defined(__clang__)
 #define WEFT_API __attribute__((visibility("default")))
 #define WEFT_MUST_CHECK __attribute__((warn_unused_result))
+#define WEFT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define WEFT_API
 #define WEFT_MUST_CHECK
+#define WEFT_PRINTF(fmt, args)
 #endif
 
 /* Behind the *_INIT macros: a struct that is zero, and one that is zero but for its first field, its size. Each compiles without a
@@ -81,6 +83,10 @@ WEFT_API const char *weft_status_text(weft_status_t status);
 WEFT_API const char *weft_last_error(void);
 /* What that call returned. Not every error has a detail: one of another status is of an earlier call. WEFT_OK when there is none. */
 WEFT_API weft_status_t weft_last_error_status(void);
+
+/* For libraries that return statuses of their own: record the sentence that weft_last_error() gives to this thread, and return `status`.
+ * At most 511 bytes; control characters become '?'. */
+WEFT_API WEFT_PRINTF(2, 3) weft_status_t weft_fail(weft_status_t status, const char *fmt, ...);
 
 #ifdef __cplusplus
 }

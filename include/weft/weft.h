@@ -1,4 +1,4 @@
-/* weft/weft.h - all of it.
+/* weft/weft.h - all of libweft. What libweft-elements adds is in weft/elements.h.
  *
  * NULL where a function needs an object, or a place for what it gives: it returns WEFT_ERR_INVALID, and weft_last_error() says which; what returns no
  * status does nothing, or answers as of something that is over. */
@@ -7,10 +7,9 @@
 #include <weft/am.h>
 #include <weft/config.h>
 #include <weft/conn.h>
-#include <weft/element.h>
+#include <weft/extend.h>
 #include <weft/function.h>
 #include <weft/mem.h>
-#include <weft/mirror.h>
 #include <weft/msg.h>
 #include <weft/op.h>
 #include <weft/registry.h>
@@ -19,6 +18,5 @@
 #include <weft/runtime.h>
 #include <weft/service.h>
 #include <weft/status.h>
-#include <weft/store.h>
 #include <weft/types.h>
 #endif

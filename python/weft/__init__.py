@@ -13,12 +13,14 @@ except ImportError as error:  # the loader names the library, and people want to
     if "libsodi" in str(error):
         raise ImportError(f"{error}: weft stands on libsodium (Debian's package libsodium23)") from error
     raise
-from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, DoneError, Endpoint,
-                    ForkedError, InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, OwnedBuffer, PeerError,
-                    PendingError, ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError,
-                    Stream,
-                    SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
-                    WeftError, __version__)
+from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, DoneError,
+                    Endpoint,
+                    ForkedError, InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op,
+                    OwnedBuffer, PeerError,
+                    PendingError, ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError,
+                    StaleError, StateError, Stream,
+                    SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError,
+                    Watch, WeftError, __version__)
 from ._core import Action, Block, Memory, MemoryElement, Mirror, Region, Remote, Store, StoreServer, Transport, memory_kinds
 
 TYPE_CHECKING = False
@@ -36,7 +38,8 @@ else:
     _WHERE = {name: module for module, names in {
         "codes": "", "array": "RemoteArray", "service": "Service", "_client": "Client", "_registry": "Change Entry",
         "_serving": "BlockingServer Server", "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
-        "_runtime": "Notification Runtime am_handler client connect listen region registry runtime"}.items() for name in (module, *names.split())}
+        "_runtime": "Notification Runtime am_handler client connect listen region registry runtime"}.items()
+              for name in (module, *names.split())}
 
     def __getattr__(name):
         if name not in _WHERE:
@@ -49,16 +52,23 @@ else:
     def __dir__():
         return sorted({*globals(), *_WHERE})
 
-__all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim", "Client", "ClosedError",
-           "CorruptError", "DoneError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",
-           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "PendingError", "ProtocolError", "RangeError", "RefusedError",
+__all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim",
+           "Client", "ClosedError",
+           "CorruptError", "DoneError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message",
+           "Method",
+           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "PendingError", "ProtocolError", "RangeError",
+           "RefusedError",
            "Registry",
            "RejectedError",
-           "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError", "Tensor",
-           "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
-           "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",
+           "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError",
+           "Tensor",
+           "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError",
+           "__version__",
+           "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen",
+           "registry",
            "runtime", "u16", "u32", "u64", "u8"]
-__all__ += ["Action", "Block", "Memory", "MemoryElement", "Mirror", "Notification", "Region", "Remote", "RemoteArray", "Store", "StoreServer",
+__all__ += ["Action", "Block", "Memory", "MemoryElement", "Mirror", "Notification", "Region", "Remote", "RemoteArray", "Store",
+            "StoreServer",
             "Transport", "memory_kinds", "region"]
 
 

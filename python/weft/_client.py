@@ -11,28 +11,30 @@ from typing import Any
 from . import _core
 
 
-def _service(uri: str, service: str | None) -> str:
-    """The service that is meant: that of weft://service@instance, or the one that was named. "": whatever there is."""
-    if service is None and uri.startswith("weft://"):
-        return uri.removeprefix("weft://").partition("@")[0]
-    return service or ""
-
-
 def _signatures(lines: str) -> list[str]:
     return [line.partition(" ")[2] for line in lines.splitlines()]
 
 
-class Client(_core.Client):
+class _Base(_core.Client):
+    """What both kinds of client have."""
+
+    def __init__(self, runtime: _core.Runtime, uri: str, *, service: str | None = None, instance: str | None = None,
+                 registry: _core.Registry | None = None, tries: int | None = None, instances: int | None = None,
+                 timeout: float | None = None, reconnect: float | None = None) -> None:
+        super().__init__(runtime, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                         timeout=timeout, reconnect=reconnect)
+        if service is None and uri.startswith("weft://"):
+            service = uri.removeprefix("weft://").partition("@")[0]
+        self._service = service or ""  # "": the functions of all services
+
+
+class Client(_Base):
     """The functions of a service, in an event loop: `await client.add(25, 17)`.
 
-    It can be used at once: a function is asked for its signature when it is first called. `async with`, or `await client`, waits for a server and
-    learns all of them, so that functions with streams of arguments can be used, too. Names that the class has itself are had by
-    client.method("close").
+    It can be used at once: a function is asked for its signature when it is first called. `async with`, or `await client`, waits
+    for a server and learns all of them, so that functions with streams of arguments can be used, too. Names that the class has
+    itself are had by client.method("close").
     """
-
-    def __init__(self, runtime: _core.Runtime, uri: str, *, service: str | None = None, **options: Any) -> None:
-        super().__init__(runtime, uri, service=service, **options)
-        self._service = _service(uri, service)
 
     async def ready(self) -> Client:
         """Wait for a server, and learn the signatures of its functions."""
@@ -61,12 +63,8 @@ class Client(_core.Client):
         await self.close()
 
 
-class BlockingClient(_core.Client):
+class BlockingClient(_Base):
     """The functions of a service, for threads that wait: `client.add(25, 17)`. Any thread may use it."""
-
-    def __init__(self, runtime: _core.Runtime, uri: str, *, service: str | None = None, **options: Any) -> None:
-        super().__init__(runtime, uri, service=service, **options)
-        self._service = _service(uri, service)
 
     def functions(self) -> list[str]:
         """The signatures of all functions of the service."""

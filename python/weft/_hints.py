@@ -4,8 +4,8 @@
     list[T] -> [T]                                                   weft.Tensor, numpy arrays -> tensor
     AsyncIterator[T], Iterator[T] -> stream T                        tuple[A, B], a NamedTuple -> several results; None -> void
 
-What cannot be a type of the wire raises TypeError, with a sentence that names the function and the parameter. tests/python/test_service_hints.py
-holds us to it.
+What cannot be a type of the wire raises TypeError, with a sentence that names the function and the parameter.
+tests/python/test_service_hints.py holds us to it.
 """
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ def hints_of(function: Callable[..., Any], name: str, local: dict[str, Any] | No
     try:
         return typing.get_type_hints(target, localns=local, include_extras=True)
     except NameError as error:
-        raise TypeError(f"{name}: a type hint cannot be read: {error}; give the signature, or hints that the module knows") from None
+        raise TypeError(f"{name}: a type hint cannot be read: {error}; give the signature, or hints that the module "
+                        f"knows") from None
 
 
 def parameters(function: Callable[..., Any], name: str, hints: dict[str, Any], request: type,
@@ -170,7 +171,8 @@ def parameters(function: Callable[..., Any], name: str, hints: dict[str, Any], r
             _, type_, stream = left.pop(0)
             base = typing.get_origin(hint) or hint
             items = is_array(hint) or (base in (list, *STREAMS) and any(map(is_array, typing.get_args(hint))))
-            kind = Kind(type_, stream, base in WAITING, type_.startswith("[") and base is not _core.Tensor and not is_array(hint), items)
+            kind = Kind(type_, stream, base in WAITING, type_.startswith("[") and base is not _core.Tensor and not is_array(hint),
+                        items)
         if any(slot.kind.stream for slot in slots):
             raise TypeError(f"{where} comes after a stream, which has to be the last parameter")
         slots.append(Slot(parameter.name, "stream" if kind.stream else "value", kind, by_name))

@@ -1,11 +1,13 @@
-"""What registries have in them: entries and changes, as the extension makes them and people read them. tests/python/test_registry.py holds it."""
+"""What registries have in them: entries and changes, as the extension makes them and people read them.
+tests/python/test_registry.py holds it."""
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """An instance of a service: `address` is where it is reached, `load` from 0 (idle) to 1000 (full), `data` bytes for whoever looks."""
+    """An instance of a service: `address` is where it is reached, `load` from 0 (idle) to 1000 (full), `data` bytes for
+    whoever looks."""
 
     service: str
     instance: str
@@ -15,7 +17,8 @@ class Entry(NamedTuple):
 
     @property
     def functions(self) -> list[str]:
-        """The signatures of its functions, where its data is what services of this library enter: a line for each, number and signature."""
+        """The signatures of its functions, where its data is what services of this library enter: a line for each, number and
+        signature."""
         lines = self.data.decode("utf-8", "replace").splitlines()
         return [line.partition(" ")[2] for line in lines if line.partition(" ")[0].isdigit()]
 

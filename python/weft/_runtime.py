@@ -12,6 +12,8 @@ from ._client import Client
 from ._core import Endpoint, Listener, Message, Op, Region, Registry
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from ._buffers import AnyBuffer
 
 EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
@@ -34,12 +36,17 @@ NotifyHandler = Callable[[Notification], Awaitable[None] | None]
 class Runtime(_core.Runtime):
     """One progress engine in one event loop: that which is running, or `loop`.
 
-    Everything made from it belongs to that loop and its thread. `async with` closes it, its endpoints first, so that nothing that was sent
-    is lost.
+    Everything made from it belongs to that loop and its thread. `async with` closes it, its endpoints first, so that nothing that
+    was sent is lost.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *, loop: asyncio.AbstractEventLoop | None = None, name: str | None = None, transports: str | None = None,
+                 interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
+                 connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
+                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
+        super().__init__(loop=loop, name=name, transports=transports, interfaces=interfaces, key=key, heartbeat=heartbeat,
+                         connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
+                         am_hold=am_hold, key_random=key_random)
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: set[Any] = set()
 
@@ -65,26 +72,30 @@ class Runtime(_core.Runtime):
         self._am_handle(id, None if handler is None else self._called(handler))
 
     def client(self, uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None,
-               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float
+               | None = None) -> Client:
         """A client of a service: weft://calc finds it through the registry, tcp://host:port and unix://@name are one server.
 
-        Calls wait for a server as long as their deadlines let them: `timeout` is that of calls that name none. A call that may be sent again is
-        sent at most `tries` times (3), to at most `instances` servers (16); a lost one is tried again after `reconnect` seconds (0.05).
+        Calls wait for a server as long as their deadlines let them: `timeout` is that of calls that name none. A call that may be
+        sent again is sent at most `tries` times (3), to at most `instances` servers (16); a lost one is tried again after
+        `reconnect` seconds (0.05).
         """
-        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
-                      reconnect=reconnect)
+        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                      timeout=timeout, reconnect=reconnect)
 
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
-        """A registry: dir:///run/weft, redis://host, etcd://host:2379, memory://name; None is the configured one (WEFT_REGISTRY)."""
+        """A registry: dir:///run/weft, redis://host, etcd://host:2379, memory://name; None is the configured one
+        (WEFT_REGISTRY)."""
         return Registry(self, uri, lease=lease)
 
-    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
-               max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
+    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str
+               | None = None, max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
         """Expose memory: so many bytes that the library makes, zeroed, or a buffer, which is held until the region is freed.
 
-        Peers attach it with a key(), or by `name`, if it has one. `rights` is the most they may get, made of the letters r (read), w (write)
-        and a (atomics), and `name_rights` what the name gives. What the library made can grow to `max_len`; peers on this host map it unless
-        `mapped` is false. `notify`, a function or coroutine function, gets a Notification for each write_notify().
+        Peers attach it with a key(), or by `name`, if it has one. `rights` is the most they may get, made of the letters r
+        (read), w (write) and a (atomics), and `name_rights` what the name gives. What the library made can grow to `max_len`;
+        peers on this host map it unless `mapped` is false. `notify`, a function or coroutine function, gets a Notification for
+        each write_notify().
         """
         called = None
         if notify is not None:
@@ -92,7 +103,8 @@ class Runtime(_core.Runtime):
                 raise TypeError("notify is a function of a Notification, or None")
             inner = self._called(notify)
             called = lambda told: inner(Notification(*told))  # noqa: E731
-        region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped, notify=called)
+        region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped,
+                                      notify=called)
         return region
 
     async def close(self) -> None:
@@ -116,7 +128,8 @@ class Runtime(_core.Runtime):
         await self.close()
 
     def _called(self, handler: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], None]:
-        """What the extension calls: coroutines become tasks, which the runtime keeps alive, and their failures are the loop's to report."""
+        """What the extension calls: coroutines become tasks, which the runtime keeps alive, and their failures are the loop's
+        to report."""
         loop, tasks = self.loop, self._tasks
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -142,7 +155,8 @@ class Runtime(_core.Runtime):
 
 
 async def _keeper(own: Runtime) -> AsyncIterator[None]:
-    """Suspended until its loop shuts its asynchronous generators down, which asyncio.run() does at its end: the one moment to close."""
+    """Suspended until its loop shuts its asynchronous generators down, which asyncio.run() does at its end: the one moment to
+    close."""
     try:
         yield
     finally:
@@ -151,7 +165,11 @@ async def _keeper(own: Runtime) -> AsyncIterator[None]:
 
 def runtime() -> Runtime:
     """The runtime of the running event loop: made when it is first asked for, closed when asyncio.run() ends."""
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("no running event loop: call it in a coroutine (asyncio.run()), or use weft.blocking, which has "
+                           "the same calls for programs without an event loop") from None
     own: Runtime | None = getattr(loop, "_weft_runtime", None)
     if own is None or own.closed:
         own = Runtime()
@@ -180,11 +198,11 @@ def am_handler(id: int, handler: MessageHandler | None) -> None:
     runtime().am_handler(id, handler)
 
 
-def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int | None = None,
-           instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int
+           | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
     """A client with the loop's own runtime: see Runtime.client()."""
-    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
-                            reconnect=reconnect)
+    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                            timeout=timeout, reconnect=reconnect)
 
 
 def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
@@ -195,4 +213,5 @@ def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
 def region(memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
            max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
     """Expose memory with the loop's own runtime: see Runtime.region()."""
-    return runtime().region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped, notify=notify)
+    return runtime().region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped,
+                            notify=notify)

@@ -1,13 +1,14 @@
 """Functions of services at work: in an event loop, in threads beside it, and in threads of a blocking runtime.
 
-In a loop a function is called in a turn; coroutines and streams are tasks, which are cancelled when nobody waits for their request any more: its
-caller cancelled it or is gone, its deadline passed, the service closes. Functions in threads cannot be stopped: they ask request.cancelled(),
-and what they return then goes nowhere.
+In a loop a function is called in a turn; coroutines and streams are tasks, which are cancelled when nobody waits for their
+request any more: its caller cancelled it or is gone, its deadline passed, the service closes. Functions in threads cannot be
+stopped: they ask request.cancelled(), and what they return then goes nowhere.
 
     request --args--> function --returned--> reply
-                                --CallError--> its code and message
-                                --anything else raised--> UNKNOWN with the exception's text; the traceback stays here: the loop's exception handler
-                                  gets it, or the log "weft"
+                               --CallError--> its code and message
+                               --anything else raised--> UNKNOWN with the exception's text
+
+The traceback of what was raised stays here: the loop's exception handler gets it, or the log "weft".
 
 tests/python/test_service.py, test_service_streams.py, test_service_threads.py and test_service_lost.py hold us to it.
 """
@@ -20,190 +21,47 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from . import _core, _hints, codes
+from . import _core
 from ._core import Request
+from ._functions import BlockingIncoming, END, Function, Incoming, IncomingInThread, answer, fail, send
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger("weft")
-END = object()
 CLOSE_TIMEOUT = 5.0
 
 
-class WrongResult(Exception):
-    """What a function gave is not what its signature says."""
+class Limits(TypedDict, total=False):
+    """Options of a server: Service.serve() says what they mean."""
+
+    instance: str | None
+    requests: int | None
+    queue: int | None
+    bytes: int | None
+    payload_max: int | None
+    remembered: int | None
+    remember: float | None
+    peer_percent: int | None
+    stall: float | None
 
 
-class Function:
-    """A function of a service: how it is called."""
+class Options(Limits, total=False):
+    """Those, and how many threads it has."""
 
-    def __init__(self, name: str, signature: str, function: Callable[..., Any], kind: str, slots: list[_hints.Slot], number: int | None,
-                 thread: bool | None, into: Callable[[Request], Any] | None, fetch: bool, takes: list[tuple[str, bool]]) -> None:
-        self.name, self.signature, self.function, self.kind = name, signature, function, kind
-        self.slots, self.number, self.thread, self.into, self.fetch = slots, number, thread, into, fetch
-        values = [slot for slot in slots if slot.what == "value"]
-        self.mask = sum(1 << i for i, slot in enumerate(values) if slot.kind.list)
-        self.stream = next((slot for slot in slots if slot.what == "stream"), None)
-        self.wants_request = any(slot.what == "request" for slot in slots) or into is not None
-        self.simple = all(slot.what == "value" and not slot.by_name and not slot.kind.array for slot in slots)
-        self.is_async = kind in ("coroutine", "async generator")
-        self.streams = "generator" in kind
-
-    def bind(self, values: tuple[Any, ...], request: Request, incoming: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments for the function."""
-        left = iter(values)
-        args: list[Any] = []
-        named: dict[str, Any] = {}
-        for slot in self.slots:
-            value: Any = request if slot.what == "request" else incoming if slot.what == "stream" else next(left)
-            if slot.what == "value" and slot.kind.array:
-                value = as_array(value)
-            if slot.by_name:
-                named[slot.name] = value
-            else:
-                args.append(value)
-        return tuple(args), named
-
-    def call(self, values: tuple[Any, ...], request: Request, incoming: Any = None) -> Any:
-        """Call it: what comes is a result, a coroutine, or a generator."""
-        if self.simple:
-            return self.function(*values)
-        args, named = self.bind(values, request, incoming)
-        return self.function(*args, **named)
-
-    def item(self, value: Any) -> Any:
-        """A value of the caller's stream, as the function wants it."""
-        return as_array(value) if self.stream is not None and self.stream.kind.array else value
-
-    @property
-    def item_mask(self) -> int:
-        """1 if values of the caller's stream are lists."""
-        return int(self.stream is not None and self.stream.kind.list)
-
-
-def as_array(value: Any) -> Any:
-    """A Tensor, or a list of them, as numpy has it, without a copy."""
-    import numpy
-    return [numpy.asarray(one) for one in value] if isinstance(value, list) else numpy.asarray(value)
-
-
-# --- the caller's stream, as functions see it ---------------------------------------------------------------------------------
-
-
-class Incoming:
-    """In an event loop: `async for`."""
-
-    def __init__(self, function: Function, request: Request) -> None:
-        self._function, self._request, self._mask = function, request, function.item_mask
-        self._array = function.stream is not None and function.stream.kind.array
-
-    def __aiter__(self) -> Incoming:
-        return self
-
-    def __anext__(self) -> Any:
-        return self._next() if self._array else self._request.recv(self._mask)
-
-    async def _next(self) -> Any:
-        return self._function.item(await self._request.recv(self._mask))
-
-
-class IncomingInThread:
-    """In a thread beside the event loop: `for`, whose receives are the loop's."""
-
-    def __init__(self, function: Function, request: Request, loop: asyncio.AbstractEventLoop) -> None:
-        self._function, self._request, self._loop = function, request, loop
-
-    def __iter__(self) -> IncomingInThread:
-        return self
-
-    async def _one(self) -> Any:
-        try:
-            return await self._request.recv(self._function.item_mask)
-        except StopAsyncIteration:
-            return END
-
-    def __next__(self) -> Any:
-        value = asyncio.run_coroutine_threadsafe(self._one(), self._loop).result()
-        if value is END:
-            raise StopIteration
-        return self._function.item(value)
-
-
-class BlockingIncoming:
-    """In a thread of a blocking runtime: `for`, and `async for` in coroutines that run there."""
-
-    def __init__(self, function: Function, request: Request) -> None:
-        self._function, self._request = function, request
-
-    def __iter__(self) -> BlockingIncoming:
-        return self
-
-    def __next__(self) -> Any:
-        return self._function.item(self._request.recv(self._function.item_mask))
-
-    def __aiter__(self) -> BlockingIncoming:
-        return self
-
-    async def __anext__(self) -> Any:
-        value = await asyncio.get_running_loop().run_in_executor(None, next, self, END)
-        if value is END:
-            raise StopAsyncIteration
-        return value
-
-
-# --- what becomes of a request --------------------------------------------------------------------------------------------------
-
-
-def answer(function: Function, request: Request, result: Any) -> BaseException | None:
-    """Reply with what the function returned. What it returns is to be reported."""
-    if request.answered:
-        return None  # by the function itself, or nobody waits any more
-    try:
-        request.reply(result)
-    except (_core.ClosedError, _core.ForkedError):
-        return None  # the runtime is gone, and its callers know
-    except Exception as error:
-        return fail(function, request, WrongResult(str(error)))
-    return None
-
-
-def fail(function: Function, request: Request, error: BaseException) -> BaseException | None:
-    """Answer with what was raised. What it returns is to be reported: None if that is between the function and its caller."""
-    told: BaseException | None = None
-    if isinstance(error, _core.CallError):
-        said = (error.code, error.message, error.category, error.value)
-    elif isinstance(error, asyncio.CancelledError):
-        said = (codes.CANCELLED, f"{function.name} was cancelled at the server", 0, 0)
-    elif isinstance(error, WrongResult):
-        told, said = error, (codes.INTERNAL, str(error), 0, 0)
-    else:
-        text = str(error)
-        told, said = error, (codes.UNKNOWN, f"{type(error).__name__}: {text}" if text else type(error).__name__, 0, 0)
-    if request.cancelled() and isinstance(error, _core.WeftError):
-        told = None  # that is how functions hear that nobody waits any more
-    if not request.answered:
-        try:
-            request.fail(*said)
-        except (_core.ClosedError, _core.ForkedError):
-            pass
-    return told
-
-
-def send(request: Request, value: Any) -> Any:
-    """The next value of a stream; one that is of another type is no failure of the caller's."""
-    try:
-        return request.send(value)
-    except (TypeError, OverflowError, ValueError) as error:
-        raise WrongResult(str(error)) from None
+    threads: int
 
 
 class _Base:
     """What both kinds of server have."""
 
-    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], **limits: Any) -> None:
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], **limits: Unpack[Limits]) -> None:
         self._core = _core.Service(runtime, name, **limits)
         self._runtime: Any = runtime
-        self._servers: set[Any] = getattr(runtime, "_servers", set())  # of the package's runtimes, which end them before themselves
+        # of the package's runtimes, which end them before themselves
+        self._servers: set[Any] = getattr(runtime, "_servers", set())
         self._index: dict[str, int] = {}
         self._uris: list[str] = []
         self.name = name
@@ -221,7 +79,8 @@ class _Base:
 
     def _serve(self, function: Function) -> None:
         self._index[function.name] = self._core.add(function.signature, self._handler(function), number=function.number,
-                                                    fetch=function.fetch or function.into is not None, peer=function.wants_request)
+                                                    fetch=function.fetch or function.into is not None,
+                                                    peer=function.wants_request)
 
     @property
     def uri(self) -> str:
@@ -249,7 +108,8 @@ class _Base:
         self._core.publish(self._runtime.registry(registry) if isinstance(registry, str) else registry, address)
 
     def stats(self) -> dict[str, int]:
-        """Counters since it was started (requests, answered, failed, exhausted, refused, cancelled, late, repeated), and what it has now
+        """Counters since it was started (requests, answered, failed, exhausted, refused, cancelled, late, repeated), and what it
+        has now
         (under_way, waiting, bytes, remembered)."""
         return self._core.stats()
 
@@ -259,7 +119,8 @@ class _Base:
         self._servers.discard(self)
 
     def __repr__(self) -> str:
-        return f"<weft.{type(self).__name__} {self.name}@{self.instance}{' closed' if self.closed else ''}>"
+        where = "closed" if self.closed else f"at {self.uri}" if self.uri else "without an address"
+        return f"<weft.{type(self).__name__} {self.name}@{self.instance} {where}>"
 
 
 # --- in an event loop -----------------------------------------------------------------------------------------------------------
@@ -268,7 +129,8 @@ class _Base:
 class Server(_Base):
     """A service at work in an event loop."""
 
-    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int = 0, **limits: Any) -> None:
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int = 0,
+                 **limits: Unpack[Limits]) -> None:
         self._loop: asyncio.AbstractEventLoop = runtime.loop
         self._threads = threads
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
@@ -276,12 +138,14 @@ class Server(_Base):
         super().__init__(runtime, name, functions, **limits)
 
     def _report(self, function: Function, error: BaseException) -> None:
-        self._loop.call_exception_handler({"message": f"weft: function {function.name} of service {self.name} failed", "exception": error})
+        self._loop.call_exception_handler({"message": f"weft: function {function.name} of service {self.name} failed",
+                                           "exception": error})
 
     def _in_thread(self, function: Function) -> bool:
         if function.is_async or function.thread is False and function.stream is None:
             return False
-        return bool(self._threads or function.thread or function.stream is not None)  # a plain iterator waits, which the loop must not
+        # a plain iterator waits, which the loop must not
+        return bool(self._threads or function.thread or function.stream is not None)
 
     def _handler(self, function: Function) -> Callable[[Request], None]:
         if function.kind != "plain" or function.into is not None or self._in_thread(function):
@@ -293,7 +157,8 @@ class Server(_Base):
                 request.release()
                 return
             try:
-                told = answer(function, request, function.call(request.args(function.mask) if not function.fetch else (), request))
+                told = answer(function, request, function.call(request.args(function.mask) if not function.fetch else (),
+                                                               request))
             except Exception as error:
                 told = fail(function, request, error)
             except BaseException as error:
@@ -387,16 +252,19 @@ class Server(_Base):
         self._serve(declared(self.name, function, options))
 
     async def remove(self, name: str) -> None:
-        """Take a function away: calls from now on are answered UNIMPLEMENTED. Returns when the last that is under way has ended."""
+        """Take a function away: calls from now on are answered UNIMPLEMENTED. Returns when the last that is under way has
+        ended."""
         await self._core.remove(name)
         self._core.forget(self._index.pop(name))
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Take no more calls, leave the registry, and wait until those under way are answered; TimeoutError if that takes longer."""
+        """Take no more calls, leave the registry, and wait until those under way are answered; TimeoutError if that takes
+        longer."""
         await self._core.drain(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """End it: calls under way are cancelled, and answered UNAVAILABLE. Returns when the last function has; TimeoutError if that takes longer."""
+        """End it: calls under way are cancelled, and answered UNAVAILABLE. Returns when the last function has; TimeoutError
+        if that takes longer."""
         self._servers.discard(self)
         if self.closed:
             return
@@ -433,13 +301,15 @@ class Server(_Base):
 class BlockingServer(_Base):
     """A service at work in threads of Python, on a blocking runtime."""
 
-    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int | None = None, **limits: Any) -> None:
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int | None = None,
+                 **limits: Unpack[Limits]) -> None:
         self._local = threading.local()
         self._threads: list[threading.Thread] = []
         super().__init__(runtime, name, functions, **limits)
         count = min(32, (os.cpu_count() or 1) + 4) if threads is None else max(1, threads)
         for n in range(count):
-            self._threads.append(threading.Thread(target=work, args=(self._core, self._local), name=f"weft-{name}-{n}", daemon=True))
+            self._threads.append(threading.Thread(target=work, args=(self._core, self._local), name=f"weft-{name}-{n}",
+                                                  daemon=True))
         self._threads.append(threading.Thread(target=tell, args=(self._core,), name=f"weft-{name}-cancelled", daemon=True))
         for thread in self._threads:
             thread.start()
@@ -479,16 +349,19 @@ class BlockingServer(_Base):
         self._serve(declared(self.name, function, options))
 
     def remove(self, name: str) -> None:
-        """Take a function away: calls from now on are answered UNIMPLEMENTED. Returns when the last that is under way has ended."""
+        """Take a function away: calls from now on are answered UNIMPLEMENTED. Returns when the last that is under way has
+        ended."""
         self._core.remove(name)
         self._core.forget(self._index.pop(name))
 
     def drain(self, timeout: float | None = None) -> None:
-        """Take no more calls, leave the registry, and wait until those under way are answered; TimeoutError if that takes longer."""
+        """Take no more calls, leave the registry, and wait until those under way are answered; TimeoutError if that takes
+        longer."""
         self._core.drain(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """End it: calls under way are cancelled, and answered UNAVAILABLE. Returns when the last function has; TimeoutError if that takes longer: a
+        """End it: calls under way are cancelled, and answered UNAVAILABLE. Returns when the last function has; TimeoutError if
+        that takes longer: a
         function that does not look at request.cancelled() is not stopped."""
         self._servers.discard(self)
         if not self.closed:

@@ -1,12 +1,13 @@
-"""numpy arrays over remote memory: an index reads the bytes it touches, an assignment writes them, and nothing else goes over the network.
+"""numpy arrays over remote memory: an index reads the bytes it touches, an assignment writes them, and nothing else goes over the
+network.
 
     matrix = weft.RemoteArray(remote, "f8", (1000, 1000))
     row = await matrix.get(7)                 # 8000 bytes, in one read
     await matrix.put((slice(0, 3), 5), 1.0)   # three times 8 bytes, in one batch
     block = matrix[10:20, :100]               # in a blocking runtime an index is enough
 
-Bytes that lie side by side are one access, however many dimensions they span; the others go in batches of bounded size, a few of them under
-way at a time. Others may see a part of what is written until all of it is.
+Bytes that lie side by side are one access, however many dimensions they span; the others go in batches of bounded size, a few of
+them under way at a time. Others may see a part of what is written until all of it is.
 """
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def _numpy() -> Any:
 class RemoteArray:
     """An array in the memory of a peer, in C order, from `offset` bytes of a remote on.
 
-    Indices are numbers, slices, `...` and None, as numpy's are; lists and masks are not taken. Elements are as the owner's memory has them: say
-    the byte order in the dtype ("<f8") where machines differ.
+    Indices are numbers, slices, `...` and None, as numpy's are; lists and masks are not taken. Elements are as the owner's memory
+    has them: say the byte order in the dtype ("<f8") where machines differ.
     """
 
     def __init__(self, remote: Remote | BlockingRemote, dtype: Any, shape: int | tuple[int, ...], offset: int = 0) -> None:
@@ -58,7 +59,8 @@ class RemoteArray:
         self._size = size
         if self._offset + self.nbytes > remote.nbytes:
             raise ValueError(f"{self.nbytes} bytes from {offset} on are not within the {remote.nbytes} of the remote")
-        # An array with our strides over no memory: numpy does the arithmetic of indices with it, and nobody looks at what it holds.
+        # An array with our strides over no memory: numpy does the arithmetic of indices with it, and nobody looks at what it
+        # holds.
         strides, step = [], self._dtype.itemsize
         for n in reversed(self._shape):
             strides.append(step)
@@ -182,7 +184,8 @@ class RemoteArray:
         return all_of_it()
 
     def get(self, key: Any = ..., *, timeout: float | None = None) -> Any:
-        """What numpy would give for array[key], read from the peer: a new array, or one element. To be awaited in an event loop."""
+        """What numpy would give for array[key], read from the peer: a new array, or one element. To be awaited in an event
+        loop."""
         np = _numpy()
         starts, shape, alone = self._touched(key)
         out = np.empty(shape, self._dtype)

@@ -5,8 +5,9 @@
         data = ep.recv(tag=2, timeout=5)
 
 A runtime here has a thread of its own (progress="thread"), or is driven by whoever waits (progress="caller"):
-that answers sooner, and nothing moves while nobody waits. Peers do not lose such a program: heartbeats have a thread of their own. Any
-thread may use any object. Functions that receive active messages, and on_close of endpoints, are called in threads of their own.
+that answers sooner, and nothing moves while nobody waits. Peers do not lose such a program: heartbeats have a thread of their
+own. Any thread may use any object. Functions that receive active messages, and on_close of endpoints, are called in threads of
+their own.
 """
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ from ._core import BlockingListener as Listener
 from ._core import Registry
 
 if TYPE_CHECKING:
-    from ._buffers import AnyBuffer
+    from typing_extensions import Buffer
 
+    from ._buffers import AnyBuffer
     from ._core import BlockingRegion as Region
     from ._core import BlockingRemote as Remote
 else:
@@ -36,17 +38,23 @@ else:
 
 MessageHandler = Callable[[Any], object]
 
-__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region", "registry",
+__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region",
+           "registry",
            "runtime"]
 
 
 class Runtime(_core.Runtime):
     """One progress engine for threads that wait."""
 
-    def __init__(self, *, progress: str = "thread", **options: Any) -> None:
+    def __init__(self, *, progress: str = "thread", name: str | None = None, transports: str | None = None,
+                 interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
+                 connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
+                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
         if progress == "loop":
             raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
-        super().__init__(progress=progress, **options)
+        super().__init__(progress=progress, name=name, transports=transports, interfaces=interfaces, key=key, heartbeat=heartbeat,
+                         connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
+                         am_hold=am_hold, key_random=key_random)
         self._servers: set[Any] = set()
         self._lock = threading.Lock()
         self._handlers: dict[int, tuple[threading.Thread, threading.Event]] = {}
@@ -68,11 +76,12 @@ class Runtime(_core.Runtime):
         return listener
 
     def am_handler(self, id: int, handler: MessageHandler | None) -> None:
-        """Have active messages of an id given to `handler`, a function; None takes it away, and returns when it is not running any more.
+        """Have active messages of an id given to `handler`, a function; None takes it away, and returns when it is not running
+        any more.
 
-        It is called in a thread of its own, with one message after the other, in the order in which a peer sent them. It may wait, send and close,
-        as any thread may. Messages of different ids are handled side by side. What it raises goes to threading.excepthook. A runtime with such a
-        function lives until it is closed.
+        It is called in a thread of its own, with one message after the other, in the order in which a peer sent them. It may
+        wait, send and close, as any thread may. Messages of different ids are handled side by side. What it raises goes to
+        threading.excepthook. A runtime with such a function lives until it is closed.
         """
         if not 0 <= operator.index(id) < 0xfff00000:
             raise OverflowError(f"id is {id}, which is not between 0 and {0xfff00000 - 1}")
@@ -103,17 +112,18 @@ class Runtime(_core.Runtime):
                 self._watcher.start()
 
     def client(self, uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None,
-               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float
+               | None = None) -> Client:
         """A client of a service, whose calls wait: see weft.Runtime.client()."""
-        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
-                      reconnect=reconnect)
+        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                      timeout=timeout, reconnect=reconnect)
 
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
         """A registry, whose calls wait: see weft.Runtime.registry()."""
         return Registry(self, uri, lease=lease)
 
-    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
-               max_len: int | None = None, mapped: bool = True) -> Region:
+    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str
+               | None = None, max_len: int | None = None, mapped: bool = True) -> Region:
         """Expose memory: so many bytes that the library makes, or a buffer; see weft.Runtime.region()."""
         region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped)
         return region
@@ -177,7 +187,8 @@ _all: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Close them while threads still run: one that waits is stopped for good soon after, and what it waits with is on its stack."""
+    """Close them while threads still run: one that waits is stopped for good soon after, and what it waits with is on its
+    stack."""
     for own in tuple(_all):
         if own is _own and _pid == os.getpid():
             own.close()
@@ -204,11 +215,11 @@ def listen(uri: str, *, backlog: int | None = None) -> Listener:
     return runtime().listen(uri, backlog=backlog)
 
 
-def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int | None = None,
-           instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int
+           | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
     """A client with the process's own runtime: see Runtime.client()."""
-    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
-                            reconnect=reconnect)
+    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                            timeout=timeout, reconnect=reconnect)
 
 
 def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:

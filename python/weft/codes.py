@@ -1,8 +1,9 @@
 """The codes of calls, gRPC's, and an exception for each: what a function raises is what its caller gets.
 
-    raise weft.codes.NotFound("there is no such key")      the same as weft.CallError(weft.codes.NOT_FOUND, "there is no such key")
+    raise weft.codes.NotFound("there is no such key")
 
-The caller gets a weft.CallError, whose `code` tells them apart.
+is the same as raise weft.CallError(weft.codes.NOT_FOUND, "there is no such key"). The caller gets a weft.CallError, whose `code`
+tells them apart.
 """
 from __future__ import annotations
 

@@ -2,18 +2,21 @@
 
     LocalCluster(protocol="weft")            dask scheduler --protocol weft            Client("weft://host:8786")
 
-A comm is one endpoint. A message of Dask's is a list of frames: it goes as one message of ours, the head, which says how many frames there are
-and how long each is and carries the small ones, and then one message for each large frame, from the memory it lies in into memory made for it.
-There is no closing frame: an endpoint that is closed delivers what was sent before, and says that it is closed.
+A comm is one endpoint. A message of Dask's is a list of frames: it goes as one message of ours, the head, which says how many
+frames there are and how long each is and carries the small ones, and then one message for each large frame, from the memory it
+lies in into memory made for it. There is no closing frame: an endpoint that is closed delivers what was sent before, and says
+that it is closed.
 
     open -> closed     by close(), which lets everything sent arrive; by the peer; by abort() and by whatever fails, at once
 
-Promise: whatever ends a comm (the peer is closed, killed or cut off, the reader is cancelled, the bytes are not ours) ends its reads and writes with
-CommClosedError, and never with half a message. tests/python/test_dask_comm.py and test_dask.py hold us to it.
+Promise: whatever ends a comm (the peer is closed, killed or cut off, the reader is cancelled, the bytes are not ours) ends its
+reads and writes with CommClosedError, and never with half a message. tests/python/test_dask_comm.py and test_dask.py hold us to
+it.
 
-Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`, `key`, `heartbeat`. A
-peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set. A worker that computes is not silent, whoever holds the
-interpreter's lock: heartbeats have a thread of their own. One that was stopped, or whose host is cut off, is.
+Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`,
+`key`, `heartbeat`. A peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set. A worker that
+computes is not silent, whoever holds the interpreter's lock: heartbeats have a thread of their own. One that was stopped, or
+whose host is cut off, is.
 """
 from __future__ import annotations
 
@@ -94,7 +97,8 @@ _NO_SPLIT = 1 << 62     # frames of any length are sent whole: pieces would have
 def pack(frames: Sequence[Any]) -> tuple[bytes, list[memoryview], int]:
     """The head of a message, the frames that follow it, and how many bytes all of it is.
 
-    The head: four bytes that say what it is, the number of frames, for each its length times two, plus one if it is in the head, and those.
+    The head: four bytes that say what it is, the number of frames, for each its length times two, plus one if it is in the head,
+    and those.
     """
     sizes, inline, rest = [], [], []
     together, total = 0, 0
@@ -114,7 +118,8 @@ def pack(frames: Sequence[Any]) -> tuple[bytes, list[memoryview], int]:
 
 
 def unpack(head: bytes) -> tuple[list[memoryview], list[memoryview]]:
-    """The frames of a message from its head, and those among them that have yet to be received into; ValueError if it is none of ours."""
+    """The frames of a message from its head, and those among them that have yet to be received into; ValueError if it is none
+    of ours."""
     if len(head) < _HEAD.size:
         raise ValueError(f"a head of {len(head)} bytes is too short")
     magic, n = _HEAD.unpack_from(head)
@@ -138,9 +143,10 @@ def unpack(head: bytes) -> tuple[list[memoryview], list[memoryview]]:
     return frames, rest
 
 
-# --- the runtime of a loop --------------------------------------------------------------------------------------------------------
+# --- the runtime of a loop ------------------------------------------------------------------------------------------------------
 
-_CLOSE_WAIT = 2.0  # how long close() waits for a peer whose loop is busy; the closing itself goes on for as long as the peer may be silent
+# how long close() waits for a peer whose loop is busy; the closing itself goes on for as long as the peer may be silent
+_CLOSE_WAIT = 2.0
 
 
 class _Home:
@@ -174,7 +180,8 @@ def _options() -> tuple[float, dict[str, Any]]:
     known = {"transports", "interfaces", "key", "heartbeat"}
     strange = sorted(set(ours) - known)
     if strange:
-        raise ValueError(f"distributed.comm.weft has {', '.join(strange)} in Dask's configuration, which is none of {', '.join(sorted(known))}")
+        raise ValueError(f"distributed.comm.weft has {', '.join(strange)} in Dask's configuration, which is none of "
+                         f"{', '.join(sorted(known))}")
     options: dict[str, Any] = {name: str(ours[name]) for name in ("transports", "interfaces") if ours.get(name)}
     if ours.get("key"):
         options["key"] = ours["key"].encode() if isinstance(ours["key"], str) else bytes(ours["key"])
@@ -210,12 +217,14 @@ def _home() -> _Home:
 
 def _refuse_encryption(address: str, arguments: dict[str, Any]) -> None:
     if arguments.get("require_encryption"):
-        raise RuntimeError(f"Dask's configuration asks for encryption, and Weft does not encrypt: {PREFIX}{address} is not used. Use tls://, or turn "
-                           "distributed.comm.require-encryption off and have a tunnel do it. A key (distributed.comm.weft.key or WEFT_KEY_FILE) "
+        raise RuntimeError(f"Dask's configuration asks for encryption, and Weft does not encrypt: {PREFIX}{address} is not "
+                           f"used. Use tls://, or turn "
+                           "distributed.comm.require-encryption off and have a tunnel do it. A key (distributed.comm.weft.key "
+                           "or WEFT_KEY_FILE) "
                            "keeps strangers out, and does not encrypt either")
 
 
-# --- comms ------------------------------------------------------------------------------------------------------------------------
+# --- comms ----------------------------------------------------------------------------------------------------------------------
 
 class Comm(_Comm):
     """One connection between two of Dask's servers or clients: one reader and one writer at a time."""
@@ -281,7 +290,8 @@ class Comm(_Comm):
             self.abort()  # a part of the message may have been taken: what comes next is not the beginning of one
             raise
         try:
-            return await from_frames(frames, deserialize=self.deserialize, deserializers=deserializers, allow_offload=self.allow_offload)
+            return await from_frames(frames, deserialize=self.deserialize, deserializers=deserializers,
+                                     allow_offload=self.allow_offload)
         except EOFError as error:
             raise self._lost(error) from error
 
@@ -289,8 +299,8 @@ class Comm(_Comm):
         """Write a message; returns how many bytes it was, once the memory of its frames is nobody's but the caller's again."""
         self._open()
         context = {"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options}
-        frames = await to_frames(msg, allow_offload=self.allow_offload, serializers=serializers, on_error=on_error, context=context,
-                                 frame_split_size=_NO_SPLIT)
+        frames = await to_frames(msg, allow_offload=self.allow_offload, serializers=serializers, on_error=on_error,
+                                 context=context, frame_split_size=_NO_SPLIT)
         ep = self._open()
         head, rest, n = pack(frames)
         try:
@@ -352,7 +362,7 @@ def _quiet_abort(ep: Endpoint) -> None:
         pass  # it is gone
 
 
-# --- connecting and listening -----------------------------------------------------------------------------------------------------
+# --- connecting and listening ---------------------------------------------------------------------------------------------------
 
 class Connector(_Connector):
     """Connects to addresses."""
@@ -380,12 +390,13 @@ class Listener(_Listener):
 
     prefix = PREFIX  # distributed's worker asks for it
 
-    def __init__(self, address: str, handler: Callable[[Comm], Awaitable[None]], deserialize: bool = True, allow_offload: bool = True,
-                 default_host: str | None = None, default_port: int = 0, **arguments: Any) -> None:
+    def __init__(self, address: str, handler: Callable[[Comm], Awaitable[None]], deserialize: bool = True,
+                 allow_offload: bool = True, default_host: str | None = None, default_port: int = 0, **arguments: Any) -> None:
         super().__init__()
         _refuse_encryption(address, arguments)
         self._host, self._port = parse_host_port(address, default_port)
-        self._default_host, self._handler, self._deserialize, self._allow_offload = default_host, handler, deserialize, allow_offload
+        self._default_host, self._handler = default_host, handler
+        self._deserialize, self._allow_offload = deserialize, allow_offload
         self._home: _Home | None = None
         self._door: _Door | None = None
         self._bound: tuple[str, int] | None = None
@@ -463,7 +474,8 @@ class Backend(_Backend):
         """A Connector."""
         return Connector()
 
-    def get_listener(self, loc: str, handle_comm: Callable[[Comm], Awaitable[None]], deserialize: bool, **connection_args: Any) -> Listener:
+    def get_listener(self, loc: str, handle_comm: Callable[[Comm], Awaitable[None]], deserialize: bool,
+                     **connection_args: Any) -> Listener:
         """A Listener for an address."""
         return Listener(loc, handle_comm, deserialize, **connection_args)
 

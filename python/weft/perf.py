@@ -1,11 +1,14 @@
-"""What `weft perf` measures, from Python: python -m weft.perf [--test LIST] [--size LIST] [--mode asyncio|uvloop|blocking|thread] ...
+"""What `weft perf` measures, from Python.
 
-Two processes, a server and a client, exchange messages; the client decides what is measured and prints the figures. Without --listen or --connect
-both run here, pinned to the first two cores. Each point is first run for growing numbers of messages until a run takes long enough to be believed,
-which is the warm-up, and then measured for about --seconds. The names of tests and of the fields of --json are those of `weft perf`:
+    python -m weft.perf [--test LIST] [--size LIST] [--mode asyncio|uvloop|blocking|thread] ...
+
+A server and a client, each in a process, exchange messages; the client decides what is measured and prints the figures. Without
+--listen or --connect both run here, pinned to the first two cores. Each point is first run for growing numbers of messages, until
+a run takes long enough to be believed. That is the warm-up; then it is measured for about --seconds. The names of tests and of
+the fields of --json are those of `weft perf`:
 
     tag_lat    ping-pong; times are half of a round trip
-    tag_bw     one way, with a window of sends that are not complete; the time ends when the receiver has said that everything arrived
+    tag_bw     one way, with a window of sends that are not complete; the time ends when the receiver says that everything arrived
     tag_rate   the same for small messages, with a larger window
     am_lat     ping-pong of active messages
     awaits     256 tasks, each in a ping-pong of its own (not blocking): how many awaits a second that wait
@@ -17,226 +20,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import mmap
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import weft
 import weft.blocking
 
-CONTROL, THERE, BACK, DONE = 1 << 60, 1, 2, 3
-TASKS = 256
-SIZES = {"tag_lat": "8,4k,1M", "tag_bw": "4k,64k,1M", "tag_rate": "8", "am_lat": "8", "awaits": "8"}
+from ._perf_sides import ASYNC, BLOCKING, CONTROL, MOST_N, MOST_SIZE, MOST_WINDOW, SIZES, TASKS, Failed, Plan, plan_of
+
 WINDOWS = {"tag_bw": 32, "tag_rate": 256, "awaits": TASKS}
-MOST_SIZE, MOST_N, MOST_WINDOW = 1 << 32, 1 << 32, 1 << 16
 
 
-class Plan(NamedTuple):
-    """One run: what the client tells the server."""
-    test: str
-    size: int
-    n: int
-    window: int
-
-
-class Failed(Exception):
-    """A sentence for people."""
-
-
-def pages(size: int) -> Any:
-    """Memory as `weft perf` has it: private pages, touched, that begin at one. Where a buffer lies changes how fast it is copied."""
-    if size < 4096:
-        return bytearray(size)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory[:] = b"w" * size
-    return memory
-
-
-def plan_of(data: bytes) -> Plan:
-    """A plan from the other side, which may be anyone: checked before it is believed."""
-    try:
-        told = json.loads(data)
-        plan = Plan(told["test"], told["size"], told["n"], told["window"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise Failed(f"the other side sent a plan that is none: {error}") from None
-    numbers = ((plan.size, 0, MOST_SIZE), (plan.n, 1, MOST_N), (plan.window, 1, MOST_WINDOW))
-    known = isinstance(plan.test, str) and plan.test in SIZES
-    if not known or not all(type(value) is int and least <= value <= most for value, least, most in numbers):
-        raise Failed(f"the other side wants what cannot be measured: {plan}")
-    return plan
-
-
-class Pace:
-    """The times of one message, averaged over a window."""
-
-    def __init__(self, window: int) -> None:
-        self.window, self.left, self.times = window, window, list[float]()
-        self.last = time.perf_counter()
-
-    def one(self) -> None:
-        self.left -= 1
-        if not self.left:
-            now = time.perf_counter()
-            self.times.append((now - self.last) / self.window)
-            self.last, self.left = now, self.window
-
-
-# --- asyncio: each side of each test; the client's gives the times of single messages -------------------------------------------------------
-
-async def ping(ep: weft.Endpoint, plan: Plan) -> list[float]:
-    buffer, times, clock = pages(plan.size), [], time.perf_counter
-    for _ in range(plan.n):
-        start = clock()
-        await ep.send(buffer, THERE)
-        await ep.recv_into(buffer, BACK)
-        times.append((clock() - start) / 2)
-    return times
-
-
-async def pong(ep: weft.Endpoint, plan: Plan) -> None:
-    buffer = pages(plan.size)
-    for _ in range(plan.n):
-        await ep.recv_into(buffer, THERE)
-        await ep.send(buffer, BACK)
-
-
-async def shared(n: int, window: int, act: Callable[[], Any], after: Callable[[], None] | None = None) -> None:
-    """n operations, `window` of them at any time."""
-    left = n
-
-    async def task() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            await act()
-            if after:
-                after()
-    await asyncio.gather(*(task() for _ in range(min(window, n))))
-
-
-async def give(ep: weft.Endpoint, plan: Plan) -> list[float]:
-    buffer, pace = pages(plan.size), Pace(plan.window)
-    await shared(plan.n, plan.window, lambda: ep.send(buffer, THERE), pace.one)
-    await ep.recv(DONE)
-    return pace.times
-
-
-async def take(ep: weft.Endpoint, plan: Plan) -> None:
-    buffer = pages(plan.size)
-    await shared(plan.n, plan.window, lambda: ep.recv_into(buffer, THERE))
-    await ep.send(b"", DONE)
-
-
-async def am_ping(ep: weft.Endpoint, plan: Plan) -> list[float]:
-    buffer, times, clock = pages(plan.size), [], time.perf_counter
-    for _ in range(plan.n):
-        start = clock()
-        sending = ep.am_send(THERE, buffer)
-        await (await ep.am_recv(BACK)).read_into(buffer)
-        await sending
-        times.append((clock() - start) / 2)
-    return times
-
-
-async def am_pong(ep: weft.Endpoint, plan: Plan) -> None:
-    buffer = pages(plan.size)
-    for _ in range(plan.n):
-        await (await ep.am_recv(THERE)).read_into(buffer)
-        await ep.am_send(BACK, buffer)
-
-
-async def many_pings(ep: weft.Endpoint, plan: Plan) -> list[float]:
-    pace = Pace(TASKS)
-
-    async def task(tag: int) -> None:
-        buffer = bytearray(plan.size)
-        for _ in range(-(-plan.n // TASKS)):
-            await ep.send(buffer, tag)
-            await ep.recv_into(buffer, tag)
-            pace.one()
-    await asyncio.gather(*(task(16 + i) for i in range(TASKS)))
-    return pace.times
-
-
-async def many_pongs(ep: weft.Endpoint, plan: Plan) -> None:
-    async def task(tag: int) -> None:
-        buffer = bytearray(plan.size)
-        for _ in range(-(-plan.n // TASKS)):
-            await ep.recv_into(buffer, tag)
-            await ep.send(buffer, tag)
-    await asyncio.gather(*(task(16 + i) for i in range(TASKS)))
-
-
-ASYNC: dict[str, tuple[Any, Any]] = {"tag_lat": (ping, pong), "tag_bw": (give, take), "tag_rate": (give, take), "am_lat": (am_ping, am_pong),
-                                     "awaits": (many_pings, many_pongs)}
-
-
-# --- blocking -------------------------------------------------------------------------------------------------------------------------------
-
-def ping_blocking(ep: weft.blocking.Endpoint, plan: Plan) -> list[float]:
-    buffer, times, clock = pages(plan.size), [], time.perf_counter
-    for _ in range(plan.n):
-        start = clock()
-        ep.send(buffer, THERE)
-        ep.recv_into(buffer, BACK)
-        times.append((clock() - start) / 2)
-    return times
-
-
-def pong_blocking(ep: weft.blocking.Endpoint, plan: Plan) -> None:
-    buffer = pages(plan.size)
-    for _ in range(plan.n):
-        ep.recv_into(buffer, THERE)
-        ep.send(buffer, BACK)
-
-
-def give_blocking(ep: weft.blocking.Endpoint, plan: Plan) -> list[float]:
-    buffers, times = [pages(plan.size)] * plan.window, []
-    for _ in range(-(-plan.n // plan.window)):
-        start = time.perf_counter()
-        ep.send_many(buffers, THERE)
-        times.append((time.perf_counter() - start) / plan.window)
-    ep.recv(DONE)
-    return times
-
-
-def take_blocking(ep: weft.blocking.Endpoint, plan: Plan) -> None:
-    buffers = [pages(plan.size)] * plan.window
-    for _ in range(-(-plan.n // plan.window)):
-        ep.recv_many(buffers, THERE)
-    ep.send(b"", DONE)
-
-
-def am_ping_blocking(ep: weft.blocking.Endpoint, plan: Plan) -> list[float]:
-    buffer, times, clock = pages(plan.size), [], time.perf_counter
-    for _ in range(plan.n):
-        start = clock()
-        ep.am_send(THERE, buffer)
-        ep.am_recv(BACK).read_into(buffer)
-        times.append((clock() - start) / 2)
-    return times
-
-
-def am_pong_blocking(ep: weft.blocking.Endpoint, plan: Plan) -> None:
-    buffer = pages(plan.size)
-    for _ in range(plan.n):
-        ep.am_recv(THERE).read_into(buffer)
-        ep.am_send(BACK, buffer)
-
-
-BLOCKING: dict[str, tuple[Any, Any]] = {"tag_lat": (ping_blocking, pong_blocking), "tag_bw": (give_blocking, take_blocking),
-                                        "tag_rate": (give_blocking, take_blocking), "am_lat": (am_ping_blocking, am_pong_blocking)}
-
-
-# --- one side -------------------------------------------------------------------------------------------------------------------------------
+# --- one side -------------------------------------------------------------------------------------------------------------------
 
 class Steps:
-    """The steps of a client or a server, the same for both kinds of endpoints: each is a generator that yields what has to be awaited or done."""
+    """The steps of a client or a server, the same for both kinds of endpoints: each is a generator that yields what has to be
+    awaited or done."""
 
     def __init__(self, args: argparse.Namespace, blocking: bool) -> None:
         self.args, self.tests = args, BLOCKING if blocking else ASYNC
@@ -280,9 +84,13 @@ def figures(args: argparse.Namespace, plan: Plan, transport: str, times: list[fl
 
     def rank(share: float) -> float:
         return round(ranked[min(int(share * len(ranked)), len(ranked) - 1)] * 1e6, 4)
-    return {"test": plan.test, "size": plan.size, "tls": args.tls or "", "transport": transport, "mode": args.mode, "endpoints": 1,
-            "seconds": round(seconds, 9), "window": plan.window, "outstanding": plan.window, "iterations": n, "avg_us": round(average * 1e6, 5),
-            "p50_us": rank(0.5), "p90_us": rank(0.9), "p99_us": rank(0.99), "p99_9_us": rank(0.999), "max_us": round(ranked[-1] * 1e6, 4),
+    given = args.transports or ""
+    return {"test": plan.test, "size": plan.size, "transports": given, "tls": given, "transport": transport, "mode": args.mode,
+            "endpoints": 1,
+            "seconds": round(seconds, 9), "window": plan.window, "outstanding": plan.window, "iterations": n,
+            "avg_us": round(average * 1e6, 5),
+            "p50_us": rank(0.5), "p90_us": rank(0.9), "p99_us": rank(0.99), "p99_9_us": rank(0.999),
+            "max_us": round(ranked[-1] * 1e6, 4),
             "mb_s": round(plan.size / average / (1 << 20), 3), "msg_s": round(1 / average, 1)}
 
 
@@ -302,7 +110,7 @@ async def walk(steps: Any) -> Any:
 
 def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]], None], points: list[tuple[str, int]]) -> None:
     """A server (uri is None) or the client of one."""
-    options: dict[str, Any] = {"transports": args.tls}
+    options: dict[str, Any] = {"transports": args.transports}
     blocking = args.mode in ("blocking", "thread")
     steps = Steps(args, blocking)
 
@@ -358,7 +166,7 @@ def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]
                 return
 
 
-# --- the command ----------------------------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------------------------------------
 
 def bytes_of(word: str) -> int:
     match = re.fullmatch(r"(\d+)([kMGT]?)", word)
@@ -403,18 +211,21 @@ def count(text: str) -> int:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m weft.perf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m weft.perf", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="URI", nargs="?", const="tcp://127.0.0.1:0", help="be the server, for one client")
     where.add_argument("--connect", metavar="URI", help="be the client of that server")
     add("--forever", action="store_true", help="with --listen: one client after another")
-    add("--test", type=tests_of, default=["tag_lat", "tag_bw", "tag_rate"], metavar="LIST", help=f"of {', '.join(SIZES)} (the first three)")
+    add("--test", type=tests_of, default=["tag_lat", "tag_bw", "tag_rate"], metavar="LIST", help=f"of {', '.join(SIZES)} (the "
+                                                                                                 f"first three)")
     add("--size", type=sizes_of, metavar="LIST", help="bytes of a message: 8,4k,1M or 8-1M (a few that suit the test)")
     add("--window", type=count, help="operations that may be incomplete at one time")
     add("--mode", choices=["asyncio", "uvloop", "blocking", "thread"], default="asyncio",
         help="blocking: whoever waits drives; thread: a thread of the runtime does")
-    add("--tls", metavar="LIST", help="transports: all, shm, tcp")
+    add("--transports", metavar="LIST", help="all, shm, tcp, or names of UCX's")
+    add("--tls", help=argparse.SUPPRESS)
     add("--seconds", type=positive, default=1.0, help="about how long to measure each point (1)")
     add("--iters", type=count, default=0, help="exactly how many messages instead, after --warmup (a tenth)")
     add("--warmup", type=count)
@@ -423,6 +234,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="one JSON object a line instead of a table")
     add("--plot", metavar="OUT.PNG", help="draw the figures (needs matplotlib)")
     args = parser.parse_args(argv)
+    if args.tls is not None:
+        parser.error(f"--tls is called --transports now: give --transports {args.tls}")
     if (args.window or 1) > MOST_WINDOW:
         parser.error(f"--window is at most {MOST_WINDOW}")
     if args.mode in ("blocking", "thread") and "awaits" in args.test:
@@ -441,7 +254,8 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
         for test in wanted:
             mine = [row for row in rows if row["test"] == test]
             if mine:
-                axis.plot([max(row["size"], 1) for row in mine], [row[field] for row in mine], "o-", label=f"{test}, {mine[0]['mode']}")
+                axis.plot([max(row["size"], 1) for row in mine], [row[field] for row in mine], "o-",
+                          label=f"{test}, {mine[0]['mode']}")
         axis.set(xscale="log", yscale="log", xlabel="bytes", ylabel=label)
         axis.grid(True, which="both", alpha=0.3)
         if axis.lines:
@@ -453,8 +267,10 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 def start(args: argparse.Namespace, core: int | None) -> tuple[subprocess.Popen[str], str]:
     """A server of our own."""
-    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode] + (["--tls", args.tls] if args.tls else [])
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode]
+    command += ["--transports", args.transports] if args.transports else []
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     if core is not None:
         os.sched_setaffinity(server.pid, {core})
     assert server.stdout
@@ -477,8 +293,10 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps(row), flush=True)
             return
         if len(rows) == 1:
-            print(f"{'test':10}{'bytes':>12}{'avg us':>12}{'p50':>12}{'p99':>12}{'max':>12}{'MiB/s':>12}{'msg/s':>14}", flush=True)
-        print(f"{row['test']:10}{row['size']:12}{row['avg_us']:12.3f}{row['p50_us']:12.3f}{row['p99_us']:12.3f}{row['max_us']:12.1f}"
+            print(f"{'test':10}{'bytes':>12}{'avg us':>12}{'p50':>12}{'p99':>12}{'max':>12}{'MiB/s':>12}{'msg/s':>14}",
+                  flush=True)
+        print(f"{row['test']:10}{row['size']:12}{row['avg_us']:12.3f}{row['p50_us']:12.3f}"
+              f"{row['p99_us']:12.3f}{row['max_us']:12.1f}"
               f"{row['mb_s']:12.1f}{row['msg_s']:14.0f}", flush=True)
     server = None
     try:

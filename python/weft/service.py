@@ -19,15 +19,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import _core, _hints
 from ._core import Request
-from ._serving import BlockingServer, Function, Server
+from ._functions import Function
+from ._serving import BlockingServer, Server
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._serving import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URI = "tcp://127.0.0.1:0"
-OPTIONS = {"signature", "name", "idempotent", "oneway", "number", "thread", "into", "fetch"}
 
 
 def _kind(function: Callable[..., Any]) -> str:
@@ -39,13 +44,15 @@ def _kind(function: Callable[..., Any]) -> str:
     return "generator" if inspect.isgeneratorfunction(call) else "plain"
 
 
-def _from_hints(function: Callable[..., Any], name: str, kind: str, local: dict[str, Any] | None) -> tuple[str, list[_hints.Slot]]:
+def _from_hints(function: Callable[..., Any], name: str, kind: str, local: dict[str, Any]
+                | None) -> tuple[str, list[_hints.Slot]]:
     hints = _hints.hints_of(function, name, local)
     slots = _hints.parameters(function, name, hints, Request, None)
     if "return" not in hints:
         raise TypeError(f"{name}: the result has no type hint: give it one (None for no result), or give the signature")
     gives, _ = _hints.results(hints["return"], name, "generator" in kind)
-    takes = ", ".join(f"{slot.name}: {'stream ' if slot.kind.stream else ''}{slot.kind.type}" for slot in slots if slot.what != "request")
+    takes = ", ".join(f"{slot.name}: {'stream ' if slot.kind.stream else ''}{slot.kind.type}" for slot in slots
+                      if slot.what != "request")
     return f"{name}({takes}) -> {gives}", slots
 
 
@@ -61,7 +68,8 @@ def _from_signature(function: Callable[..., Any], signature: str, name: str | No
     slots = _hints.parameters(function, own, hints, Request, [] if fetch else takes)
     streams = bool(gives) and gives[0][2]
     if streams != ("generator" in kind):
-        raise TypeError(f"{own}: the signature gives {'a' if streams else 'no'} stream, and the function is {'no' if streams else 'a'} generator")
+        raise TypeError(f"{own}: the signature gives {'a' if streams else 'no'} stream, and the function is "
+                        f"{'no' if streams else 'a'} generator")
     return text, slots
 
 
@@ -80,28 +88,27 @@ class Service:
                  number: int | None = None, thread: bool | None = None, into: Callable[[Request], Any] | None = None,
                  fetch: bool = False) -> Callable[[F], F]: ...
 
-    def function(self, *functions: Any, **options: Any) -> Any:
+    def function(self, function: Any = None, *, signature: str | None = None, name: str | None = None, idempotent: bool = False,
+                 oneway: bool = False, number: int | None = None, thread: bool | None = None,
+                 into: Callable[[Request], Any] | None = None, fetch: bool = False) -> Any:
         """Offer a function: a plain one, a coroutine function, or a generator of either kind, which gives a stream.
 
-        Its type hints become the signature; `signature` says it exactly instead. A parameter of type weft.Request gets the request. `name` is that
-        on the wire. `idempotent`: it may be run again after a failure. `oneway`: nobody waits for it. `thread`: run it in a thread of the server's
-        (True) or in the event loop (False), whatever the server's `threads` say. `into` is called with the request before the data of large
-        arguments comes, and gives the buffer that it goes to; arguments view it. `fetch`: the function takes the request alone, and calls
-        request.fetch() itself.
+        Its type hints become the signature; `signature` says it exactly instead. A parameter of type weft.Request gets the
+        request. `name` is that on the wire. `idempotent`: it may be run again after a failure. `oneway`: nobody waits for it.
+        `thread`: run it in a thread of the server's (True) or in the event loop (False), whatever the server's `threads` say.
+        `into` is called with the request before the data of large arguments comes, and gives the buffer that it goes to;
+        arguments view it. `fetch`: the function takes the request alone, and calls request.fetch() itself.
         """
         local = sys._getframe(1).f_locals
-        if unknown := set(options) - OPTIONS:
-            raise TypeError(f"function() has no option {sorted(unknown)[0]!r}: there are {', '.join(sorted(OPTIONS))}")
 
         def add(function: F) -> F:
-            self._add(function, local, **options)
+            self._add(function, local, signature=signature, name=name, idempotent=idempotent, oneway=oneway, number=number,
+                      thread=thread, into=into, fetch=fetch)
             return function
-        if len(functions) > 1:
-            raise TypeError("function() takes one function at a time")
-        return add(functions[0]) if functions else add
+        return add if function is None else add(function)
 
-    def _add(self, function: Callable[..., Any], local: dict[str, Any] | None, *, signature: str | None = None, name: str | None = None,
-             idempotent: bool = False, oneway: bool = False, number: int | None = None, thread: bool | None = None,
+    def _add(self, function: Callable[..., Any], local: dict[str, Any] | None, *, signature: str | None = None, name: str
+             | None = None, idempotent: bool = False, oneway: bool = False, number: int | None = None, thread: bool | None = None,
              into: Callable[[Request], Any] | None = None, fetch: bool = False) -> Function:
         if not callable(function):
             raise TypeError(f"{function!r} cannot be called: a function, a coroutine function or a generator is wanted")
@@ -109,19 +116,22 @@ class Service:
         if signature is None:
             own = name if name is not None else getattr(function, "__name__", "")
             if fetch:
-                raise TypeError(f"{own}: a function that fetches its arguments itself needs a signature: its parameters do not say it")
+                raise TypeError(f"{own}: a function that fetches its arguments itself needs a signature: its parameters do not "
+                                f"say it")
             text, slots = _from_hints(function, own, kind, local)
         else:
             text, slots = _from_signature(function, signature, name, kind, fetch, local)
         for mark, wanted in (("idempotent", idempotent), ("oneway", oneway)):
             if wanted and mark not in text.rsplit(")", 1)[-1].split():
                 text += " " + mark
-        text, own, takes, _ = _core.Service.parse(text)  # raises what is not allowed: names, more than one stream, oneway with a result
+        # raises what is not allowed: names, more than one stream, oneway with a result
+        text, own, takes, _ = _core.Service.parse(text)
         if thread is not None and "async" in kind or thread and kind == "coroutine":
             raise TypeError(f"{own}: a coroutine runs in its event loop; `thread` is for plain functions and generators")
         if own in self._functions:
             raise _core.StateError(f"the service {self.name!r} has a function {own!r} already")
-        made = Function(own, text, function, kind, slots, number, thread, into, fetch, [(type_, stream) for _, type_, stream in takes])
+        made = Function(own, text, function, kind, slots, number, thread, into, fetch,
+                        [(type_, stream) for _, type_, stream in takes])
         self._functions[own] = made
         return made
 
@@ -141,8 +151,9 @@ class Service:
     def __repr__(self) -> str:
         return f"<weft.Service {self.name}: {', '.join(self._functions) or 'no functions'}>"
 
-    def start(self, runtime: _core.Runtime, **options: Any) -> Server | BlockingServer:
-        """Serve on a runtime: a Server in one of an event loop, a BlockingServer in one of weft.blocking. It answers over every endpoint of the
+    def start(self, runtime: _core.Runtime, **options: Unpack[Options]) -> Server | BlockingServer:
+        """Serve on a runtime: a Server in one of an event loop, a BlockingServer in one of weft.blocking. It answers over every
+        endpoint of the
         runtime, and those of listen(). Options as for serve()."""
         if not isinstance(runtime, _core.Runtime):
             raise TypeError(f"{runtime!r} is no runtime: a weft.Runtime or a weft.blocking.Runtime is wanted")
@@ -150,32 +161,42 @@ class Service:
         made: Server | BlockingServer = kind(runtime, self.name, tuple(self._functions.values()), **options)
         return made
 
-    def serve(self, uri: str | None = DEFAULT_URI, *, registry: Any = None, address: str | None = None, runtime: _core.Runtime | None = None,
-              drain: float = 10.0, **options: Any) -> Serving:
-        """Serve at an address for as long as a block runs: `async with` in an event loop, `with` without one, where functions run in threads.
+    def serve(self, uri: str | None = DEFAULT_URI, *, registry: Any = None, address: str | None = None,
+              runtime: _core.Runtime | None = None, drain: float = 10.0, **options: Unpack[Options]) -> Serving:
+        """Serve at an address for as long as a block runs: `async with` in an event loop, `with` without one, where functions run
+        in threads.
 
-        `registry`: enter it there; an object of weft.registry(), a uri, or True for the configured one. `address` is what others then find, if
-        it is not the listener's. At the end no new calls are taken, and those under way have `drain` seconds.
+        `registry`: enter it there; an object of weft.registry(), a uri, or True for the configured one. `address` is what others
+        then find, if it is not the listener's. At the end no new calls are taken, and those under way have `drain` seconds.
 
-        `threads`: in an event loop, plain functions run in so many threads (0: in the loop itself); without one, all functions do.
-        `requests`, `queue`, `bytes`, `payload_max`: how many requests at one time, how many of them waiting for a thread, bytes of
-        their arguments, of one alone; what goes beyond is answered RESOURCE_EXHAUSTED. In an event loop `requests` bounds what waits
-        for a thread, and `queue` nothing. `instance`: its own name among those of the service. `remembered`, `remember`: replies to
-        calls made with `once`, and for how long. `peer_percent`: what one connection may have of `requests`, `queue`, `bytes` and
-        `remembered`, 50 if nobody says. `stall`: seconds after which a caller that announced arguments and sends nothing of them
-        loses its connection, 30 if nobody says; math.inf: never.
+        `threads`: in an event loop, plain functions run in so many threads (0: in the loop itself); without one, all functions
+        do. `requests`, `queue`, `bytes`, `payload_max`: how many requests at one time, how many of them waiting for a thread,
+        bytes of their arguments, of one alone; what goes beyond is answered RESOURCE_EXHAUSTED. In an event loop `requests`
+        bounds what waits for a thread, and `queue` nothing. `instance`: its own name among those of the service. `remembered`,
+        `remember`: replies to calls made with `once`, and for how long. `peer_percent`: what one connection may have of
+        `requests`, `queue`, `bytes` and `remembered`, 50 if nobody says. `stall`: seconds after which a caller that announced
+        arguments and sends nothing of them loses its connection, 30 if nobody says; math.inf: never.
         """
         return Serving(self, uri, registry, address, runtime, drain, options)
 
-    def serve_forever(self, uri: str | None = DEFAULT_URI, *, ready: Callable[[BlockingServer], object] | None = None, **options: Any) -> None:
-        """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end. `ready` is called with the server once it takes calls."""
+    def serve_forever(self, uri: str | None = DEFAULT_URI, *, ready: Callable[[BlockingServer], object] | None = None,
+                      registry: Any = None, address: str | None = None, runtime: _core.Runtime | None = None, drain: float = 10.0,
+                      **options: Unpack[Options]) -> None:
+        """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end.
+
+        `ready` is called with the server once it takes calls; without it a line on stderr says where it listens. The other
+        options are those of serve().
+        """
         over = threading.Event()
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None
         try:
-            with self.serve(uri, **options) as server:
+            with self.serve(uri, registry=registry, address=address, runtime=runtime, drain=drain, **options) as server:
                 if ready is not None:
                     ready(server)
+                else:
+                    print(f"weft: service {self.name} at {server.uri or 'no address of its own'}; Ctrl-C ends it",
+                          file=sys.stderr, flush=True)
                 try:
                     while not over.wait(3600):
                         pass
@@ -189,8 +210,8 @@ class Service:
 class Serving:
     """A service at an address, for a block: what serve() gives."""
 
-    def __init__(self, service: Service, uri: str | None, registry: Any, address: str | None, runtime: _core.Runtime | None, drain: float,
-                 options: dict[str, Any]) -> None:
+    def __init__(self, service: Service, uri: str | None, registry: Any, address: str | None,
+                 runtime: _core.Runtime | None, drain: float, options: Options) -> None:
         self._service, self._uri, self._registry, self._address = service, uri, registry, address
         self._runtime, self._drain, self._options = runtime, drain, options
         self._server: Any = None

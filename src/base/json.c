@@ -1,8 +1,7 @@
 /* base/json.c - JSON as RFC 8259 has it, read in place.
  *
  * Strict: strings are UTF-8 without bare control characters, \u escapes that are half a surrogate pair are refused, numbers have
- * the one form there is for them, at most WEFTI_JSON_DEPTH arrays and objects lie in each other. Skipping goes as deep as that
- * and no deeper, on the stack.
+ * the one form there is for them, at most WEFTI_JSON_DEPTH arrays and objects lie in each other. Skipping recurses as deep as that.
  *
  * Promise: any bytes are read or refused, with no byte outside of them touched. tests/unit/base_json.c,
  * tests/fuzz/registry_etcd.c. */
@@ -50,8 +49,7 @@ wefti_json_t wefti_json(char *text, size_t n)
     static char nothing[1];
     if (!text)
         text = nothing; /* no bytes may be nowhere, and C adds nothing to NULL */
-    wefti_json_t j = {text, text + n, 0, 0, false};
-    return j;
+    return (wefti_json_t){.at = text, .end = text + n, .deepest = WEFTI_JSON_DEPTH};
 }
 
 /* --- objects and arrays ------------------------------------------------------------------------------------------------------ */
@@ -60,27 +58,24 @@ static void into(wefti_json_t *j, char open)
 {
     if (!take(j, open))
         return;
-    if (++j->depth > WEFTI_JSON_DEPTH)
+    j->first = true;
+    if (++j->depth > j->deepest)
         refuse(j);
-    else
-        j->begun &= ~(UINT64_C(1) << j->depth);
 }
 
 /* False: it ended here, or is bad. */
 static bool another(wefti_json_t *j, char close)
 {
-    uint64_t bit = UINT64_C(1) << (j->depth & 63);
+    bool first = j->first;
     if (!j->depth)
         return refuse(j); /* in nothing */
+    j->first = false;
     if (see(j, close)) {
         j->at++;
         j->depth--;
         return false;
     }
-    if (j->begun & bit && !take(j, ','))
-        return false;
-    j->begun |= bit;
-    return !j->bad;
+    return first ? !j->bad : take(j, ',');
 }
 
 void wefti_json_object(wefti_json_t *j)
@@ -93,6 +88,16 @@ bool wefti_json_member(wefti_json_t *j, wefti_json_text_t *key_out)
     if (j->bad || !another(j, '}'))
         return false;
     *key_out = wefti_json_string(j);
+    return take(j, ':');
+}
+
+bool wefti_json_member_raw(wefti_json_t *j, wefti_json_text_t *key_out)
+{
+    if (j->bad || !another(j, '}'))
+        return false;
+    if (!see(j, '"'))
+        return refuse(j);
+    *key_out = wefti_json_raw(j);
     return take(j, ':');
 }
 
@@ -134,92 +139,90 @@ static bool hex4(wefti_json_t *j, uint32_t *out)
     return true;
 }
 
-/* After "\u". Never longer than what it stood in. */
-static char *unicode(wefti_json_t *j, char *put)
+/* After "\u": the character. */
+static uint32_t unicode(wefti_json_t *j)
 {
     uint32_t c, low;
-    if (!hex4(j, &c))
-        return put;
-    if (c >= 0xd800 && c < 0xe000) {
-        if (c >= 0xdc00 || j->end - j->at < 2 || j->at[0] != '\\' || j->at[1] != 'u') {
-            refuse(j);
-            return put;
-        }
+    if (!hex4(j, &c) || c < 0xd800 || c >= 0xe000)
+        return j->bad ? 0 : c;
+    if (c < 0xdc00 && j->end - j->at >= 2 && j->at[0] == '\\' && j->at[1] == 'u') {
         j->at += 2;
         if (!hex4(j, &low))
-            return put;
-        if (low < 0xdc00 || low > 0xdfff) {
-            refuse(j);
-            return put;
-        }
-        c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
+            return 0;
+        if (low >= 0xdc00 && low < 0xe000)
+            return 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
+        j->at -= 6; /* another character */
     }
-    if (c < 0x80) {
-        *put++ = (char)c;
-        return put;
-    }
-    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    if (!j->halves)
+        refuse(j);
+    return 0xfffd;
+}
+
+/* After "\": the character. */
+static uint32_t escape(wefti_json_t *j)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char c = j->at < j->end ? *j->at++ : '\0';
+    const char *known = c ? strchr(from, c) : NULL;
+    if (c == 'u')
+        return unicode(j);
+    if (!known)
+        refuse(j);
+    return known ? (uint32_t)to[known - from] : 0;
+}
+
+/* Never longer than the escape. */
+static char *put_utf8(char *put, uint32_t c)
+{
     static const uint8_t lead[] = {0, 0xc0, 0xe0, 0xf0};
+    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
     *put++ = (char)(lead[more] | c >> (6 * more));
     while (more--)
         *put++ = (char)(0x80 | (c >> (6 * more) & 0x3f));
     return put;
 }
 
-static char *escape(wefti_json_t *j, char *put)
+/* After the first quote, to behind the last one. Written to `put` without escapes, unless that is NULL; returns its end. */
+static char *characters(wefti_json_t *j, char *put)
 {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (j->at == j->end) {
-        refuse(j);
-        return put;
+    while (!j->bad && j->at < j->end && *j->at != '"') {
+        unsigned char c = (unsigned char)*j->at;
+        uint32_t point;
+        size_t n;
+        if (c == '\\') {
+            j->at++;
+            point = escape(j);
+            if (put && !j->bad)
+                put = put_utf8(put, point);
+            continue;
+        }
+        n = c < 0x20 ? 0 : c < 0x80 ? 1 : wefti_utf8_char((const uint8_t *)j->at, (size_t)(j->end - j->at), &point);
+        if (!n)
+            refuse(j);
+        if (put) {
+            memmove(put, j->at, n);
+            put += n;
+        }
+        j->at += n;
     }
-    char c = *j->at++;
-    if (c == 'u')
-        return unicode(j, put);
-    const char *known = c ? strchr(from, c) : NULL;
-    if (!known) {
+    if (j->bad || j->at == j->end)
         refuse(j);
-        return put;
-    }
-    *put++ = to[known - from];
+    else
+        j->at++;
     return put;
 }
 
 wefti_json_text_t wefti_json_string(wefti_json_t *j)
 {
     static char nothing[1];
-    wefti_json_text_t none = {nothing, 0};
-    if (!take(j, '"'))
-        return none;
-    char *start = j->at, *put = j->at;
-    while (!j->bad && j->at < j->end && *j->at != '"') {
-        unsigned char c = (unsigned char)*j->at;
-        if (c == '\\') {
-            j->at++;
-            put = escape(j, put);
-        } else if (c < 0x20) {
-            refuse(j);
-        } else {
-            uint32_t point;
-            size_t n = c < 0x80 ? 1 : wefti_utf8_char((const uint8_t *)j->at, (size_t)(j->end - j->at), &point);
-            if (!n) {
-                refuse(j);
-                break;
-            }
-            if (put != j->at)
-                memmove(put, j->at, n);
-            put += n;
-            j->at += n;
-        }
-    }
-    if (j->bad || j->at == j->end) {
-        refuse(j);
-        return none;
-    }
-    j->at++;
-    *put = 0; /* where the quote was, or before it */
-    wefti_json_text_t t = {start, (size_t)(put - start)};
-    return t;
+    char *start = take(j, '"') ? j->at : nothing, *end;
+    if (j->bad)
+        return (wefti_json_text_t){nothing, 0};
+    end = characters(j, start);
+    if (j->bad)
+        return (wefti_json_text_t){nothing, 0};
+    *end = 0; /* where the quote was, or before it */
+    return (wefti_json_text_t){start, (size_t)(end - start)};
 }
 
 bool wefti_json_is(const wefti_json_text_t *t, const char *word)
@@ -325,7 +328,7 @@ void wefti_json_skip(wefti_json_t *j)
     bool whole;
     switch (wefti_json_next(j)) {
     case '{':
-        for (wefti_json_object(j); wefti_json_member(j, &key);)
+        for (wefti_json_object(j); wefti_json_member_raw(j, &key);)
             wefti_json_skip(j);
         break;
     case '[':
@@ -333,7 +336,8 @@ void wefti_json_skip(wefti_json_t *j)
             wefti_json_skip(j);
         break;
     case '"':
-        wefti_json_string(j);
+        take(j, '"');
+        characters(j, NULL);
         break;
     case '0':
         number(j, &whole);
@@ -344,6 +348,14 @@ void wefti_json_skip(wefti_json_t *j)
     default:
         wefti_json_bool(j);
     }
+}
+
+wefti_json_text_t wefti_json_raw(wefti_json_t *j)
+{
+    blanks(j);
+    char *from = j->at;
+    wefti_json_skip(j);
+    return (wefti_json_text_t){from, j->bad ? 0 : (size_t)(j->at - from)};
 }
 
 bool wefti_json_end(wefti_json_t *j)

@@ -46,7 +46,7 @@ static _Thread_local bool detail_plain; /* it is the text of the status */
 static size_t format_line(char *buf, size_t cap, const char *fmt, va_list args)
 {
     static const char dots[] = "...";
-    int want = vsnprintf(buf, cap, fmt, args); /* NOLINT(clang-analyzer-valist.Uninitialized): the callers start it */
+    int want = fmt ? vsnprintf(buf, cap, fmt, args) : -1; /* NOLINT(clang-analyzer-valist.Uninitialized): the callers start it */
     if (want < 0)
         buf[0] = '\0';
     size_t n = strlen(buf);
@@ -116,7 +116,7 @@ void wefti_log_configured(weft_log_level_t level)
     atomic_compare_exchange_strong(&wefti_log_level, &unread, (int)level);
 }
 
-void wefti_log_line(weft_log_level_t level, const char *fmt, ...)
+void weft_log(weft_log_level_t level, const char *fmt, ...)
 {
     int saved_errno = errno;
     if (atomic_load_explicit(&wefti_log_level, memory_order_relaxed) == WEFTI_LOG_UNREAD)
@@ -134,7 +134,7 @@ void wefti_log_line(weft_log_level_t level, const char *fmt, ...)
     errno = saved_errno;
 }
 
-weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
+weft_status_t weft_fail(weft_status_t status, const char *fmt, ...)
 {
     int saved_errno = errno;
     char text[DETAIL_MAX_LEN]; /* an argument may be the detail itself */

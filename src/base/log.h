@@ -14,13 +14,12 @@
 extern _Atomic int wefti_log_level;
 #define WEFTI_LOG_UNREAD (WEFT_LOG_DEBUG + 1)
 
-void wefti_log_line(weft_log_level_t level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
+/* weft_log() does not look at the level before it is called; this does. */
 /* Arguments are not evaluated when the level is off. */
 #define wefti_log(level, ...) \
     do { \
         if (__builtin_expect((int)(level) <= atomic_load_explicit(&wefti_log_level, memory_order_relaxed), 0)) \
-            wefti_log_line((level), __VA_ARGS__); \
+            weft_log((level), __VA_ARGS__); \
     } while (0)
 #define wefti_error(...) wefti_log(WEFT_LOG_ERROR, __VA_ARGS__)
 #define wefti_warn(...)  wefti_log(WEFT_LOG_WARN, __VA_ARGS__)
@@ -29,7 +28,7 @@ void wefti_log_line(weft_log_level_t level, const char *fmt, ...) __attribute__(
 
 /* Record the detail weft_last_error() gives to this thread, and return `status`: `return wefti_fail(WEFT_ERR_INVALID,
  * "port %d is not between 0 and 65535", port);` */
-weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define wefti_fail weft_fail
 
 /* The same where the status says all there is, and is often no failure (it is not done yet, there is none): costs next to nothing. */
 weft_status_t wefti_fail_plain(weft_status_t status);

@@ -33,10 +33,10 @@ uint64_t wefti_rarely_text(const char *text);
         if ((int)WEFT_LOG_WARN <= atomic_load_explicit(&wefti_log_level, memory_order_relaxed) && \
             wefti_rarely_may((r), (kind), wefti_clock_ns(), &rarely_left)) { \
             if (rarely_left) \
-                wefti_log_line(WEFT_LOG_WARN, fmt " (and %llu times more since the last such line)", ##__VA_ARGS__, \
+                weft_log(WEFT_LOG_WARN, fmt " (and %llu times more since the last such line)", ##__VA_ARGS__, \
                                (unsigned long long)rarely_left); \
             else \
-                wefti_log_line(WEFT_LOG_WARN, fmt, ##__VA_ARGS__); \
+                weft_log(WEFT_LOG_WARN, fmt, ##__VA_ARGS__); \
         } \
     } while (0)
 

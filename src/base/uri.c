@@ -107,6 +107,13 @@ static weft_status_t check_name(part_t host)
     return WEFT_OK;
 }
 
+static weft_status_t no_port(part_t host)
+{
+    return wefti_fail(WEFT_ERR_INVALID,
+                      "tcp://%.*s%s has no port; add a port: tcp://%.*s%s:13337, or port 0 for a server to pick one", SHOWN(host),
+                      SHOWN(host));
+}
+
 static weft_status_t parse_tcp(part_t rest, wefti_uri_t *uri)
 {
     part_t host, port;
@@ -118,15 +125,17 @@ static weft_status_t parse_tcp(part_t rest, wefti_uri_t *uri)
         host = (part_t){rest.at + 1, (size_t)(close - rest.at) - 1};
         port = (part_t){close + 1, (size_t)(rest.at + rest.n - close) - 1};
         if (!port.n)
-            return wefti_fail(WEFT_ERR_INVALID, "\"%.*s%s\" has no port; \":0\" lets the system pick one", SHOWN(rest));
+            return no_port(rest);
         if (port.at[0] != ':')
             return wefti_fail(WEFT_ERR_INVALID, "\"%.*s%s\" after the closing bracket is not \":\" and a port", SHOWN(port));
         st = check_v6(host);
         port.at++, port.n--;
     } else {
         const char *colon = memrchr(rest.at, ':', rest.n);
+        if (!colon && rest.n)
+            return no_port(rest);
         if (!colon)
-            return wefti_fail(WEFT_ERR_INVALID, "\"%.*s%s\" has no port; \":0\" lets the system pick one", SHOWN(rest));
+            return check_name(rest);
         host = (part_t){rest.at, (size_t)(colon - rest.at)};
         port = (part_t){colon + 1, rest.n - host.n - 1};
         st = check_name(host);

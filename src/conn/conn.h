@@ -68,7 +68,7 @@ typedef struct wefti_traffic {
     void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread */
 } wefti_traffic_t;
 
-enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_N };
+enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_EXTEND, WEFTI_TRAFFIC_N };
 
 /* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. Its memory stays an endpoint
  * (base/handle.h): one that is closed and freed is GONE, has no lane and no traffic, and posts on it fail. An operation
@@ -134,6 +134,8 @@ static inline uint64_t wefti_ep_detail(const weft_ep_t *ep, weft_status_t status
 }
 /* For what nobody waits for, by any thread: has it ended, and will not come back? WEFT_ERR_PEER, _CLOSED. */
 weft_status_t wefti_ep_lost(const weft_ep_t *ep);
+/* The number of a sentence that begins with the peer's address and name (base/detail.h); 0: the endpoint itself ends, and says why. */
+uint64_t wefti_ep_sentence(const weft_ep_t *ep, const char *text);
 /* What the operation that fails next says (weft_op_error): the peer's address and name, and this sentence. Driver only. */
 void wefti_ep_says(weft_ep_t *ep, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Complete one on an endpoint (NULL: on none), which says of whom it was waited for where its time is over, and how the

@@ -16,21 +16,27 @@ uint64_t wefti_ep_explain(wefti_epx_t *ep, const char *where, weft_status_t why,
     return ep->pub.why_detail;
 }
 
+uint64_t wefti_ep_sentence(const weft_ep_t *pub, const char *text)
+{
+    const wefti_epx_t *ep = wefti_epx((weft_ep_t *)(uintptr_t)pub);
+    const wefti_peer_t *peer = atomic_load(&ep->peer);
+    if (pub->rt->why) /* the endpoint itself ends, and says why */
+        return 0;
+    if (peer && ep->link)
+        return wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text);
+    return wefti_detail_format("%s%s%s", ep->dial ? ep->dial->uris : "", ep->dial ? ": " : "", text);
+}
+
 void wefti_ep_says(weft_ep_t *pub, const char *fmt, ...)
 {
-    const wefti_epx_t *ep = wefti_epx(pub);
-    const wefti_peer_t *peer = atomic_load(&ep->peer);
     char text[WEFTI_DETAIL_MAX];
     va_list args;
-    if (pub->rt->why) /* the endpoint itself ends, and says why */
-        return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (peer && ep->link)
-        pub->rt->why_next = wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text);
-    else
-        pub->rt->why_next = wefti_detail_format("%s%s%s", ep->dial ? ep->dial->uris : "", ep->dial ? ": " : "", text);
+    uint64_t sentence = wefti_ep_sentence(pub, text);
+    if (sentence)
+        pub->rt->why_next = sentence;
 }
 
 void wefti_ep_complete(weft_ep_t *ep, weft_op_t *op, weft_status_t status)

@@ -19,6 +19,7 @@
 #define WEFTI_CORE_OP_H
 
 #include <stdatomic.h>
+#include <weft/extend.h>
 #include <weft/op.h>
 
 #include "base/heap.h"
@@ -32,21 +33,8 @@ enum {
     WEFTI_OP_GROUPED = 256
 };
 
-/* What a room says about one kind of its operations. Static const. */
-typedef struct wefti_op_kind {
-    const char *name; /* how weft_op_error() begins */
-    /* Start it, on the driver. After an error wefti_op_not_started() decides whether the post returns it or the operation completes with
-     * it. Also called while the runtime closes, and, unless `stops`, for one that was cancelled before it started: cancel() follows. */
-    weft_status_t (*start)(weft_op_t *op);
-    /* End it early: `why` is WEFT_ERR_CANCELLED, _TIMEOUT or _CLOSED. Complete it now, or later, when its buffers are free. May be called
-     * more than once (a timeout after a cancel); never after completion. */
-    void (*cancel)(weft_op_t *op, weft_status_t why);
-    /* Complete one that did not start, and release what the post gave it. NULL: it only has to be completed. */
-    void (*failed)(weft_op_t *op, weft_status_t st);
-    void (*skip)(weft_op_t *op); /* instead of start(), before failed(); NULL: nothing */
-    bool stops;   /* one that was cancelled before it started is not started: skip() and failed() are enough */
-    bool by_post; /* the post returns every error of start(): it is no operation of the program, or an end that can be tried again */
-} wefti_op_kind_t;
+/* What a room says about one kind of its operations: static const. Extensions have the same. */
+typedef weft_op_kind_t wefti_op_kind_t;
 
 /* Told of a completion instead of fn and queue: groups. Runs on the driver, from the ready list, once, after the operation became DONE. Its
  * owner may have freed it by then: only rt->told (its status) can be looked at. */

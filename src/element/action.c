@@ -1,11 +1,12 @@
-/* element/action.c - actions: transports by their names, and the end of all of them.
+/* element/action.c - actions: element transports by their names, and the end of all of them.
  *
- *     open --terminate--> nobody waits any more --close--> closing: transports end, ways are hung up --the last reference--> gone
+ *     open --terminate--> nobody waits any more --close--> transports end, routes are hung up --the last reference--> gone
  *
- * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have
- * them. References are the program's, one for each call that is on its way to the driver, one for each way and each io.
+ * Any thread looks up names under a lock. Transports stay until the action is freed, also those that were released, since a
+ * program may still have them. References: the program, each call on its way to the driver, each route, each io.
  *
- * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
+ * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind.
+ * tests/wire/element_life.c. */
 #include <stddef.h>
 
 #include "element/state.h"
@@ -32,7 +33,7 @@ static weft_action_t *action_new(void)
     return a;
 }
 
-/* Nobody begins anything on it any more. False: that was so before. Any thread. */
+/* Nothing can begin on it from now on. False: it had ended before. Any thread. */
 static bool end(weft_action_t *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -47,14 +48,11 @@ static void action_free(weft_action_t *a)
     (void)end(a);
     for (wefti_list_t *l; (l = wefti_list_pop(&a->all));)
         wefti_transport_free(wefti_container_of(l, weft_transport_t, all));
-    if (wefti_closing(a->rt))
-        wefti_element_pool_leave(a->pool);
-    else
-        wefti_element_pool_unref(a->pool);
+    wefti_element_pool_unref(a->pool);
     wefti_handle_free(&handles, a);
 }
 
-static void gone(wefti_call_t *call)
+static void gone(weft_ext_call_t *call)
 {
     weft_action_t *a = wefti_container_of(call, weft_action_t, gone_call);
     element_state_t *es = a->es;
@@ -63,7 +61,7 @@ static void gone(wefti_call_t *call)
         wefti_list_remove(&a->link);
     action_free(a);
     if (op)
-        wefti_op_complete(op, WEFT_OK);
+        weft_ext_op_complete(op, WEFT_OK, 0);
     element_end(es);
 }
 
@@ -71,15 +69,16 @@ void wefti_action_unref(weft_action_t *a)
 {
     if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
         return;
-    element_begin(a->es); /* the last may be a thread that copied from mapped memory: the rest is the driver's */
+    /* the last reference may be that of a thread that copied from mapped memory: the driver does the rest */
+    element_begin(a->es);
     a->gone_call.fn = gone;
-    (void)wefti_call_on_driver(a->rt, &a->gone_call); /* if there is none any more it goes with its runtime, which waits for us */
+    (void)weft_ext_call(a->rt, &a->gone_call); /* on an error the runtime frees it: it waits for us */
 }
 
 /* Any thread: an action that is open, with a reference, and a runtime that stays, until leave(). */
 static weft_status_t enter(weft_action_t *a)
 {
-    weft_status_t st = wefti_join(a->rt);
+    weft_status_t st = weft_ext_enter(a->rt);
     if (st)
         return st;
     pthread_mutex_lock(&a->lock);
@@ -89,20 +88,20 @@ static weft_status_t enter(weft_action_t *a)
     pthread_mutex_unlock(&a->lock);
     if (open)
         return WEFT_OK;
-    wefti_part(a->rt);
-    return wefti_fail(WEFT_ERR_CLOSED, "the action was closed");
+    weft_ext_leave(a->rt);
+    return weft_fail(WEFT_ERR_CLOSED, "the action was closed");
 }
 
 static void leave(weft_action_t *a)
 {
     weft_runtime_t *rt = a->rt;
     wefti_action_unref(a);
-    wefti_part(rt);
+    weft_ext_leave(rt);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+/* --- opening  --------------------------------------------------------------------------------------------------------- */
 
-static void listed(wefti_call_t *call)
+static void listed(weft_ext_call_t *call)
 {
     weft_action_t *a = wefti_container_of(call, weft_action_t, list_call);
     wefti_list_push_back(&a->es->actions, &a->link);
@@ -111,10 +110,13 @@ static void listed(wefti_call_t *call)
 
 static weft_status_t open_action(weft_runtime_t *rt, const char *id, const weft_action_opts_t *o, weft_action_t **action_out)
 {
+    element_state_t *es = element_state(rt);
+    if (!es)
+        return wefti_element_no_state(rt);
     weft_action_t *a = action_new();
     if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an action");
-    a->es = element_state(rt);
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for an action");
+    a->es = es;
     a->rt = rt;
     memcpy(a->id, id, strlen(id));
     a->connect_ns = o->connect_ns ? o->connect_ns : CONNECT_NS;
@@ -127,27 +129,27 @@ static weft_status_t open_action(weft_runtime_t *rt, const char *id, const weft_
     a->ended = false;
     atomic_store_explicit(&a->handle.open, 1, memory_order_release);
     *action_out = a;
-    if (wefti_call_on_driver(rt, &a->list_call))
-        return WEFT_OK;
-    action_free(a);
-    return wefti_fail_gone(rt);
+    weft_status_t st = weft_ext_call(rt, &a->list_call);
+    if (st)
+        action_free(a);
+    return st;
 }
 
 weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_action_opts_t *opts, weft_action_t **action_out)
 {
     weft_action_opts_t o;
     if (!rt || !id || !action_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !id ? "the id" : "where the action goes");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !id ? "the id" : "where the action goes");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_action_opts_t");
     if (st)
         return st;
     if (strnlen(id, sizeof(*action_out)->id) >= sizeof(*action_out)->id)
-        return wefti_fail(WEFT_ERR_INVALID, "the id of an action has at most %zu bytes", sizeof(*action_out)->id - 1);
-    st = wefti_join(rt);
+        return weft_fail(WEFT_ERR_INVALID, "the id of an action has at most %zu bytes", sizeof(*action_out)->id - 1);
+    st = weft_ext_enter(rt);
     if (st)
         return st;
-    st = wefti_closing(rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed") : open_action(rt, id, &o, action_out);
-    wefti_part(rt);
+    st = weft_ext_closing(rt) ? weft_fail(WEFT_ERR_CLOSED, "the runtime is being closed") : open_action(rt, id, &o, action_out);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -156,7 +158,7 @@ const char *weft_action_id(const weft_action_t *action)
     return action && wefti_is_open(&action->handle) ? action->id : "";
 }
 
-/* --- transports by name ---------------------------------------------------------------------------------------------------------------- */
+/* --- transports by name  ---------------------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static weft_transport_t *find(weft_action_t *a, const char *name)
@@ -171,7 +173,7 @@ static weft_transport_t *find(weft_action_t *a, const char *name)
 
 static weft_status_t not_found(weft_action_t *a, const char *name)
 {
-    return wefti_fail(WEFT_ERR_NOTFOUND, "the action %s has no transport \"%.*s\"", a->id, (int)WEFT_DURL_NAME_MAX, name);
+    return weft_fail(WEFT_ERR_NOTFOUND, "the action %s has no transport \"%.*s\"", a->id, (int)WEFT_DURL_NAME_MAX, name);
 }
 
 static weft_status_t add(weft_action_t *action, const char *durl)
@@ -193,14 +195,14 @@ static weft_status_t add(weft_action_t *action, const char *durl)
     if (closed || taken) {
         wefti_transport_free(t);
         if (closed)
-            return wefti_fail(WEFT_ERR_CLOSED, "the action was closed");
-        return wefti_fail(WEFT_ERR_STATE, "the action %s has a transport %s already: configure it, or release it first",
-                          action->id, d.name);
+            return weft_fail(WEFT_ERR_CLOSED, "the action was closed");
+        return weft_fail(WEFT_ERR_STATE, "the action %s has a transport %s already: configure it, or release it first",
+                         action->id, d.name);
     }
     if (!wefti_transport_leads(&d))
         return WEFT_OK;
     st = wefti_transport_send(t, &d);
-    if (st) { /* as if it had never been; who found it meanwhile has one that is released */
+    if (st) { /* as if it had never been added; a thread that found it meanwhile has a released one */
         pthread_mutex_lock(&action->lock);
         if (wefti_list_linked(&t->link))
             wefti_list_remove(&t->link);
@@ -213,7 +215,7 @@ static weft_status_t add(weft_action_t *action, const char *durl)
 weft_status_t weft_action_add(weft_action_t *action, const char *durl)
 {
     if (!action)
-        return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the action is NULL");
     weft_status_t st = enter(action);
     if (st)
         return st;
@@ -244,22 +246,22 @@ static weft_status_t configure(weft_action_t *action, const char *name, const ch
             return st;
     }
     if (t->server != d.server)
-        return wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s, and %s is not", name,
-                          t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
+        return weft_fail(WEFT_ERR_INVALID, "the transport %s is of type %s, and %s is not", name,
+                         t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
     if (!wefti_transport_leads(&d))
-        return wefti_fail(WEFT_ERR_INVALID,
-                          d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
-                                   : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
-                          name);
+        return weft_fail(WEFT_ERR_INVALID,
+                         d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
+                                  : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
+                         name);
     if (weft_transport_state(t, &why) == WEFT_TRANSPORT_RELEASED)
-        return wefti_fail(why, "the transport %s was released", name);
+        return weft_fail(why, "the transport %s was released", name);
     return wefti_transport_send(t, &d);
 }
 
 weft_status_t weft_action_configure(weft_action_t *action, const char *name, const char *durl)
 {
     if (!action || !name)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
     weft_status_t st = enter(action);
     if (st)
         return st;
@@ -271,14 +273,14 @@ weft_status_t weft_action_configure(weft_action_t *action, const char *name, con
 weft_status_t weft_action_get(weft_action_t *action, const char *name, const char *type, weft_transport_t **trans_out)
 {
     if (!action || !name || !type || !trans_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
-                          !action ? "the action"
-                          : !name ? "the name"
-                          : !type ? "the type"
-                                  : "where the transport goes");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL",
+                         !action ? "the action"
+                         : !name ? "the name"
+                         : !type ? "the type"
+                                 : "where the transport goes");
     bool server = !strcmp(type, "rdma_server");
     if (!server && strcmp(type, "rdma") != 0)
-        return wefti_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);
+        return weft_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);
     weft_status_t st = enter(action);
     if (st)
         return st;
@@ -288,7 +290,7 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
     if (!t)
         st = not_found(action, name);
     else if (t->server != server)
-        st = wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s", name, t->server ? "rdma_server" : "rdma");
+        st = weft_fail(WEFT_ERR_INVALID, "the transport %s is of type %s", name, t->server ? "rdma_server" : "rdma");
     else
         *trans_out = t;
     leave(action);
@@ -306,7 +308,7 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
 {
     unsigned n = 0;
     if (!action || !name)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
     weft_status_t st = enter(action);
     if (st)
         return st;
@@ -331,9 +333,9 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     return st;
 }
 
-/* --- endings --------------------------------------------------------------------------------------------------------------------------- */
+/* --- endings  --------------------------------------------------------------------------------------------------------- */
 
-/* Call fn for all transports. The driver's: the list may grow meanwhile, and what is added then is told by itself. */
+/* Call fn for all transports. On the driver. The list may grow meanwhile; what is added then looks at the state itself. */
 static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))
 {
     pthread_mutex_lock(&a->lock);
@@ -345,7 +347,7 @@ static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))
     pthread_mutex_unlock(&a->lock);
 }
 
-static void terminated(wefti_call_t *call)
+static void terminated(weft_ext_call_t *call)
 {
     weft_action_t *a = wefti_container_of(call, weft_action_t, terminate_call);
     each(a, wefti_transport_terminated);
@@ -359,7 +361,7 @@ void weft_action_terminate(weft_action_t *action)
     if (!atomic_exchange(&action->terminated, true)) {
         action->terminate_call.fn = terminated;
         wefti_action_ref(action);
-        if (!wefti_call_on_driver(action->rt, &action->terminate_call))
+        if (weft_ext_call(action->rt, &action->terminate_call))
             wefti_action_unref(action);
     }
     leave(action);
@@ -377,15 +379,15 @@ static void close_begin(weft_action_t *a)
     wefti_action_unref(a); /* the program's */
 }
 
-static void close_called(wefti_call_t *call)
+static void close_called(weft_ext_call_t *call)
 {
     close_begin(wefti_container_of(call, weft_action_t, close_call));
 }
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_action_t *a = wefti_op_scratch(op, closing_t)->action;
-    (void)wefti_op_track(op); /* without memory for a deadline it ends when all has ended */
+    weft_action_t *a = weft_ext_scratch(op, closing_t)->action;
+    (void)weft_ext_op_track(op); /* without memory for its deadline it ends when everything has */
     a->close_op = op;
     close_begin(a);
     return WEFT_OK;
@@ -393,31 +395,31 @@ static weft_status_t close_start(weft_op_t *op)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_scratch(op, closing_t)->action->close_op = NULL; /* it goes on */
-    wefti_op_complete(op, why);
+    weft_ext_scratch(op, closing_t)->action->close_op = NULL; /* it goes on */
+    weft_ext_op_complete(op, why, 0);
 }
 
-static const wefti_op_kind_t close_kind = {.name = "action close", .start = close_start, .cancel = close_cancel};
+static const weft_op_kind_t close_kind = {.name = "action close", .start = close_start, .cancel = close_cancel};
 
 weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
 {
     if (!action)
-        return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the action is NULL");
     weft_runtime_t *rt = action->rt;
     weft_status_t st = enter(action);
     if (st)
         return st;
-    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
+    st = op ? weft_ext_op_prepare(rt, op, &close_kind) : WEFT_OK;
     if (!st && !end(action)) {
         if (op)
-            wefti_op_unprepare(op);
-        st = wefti_fail(WEFT_ERR_CLOSED, "the action was closed before");
+            weft_ext_op_unprepare(op);
+        st = weft_fail(WEFT_ERR_CLOSED, "the action was closed before");
     } else if (!st && op) {
-        wefti_op_scratch(op, closing_t)->action = action;
-        st = wefti_op_go(rt, op);
+        weft_ext_scratch(op, closing_t)->action = action;
+        st = weft_ext_op_start(op);
     } else if (!st) {
         action->close_call.fn = close_called;
-        st = wefti_call_on_driver(rt, &action->close_call) ? WEFT_OK : wefti_fail_gone(rt);
+        st = weft_ext_call(rt, &action->close_call);
     }
     leave(action);
     return st;
@@ -442,7 +444,7 @@ void wefti_actions_shutdown(element_state_t *es)
         a->shut = true;
         each(a, wefti_transport_end);
         if (a->close_op) /* connections that are forced down keep it to the end */
-            wefti_op_complete(a->close_op, WEFT_ERR_CLOSED);
+            weft_ext_op_complete(a->close_op, WEFT_ERR_CLOSED, 0);
         a->close_op = NULL;
         wefti_action_unref(a);
     }
@@ -466,7 +468,7 @@ bool wefti_actions_quiet(element_state_t *es)
     return true;
 }
 
-/* Has the end of all of them begun, and is nobody on the way? */
+/* Have all of them begun to end, with no call on its way? */
 bool wefti_actions_idle(element_state_t *es)
 {
     wefti_list_each(l, &es->actions) {

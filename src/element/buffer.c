@@ -1,26 +1,42 @@
-/* element/buffer.c - buffers: memory that transports and programs share, and that goes with the last who holds it.
+/* element/buffer.c - buffers: memory that transports and programs share, freed with the last reference.
  *
- * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the pool does not need the
- * runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is closed.
+ * Buffers come from a pool of the action, so that peers on this host can read them in place. A buffer keeps the pool, and the
+ * pool does not need the runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is
+ * closed.
  *
- * A server's memory can be held in the same way: then it stays when its region ends, private to this process from there on.
+ * A server's memory can be held in the same manner: then it stays when its region ends, private to this process.
  *
- * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped. tests/wire/element_basic.c. */
+ * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped.
+ * tests/wire/element_basic.c. */
 #include <sys/mman.h>
 
 #include "element/state.h"
-#include "mem/mem.h"
 
-/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
- * there at once; a lock keeps others from getting them between the put and the trim. */
+/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it
+ * first. They go back there at once; a lock keeps others from getting them between the put and the trim. */
 enum { ARENA = 16 << 20, OWN = ARENA / 2 };
+
+/* How often this process is a forked child. */
+static uint32_t forks;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void forked(void)
+{
+    forks++;
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, forked);
+}
 
 weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out)
 {
     weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+    (void)pthread_once(&once, watch_forks);
     element_pool_t *p = (element_pool_t *)wefti_calloc(1, sizeof *p);
     if (!p)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for buffers");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for buffers");
     o.max_bytes = SIZE_MAX / 8;
     o.arena_bytes = ARENA;
     o.outlives = true;
@@ -31,7 +47,7 @@ weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_o
     }
     pthread_mutex_init(&p->lock, NULL);
     atomic_init(&p->refs, 1);
-    p->fork_generation = wefti_fork_generation;
+    p->forks = forks;
     *pool_out = p;
     return WEFT_OK;
 }
@@ -40,39 +56,26 @@ void wefti_element_pool_unref(element_pool_t *p)
 {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (!p->left)
-        weft_pool_free(p->pool);
+    weft_pool_free(p->pool);
     pthread_mutex_destroy(&p->lock);
     wefti_free(p);
-}
-
-void wefti_element_pool_leave(element_pool_t *p)
-{
-    if (!p)
-        return;
-    pthread_mutex_lock(&p->lock);
-    p->left = true;
-    wefti_pool_leave(p->pool);
-    pthread_mutex_unlock(&p->lock);
-    wefti_element_pool_unref(p);
 }
 
 static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
 {
     if (len > SIZE_MAX / 16)
-        return wefti_fail(WEFT_ERR_NOMEM, "no machine has %zu bytes for a buffer", len);
+        return weft_fail(WEFT_ERR_NOMEM, "no machine has %zu bytes for a buffer", len);
     pthread_mutex_lock(&pool->lock);
     weft_status_t st = weft_pool_get(pool->pool, len, base_out);
     pthread_mutex_unlock(&pool->lock);
     if (!st && len <= OWN)
         memset(*base_out, 0, len);
-    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM
-                                                         : st; /* it is memory that is missing, whoever says so */
+    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM : st; /* in each case memory is missing */
 }
 
 static void put(element_pool_t *pool, void *base, size_t len)
 {
-    if (pool->fork_generation != wefti_fork_generation) /* the lock may be held by a thread that is the parent's: it stays */
+    if (pool->forks != forks) /* a thread of the parent may have held the lock: the buffer stays */
         return;
     pthread_mutex_lock(&pool->lock);
     weft_pool_put(pool->pool, base);
@@ -86,7 +89,7 @@ weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_bu
     void *base;
     weft_buffer_t *b = (weft_buffer_t *)wefti_calloc(1, sizeof *b);
     if (!b)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a buffer");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a buffer");
     weft_status_t st = get(pool, len, &base);
     if (st) {
         wefti_free(b);

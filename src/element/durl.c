@@ -1,19 +1,19 @@
-/* element/durl.c - durls: where a memory element is, as text that came from anywhere.
+/* element/durl.c - durls: where a memory element is, as text from anywhere.
  *
  *     NAME;IMPL;[KEY,VALUE;]*
  *
- * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted. Every value is read
- * into a place of its own size, or refused with the name of its key. Values of `token`, which is the region key of the memory, and of `peerinfo`
- * never reach a message: they are secrets.
+ * The text is cut at semicolons, and each part at its first comma: a value may have commas, and nothing is quoted. Every value is
+ * read into a place of its own size, or refused with the name of its key. Values of `token`, the region key of the memory, and
+ * of `peerinfo` are secrets and never part of a message.
  *
- * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and tests/fuzz/durl.c hold us
- * to it. */
+ * Promise: any text is refused with a sentence, or weft_durl_format() gives the same durl again. tests/unit/element_durl.c,
+ * tests/fuzz/durl.c. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/ascii.h"
-#include "base/config.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "base/uri.h"
 #include "base/utf8.h"
 #include "element/state.h"
@@ -64,12 +64,12 @@ static part_t next(const char **at, char separator)
     return part;
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------------ */
+/* --- values  ---------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t copy(const char *key, part_t v, char *out, size_t cap)
 {
     if (v.n >= cap)
-        return wefti_fail(WEFT_ERR_INVALID, "the durl's %s has %zu bytes; %zu are the most", key, v.n, cap - 1);
+        return weft_fail(WEFT_ERR_INVALID, "the durl's %s has %zu bytes; %zu are the most", key, v.n, cap - 1);
     memcpy(out, v.p, v.n);
     out[v.n] = 0;
     return WEFT_OK;
@@ -114,7 +114,7 @@ static weft_status_t read_shm_id(part_t v, char out[64])
 {
     for (size_t i = 0; i < v.n; i++)
         if (!wefti_is_alpha(v.p[i]) && !wefti_is_digit(v.p[i]) && !strchr("-_.", v.p[i]))
-            return wefti_fail(WEFT_ERR_INVALID, "the durl's shm_id has letters, digits, '-', '_' and '.' only");
+            return weft_fail(WEFT_ERR_INVALID, "the durl's shm_id has letters, digits, '-', '_' and '.' only");
     return copy("shm_id", v, out, 64);
 }
 
@@ -126,13 +126,12 @@ static int digit(char c)
 static weft_status_t read_region_key(part_t v, weft_durl_t *d)
 {
     if (v.n % 2 || v.n / 2 > sizeof d->region_key)
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
-                          sizeof d->region_key, v.n);
+        return weft_fail(WEFT_ERR_INVALID, "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
+                         sizeof d->region_key, v.n);
     for (size_t i = 0; i < v.n; i += 2) {
         int high = digit(v.p[i]), low = digit(v.p[i + 1]);
         if (high < 0 || low < 0)
-            return wefti_fail(WEFT_ERR_INVALID, "the durl's token has something that is no hexadecimal digit");
+            return weft_fail(WEFT_ERR_INVALID, "the durl's token has something that is no hexadecimal digit");
         d->region_key[i / 2] = (uint8_t)(high << 4 | low);
     }
     d->region_key_len = v.n / 2;
@@ -144,20 +143,20 @@ static weft_status_t read_replicas(const char *text, weft_durl_t *d)
     for (const char *at = text; at;) {
         part_t v = next(&at, '|');
         if (d->n_replicas == WEFT_MIRROR_MAX)
-            return wefti_fail(WEFT_ERR_INVALID, "the durl has more than %u replicas", WEFT_MIRROR_MAX);
+            return weft_fail(WEFT_ERR_INVALID, "the durl has more than %u replicas", WEFT_MIRROR_MAX);
         char *out = d->replica[d->n_replicas];
         weft_status_t st = read_url("replicas", v, out);
         if (st)
             return st;
         for (size_t i = 0; i < d->n_replicas; i++)
             if (!strcmp(d->replica[i], out))
-                return wefti_fail(WEFT_ERR_INVALID, "the durl has the replica %.*s twice", shown(v), v.p);
+                return weft_fail(WEFT_ERR_INVALID, "the durl has the replica %.*s twice", shown(v), v.p);
         d->n_replicas++;
     }
     return WEFT_OK;
 }
 
-/* --- keys -------------------------------------------------------------------------------------------------------------------- */
+/* --- keys  ------------------------------------------------------------------------------------------------------------ */
 
 enum { KEY_SIZE, KEY_URL, KEY_SHM_ID, KEY_PEERINFO, KEY_TOKEN, KEY_TIMEOUT, KEY_REPLICAS, KEYS };
 static const char *const keys[KEYS] = {"size", "url", "shm_id", "peerinfo", "token", "timeout_ms", "replicas"};
@@ -176,10 +175,10 @@ static weft_status_t unknown(part_t key)
             near = keys[i];
         }
     }
-    return wefti_fail(WEFT_ERR_INVALID,
-                      "a durl has no key \"%.*s\"%s%s%s; it has size, url, shm_id, peerinfo, token, timeout_ms "
-                      "and replicas",
-                      shown(key), key.p, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+    return weft_fail(WEFT_ERR_INVALID,
+                     "a durl has no key \"%.*s\"%s%s%s; it has size, url, shm_id, peerinfo, token, timeout_ms "
+                     "and replicas",
+                     shown(key), key.p, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
 }
 
 static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
@@ -190,13 +189,13 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     unsigned which = 0;
     char replicas[(WEFT_MIRROR_MAX + 1) * 512];
     if (!comma)
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" in the durl is not KEY,VALUE", shown_key(key), key.p);
+        return weft_fail(WEFT_ERR_INVALID, "\"%.*s\" in the durl is not KEY,VALUE", shown_key(key), key.p);
     while (which < KEYS && !is(key, keys[which]))
         which++;
     if (which == KEYS)
         return unknown(key);
     if (*seen & 1u << which)
-        return wefti_fail(WEFT_ERR_INVALID, "the durl has the key %s twice", keys[which]);
+        return weft_fail(WEFT_ERR_INVALID, "the durl has the key %s twice", keys[which]);
     *seen |= 1u << which;
     if (!v.n)
         return WEFT_OK;
@@ -220,7 +219,7 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     }
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------------------------- */
+/* --- the whole  ------------------------------------------------------------------------------------------------------- */
 
 /* A durl is one line: what is shown of it must not move a terminal's cursor either. */
 static bool is_line(const char *text, size_t n)
@@ -240,10 +239,10 @@ static weft_status_t read_impl(part_t word, weft_durl_t *d)
                 d->server = server;
                 return WEFT_OK;
             }
-    return wefti_fail(WEFT_ERR_INVALID,
-                      "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
-                      "with _server) and rdma_uverbs_proxy",
-                      shown_key(word), word.p);
+    return weft_fail(WEFT_ERR_INVALID,
+                     "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
+                     "with _server) and rdma_uverbs_proxy",
+                     shown_key(word), word.p);
 }
 
 static weft_status_t parse(const char *text, weft_durl_t *d)
@@ -252,8 +251,8 @@ static weft_status_t parse(const char *text, weft_durl_t *d)
     unsigned seen = 0;
     part_t name = next(&at, ';');
     if (!name.n || !at)
-        return wefti_fail(WEFT_ERR_INVALID, "a durl is NAME;IMPL;[KEY,VALUE;]*, and \"%.*s\" %s", shown_key(name), name.p,
-                          at ? "has no name" : "has no IMPL");
+        return weft_fail(WEFT_ERR_INVALID, "a durl is NAME;IMPL;[KEY,VALUE;]*, and \"%.*s\" %s", shown_key(name), name.p,
+                         at ? "has no name" : "has no IMPL");
     weft_status_t st = copy("name", name, d->name, sizeof d->name);
     if (!st)
         st = read_impl(next(&at, ';'), d);
@@ -265,11 +264,11 @@ static weft_status_t parse(const char *text, weft_durl_t *d)
 static weft_status_t check(const char *text)
 {
     if (!text)
-        return wefti_fail(WEFT_ERR_INVALID, "the durl is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the durl is NULL");
     size_t n = strnlen(text, WEFT_DURL_MAX + 1);
     if (n > WEFT_DURL_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "a durl has at most %u bytes", WEFT_DURL_MAX);
-    return is_line(text, n) ? WEFT_OK : wefti_fail(WEFT_ERR_INVALID, "the durl is not one line of UTF-8 text");
+        return weft_fail(WEFT_ERR_INVALID, "a durl has at most %u bytes", WEFT_DURL_MAX);
+    return is_line(text, n) ? WEFT_OK : weft_fail(WEFT_ERR_INVALID, "the durl is not one line of UTF-8 text");
 }
 
 bool wefti_durl_is_keys(const char *text)
@@ -296,15 +295,12 @@ weft_status_t weft_durl_parse(const char *text, weft_durl_t *durl_out)
     weft_durl_t d = WEFT_DURL_INIT;
     weft_status_t st = check(text);
     if (!st && (!durl_out || durl_out->size < sizeof durl_out->size))
-        st = wefti_fail(WEFT_ERR_INVALID, "a durl goes to a struct made with WEFT_DURL_INIT");
+        st = weft_fail(WEFT_ERR_INVALID, "a durl goes to a struct made with WEFT_DURL_INIT");
     if (!st)
         st = parse(text, &d);
-    if (st)
-        return st;
-    size_t size = durl_out->size < sizeof d ? durl_out->size : sizeof d;
-    d.size = size;
-    memcpy(durl_out, &d, size);
-    return WEFT_OK;
+    if (!st)
+        wefti_opts_write(durl_out, &d, sizeof d);
+    return st;
 }
 
 void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
@@ -318,7 +314,7 @@ void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
         snprintf(place, ELEMENT_PLACE_MAX, "the element at port %u", uri.port);
 }
 
-/* --- back to text ------------------------------------------------------------------------------------------------------------- */
+/* --- back to text  ---------------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     char text[WEFT_DURL_MAX + 1];
@@ -429,28 +425,28 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
     weft_durl_t d, back = WEFT_DURL_INIT;
     writer_t w = {.n = 0};
     if (!durl || !len)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", durl ? "the length" : "the durl");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", durl ? "the length" : "the durl");
     weft_status_t st = wefti_opts_read(durl, &d, sizeof d, "weft_durl_t");
     if (st)
         return st;
     if (!ends(&d))
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
+        return weft_fail(WEFT_ERR_INVALID,
+                         "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
     write_durl(&d, &w);
     if (w.n > WEFT_DURL_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "the durl would have %zu bytes; %u are the most", w.n, WEFT_DURL_MAX);
+        return weft_fail(WEFT_ERR_INVALID, "the durl would have %zu bytes; %u are the most", w.n, WEFT_DURL_MAX);
     st = weft_durl_parse(w.text, &back);
     if (st)
         return st;
     if (!same(&d, &back))
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
-    size_t room = buf ? *len : 0;
+        return weft_fail(WEFT_ERR_INVALID,
+                         "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
+    size_t cap = buf ? *len : 0;
     *len = w.n;
     if (!buf)
         return WEFT_OK;
-    if (room <= w.n)
-        return wefti_fail(WEFT_ERR_LIMIT, "the durl has %zu bytes and its terminator, and there is room for %zu", w.n, room);
+    if (cap <= w.n)
+        return weft_fail(WEFT_ERR_LIMIT, "the durl has %zu bytes and its terminator, and there is room for %zu", w.n, cap);
     memcpy(buf, w.text, w.n + 1);
     return WEFT_OK;
 }

@@ -1,9 +1,10 @@
-/* rma/key.c - keys of regions: what a region's owner gives out, and what comes back from whoever has it.
+/* rma/key.c - keys of regions: making and checking them.
  *
- * A region's key says what its bearer may have, and ends with a hash of all that under a secret (docs/design/wire.md has the bytes).
- * The secret is random, belongs to one runtime and never leaves it; it has nothing to do with the authentication key. Nobody else can
- * make a region's key, and this runtime cannot tell one of another runtime from a forgery, except by the instance, which is random too
- * and no secret. So a key of an owner that was since restarted is stale, and one whose bytes were changed is not genuine.
+ * A region's key says what its bearer may have, and ends with a hash of all that under a secret (docs/design/wire.md has the
+ * bytes). The secret is random, belongs to one runtime and never leaves it; it has nothing to do with the authentication key.
+ * Nobody else can make a region's key, and this runtime cannot tell one of another runtime from a forgery, except by the
+ * instance, which is random too and no secret. So a key of an owner that was since restarted is stale, and one whose bytes were
+ * changed is not genuine.
  *
  * It is checked in three steps: its shape, whose it is, and the hash, which is compared in time that does not depend on the
  * bytes. Only then is anything it says looked at; whether the region still is that of the key is for grant.c to say.
@@ -47,7 +48,7 @@ void wefti_rma_key_end(rma_state_t *rs)
     sodium_memzero(rs->secret, sizeof rs->secret);
 }
 
-/* --- codec ----------------------------------------------------------------------------------------------------------------- */
+/* --- codec ------------------------------------------------------------------------------------------------------------- */
 
 static size_t encode(const rma_state_t *rs, const rma_claim_t *c, const char *owner, uint8_t out[WEFT_REGION_KEY_MAX])
 {
@@ -125,9 +126,9 @@ weft_status_t wefti_rma_key_open(const rma_state_t *rs, const void *key, size_t 
     return WEFT_OK;
 }
 
-/* --- the calls ------------------------------------------------------------------------------------------------------------- */
+/* --- the calls --------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t make(const weft_region_t *region, const weft_region_key_opts_t *o, bool empty, uint8_t *key, size_t *n_out)
+static weft_status_t make(const weft_region_t *region, const weft_region_key_opts_t *o, uint8_t *key, size_t *n_out)
 {
     rma_state_t *rs = region->rs;
     char owner[WEFTI_REACH_MAX];
@@ -137,7 +138,7 @@ static weft_status_t make(const weft_region_t *region, const weft_region_key_opt
     if (o->offset >= all || o->len > all - o->offset)
         return wefti_fail(WEFT_ERR_RANGE, "%llu bytes from %llu on are not in a region of %llu", (unsigned long long)o->len,
                           (unsigned long long)o->offset, (unsigned long long)all);
-    c.len = empty ? 0 : o->len ? o->len : all - o->offset;
+    c.len = o->empty ? 0 : o->len ? o->len : all - o->offset;
     c.rights = o->rights ? o->rights : region->rights;
     if (c.rights & ~region->rights)
         return wefti_fail(WEFT_ERR_RIGHTS, "the region gives rights %#x at most, not %#x", region->rights, c.rights);
@@ -150,7 +151,7 @@ static weft_status_t make(const weft_region_t *region, const weft_region_key_opt
     return WEFT_OK;
 }
 
-static weft_status_t give(weft_region_t *region, const weft_region_key_opts_t *opts, bool empty, void *buf, size_t *len)
+weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len)
 {
     weft_region_key_opts_t o;
     uint8_t key[WEFT_REGION_KEY_MAX];
@@ -162,7 +163,7 @@ static weft_status_t give(weft_region_t *region, const weft_region_key_opts_t *o
         st = wefti_rma_region_enter(region);
     if (st)
         return st;
-    st = make(region, &o, empty, key, &n);
+    st = make(region, &o, key, &n);
     wefti_rma_region_leave(region);
     if (st)
         return st;
@@ -172,16 +173,6 @@ static weft_status_t give(weft_region_t *region, const weft_region_key_opts_t *o
         return wefti_fail(WEFT_ERR_LIMIT, "the region key has %zu bytes and the buffer %zu", n, cap);
     memcpy(buf, key, n);
     return WEFT_OK;
-}
-
-weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len)
-{
-    return give(region, opts, false, buf, len);
-}
-
-weft_status_t wefti_rma_key_empty(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len)
-{
-    return give(region, opts, true, buf, len);
 }
 
 weft_status_t weft_region_key_read(const void *key, size_t len, weft_region_key_info_t *info_out)

@@ -1,18 +1,17 @@
 /* rpc/balance.c - which server the next call goes to.
  *
- * The better of two that are chosen at random. Choosing the best of all would send every client to the same one for as long as
- * what they know of it is old; of two at random each gets its share, and one that is slow, or has much to do, loses nearly every
+ * The better of two servers that are chosen at random. The best of all would be the same server for every client, for as long as
+ * what they know of it is old. Of two at random each server gets its share, and one that is slow or busy loses nearly every
  * comparison.
  *
- * What is compared are the calls of ours that are under way, which are known exactly, times a weight that the load from the
- * registry stretches. That is up to a second old and the same for all clients, so the weight is drawn anew each time, from 500 up
- * to 1000 (idle) or 2000 (full): twice as many calls under way lose against an equal server always, a full server against an idle
- * one five times in six.
+ * What is compared is the number of our own calls under way, which is exact, times a weight. The registry's load widens the range
+ * of that weight. The load is up to a second old and the same for all clients, so the weight is drawn anew each time, from 500 up
+ * to 1000 (idle) or 2000 (full): a server with twice as many calls always loses against an equal one, a full server loses against
+ * an idle one five times in six.
  *
- * Promise: a server that is down or draining is not chosen; O(servers of the client), nothing is allocated.
- * tests/unit/rpc_balance.c. */
+ * Promise: a server that is down or draining is not chosen; O(servers of the client), no allocation. tests/unit/rpc_balance.c. */
 #include "base/rng.h"
-#include "rpc/state.h"
+#include "rpc/client.h"
 
 enum { WEIGHT_LEAST = 500 };
 
@@ -21,7 +20,7 @@ static bool usable(const rpc_server_t *s)
     return rpc_server_up(s) && !s->draining;
 }
 
-/* luck: 32 bits of it. */
+/* luck: 32 random bits. */
 static uint64_t cost(const rpc_server_t *s, uint32_t luck)
 {
     uint64_t more = ((uint64_t)(WEIGHT_LEAST + s->load) * luck) >> 32;
@@ -34,25 +33,25 @@ static rpc_server_t *better(rpc_server_t *a, rpc_server_t *b, wefti_rng_t *rng)
     return cost(a, (uint32_t)luck) <= cost(b, (uint32_t)(luck >> 32)) ? a : b;
 }
 
-/* Two different ones of the first n that `fit`, at random; both the same if n is 1. */
 typedef struct two {
     rpc_server_t *a, *b;
 } two_t;
 
-static bool any(const rpc_server_t *s, const rpc_server_t * not )
+static bool every(const rpc_server_t *s, const rpc_server_t *except)
 {
     (void)s;
-    (void)not ;
+    (void)except;
     return true;
 }
 
-static bool other_and_usable(const rpc_server_t *s, const rpc_server_t * not )
+static bool other_and_usable(const rpc_server_t *s, const rpc_server_t *except)
 {
-    return s != not &&usable(s);
+    return s != except && usable(s);
 }
 
+/* Two different ones of the n that fit, at random; both the same if n is 1. */
 static inline two_t two_of(const weft_client_t *client, uint32_t n,
-                           bool (*fits)(const rpc_server_t *s, const rpc_server_t * not ), const rpc_server_t * not,
+                           bool (*fits)(const rpc_server_t *s, const rpc_server_t *except), const rpc_server_t *except,
                            wefti_rng_t *rng)
 {
     two_t two = {NULL, NULL};
@@ -61,7 +60,7 @@ static inline two_t two_of(const weft_client_t *client, uint32_t n,
     j += j >= i && n > 1;
     wefti_list_each(l, &client->servers) {
         rpc_server_t *s = wefti_container_of(l, rpc_server_t, link);
-        if (!fits(s, not ))
+        if (!fits(s, except))
             continue;
         if (at == i)
             two.a = s;
@@ -74,21 +73,21 @@ static inline two_t two_of(const weft_client_t *client, uint32_t n,
     return two;
 }
 
-/* One of the two at random is of no use: two of those that are. */
-static rpc_server_t *pick_slow(const weft_client_t *client, const rpc_server_t * not, wefti_rng_t *rng)
+/* One of the two is not usable: choose among those that are. */
+static rpc_server_t *pick_slow(const weft_client_t *client, const rpc_server_t *except, wefti_rng_t *rng)
 {
     uint32_t n = 0;
     wefti_list_each(l, &client->servers)
-        n += other_and_usable(wefti_container_of(l, rpc_server_t, link), not );
+        n += other_and_usable(wefti_container_of(l, rpc_server_t, link), except);
     if (!n) {
-        rpc_server_t *last = (rpc_server_t *)(uintptr_t) not ;
+        rpc_server_t *last = (rpc_server_t *)(uintptr_t)except;
         return last && usable(last) ? last : NULL;
     }
-    two_t two = two_of(client, n, other_and_usable, not, rng);
+    two_t two = two_of(client, n, other_and_usable, except, rng);
     return better(two.a, two.b, rng);
 }
 
-rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t * not )
+rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *except)
 {
     wefti_rng_t *rng = &client->rs->rt->rng;
     if (__builtin_expect(client->n_servers == 1, 1)) {
@@ -97,8 +96,8 @@ rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t * not )
     }
     if (!client->n_servers)
         return NULL;
-    two_t two = two_of(client, client->n_servers, any, not, rng);
-    if (__builtin_expect(two.a != not &&two.b != not &&usable(two.a) && usable(two.b), 1))
+    two_t two = two_of(client, client->n_servers, every, except, rng);
+    if (__builtin_expect(two.a != except && two.b != except && usable(two.a) && usable(two.b), 1))
         return better(two.a, two.b, rng);
-    return pick_slow(client, not, rng);
+    return pick_slow(client, except, rng);
 }

@@ -1,11 +1,9 @@
-/* rpc/configured.c - the registry that the configuration names, one for the whole runtime.
+/* rpc/configured.c - the registry that the configuration names: one for the whole runtime.
  *
- *     NULL --the first who needs it--> open --the last who used it--> NULL
+ *     NULL --the first user--> open --the last user is done--> NULL
  *
- * A registry has a thread, and in a directory a lock for each entry; ten clients and three services of a program need one of it,
- * not thirteen.
- *
- * Promise: it is open as long as anyone uses it. tests/wire/rpc_discovery.c. */
+ * A registry has a thread, and in a directory a lock for each entry: all clients and services of a runtime share one.
+ * tests/wire/rpc_discovery.c. */
 #include "rpc/state.h"
 
 weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t **registry_out)
@@ -31,6 +29,6 @@ void wefti_rpc_registry_put(rpc_state_t *rs)
         rs->registry = NULL;
     }
     pthread_mutex_unlock(&rs->finding);
-    if (last && !rs->rt->closing) /* else the runtime closes it, or has: it may be gone */
+    if (last && !rs->rt->closing) /* else the runtime closes it, or has done so */
         (void)weft_registry_close(last, NULL);
 }

@@ -1,17 +1,16 @@
-/* rpc/detached.c - calls that nobody waits for: of `oneway` functions, without an operation of the caller's.
+/* rpc/detached.c - calls of `oneway` functions without an operation of the caller.
  *
- * The values are copied into a block with an operation of its own, which goes the way of any call. */
-#include "rpc/state.h"
-
+ * The values are copied into one allocation, together with an operation that goes the way of any call. */
+#include "rpc/client.h"
 #include "rpc/type.h"
 
-#define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of such blocks of a client */
+#define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of such calls on a runtime */
 
 typedef struct detached {
     weft_op_t op;
     rpc_state_t *rs;
     uint64_t bytes;
-    _Alignas(16) uint8_t room[];
+    _Alignas(16) uint8_t data[];
 } detached_t;
 
 static void gone(weft_op_t *op, void *user)
@@ -23,7 +22,7 @@ static void gone(weft_op_t *op, void *user)
     wefti_free(d);
 }
 
-/* Values, and what they view, one after the other; `to` NULL: only how much that is. WEFT_ERR_UNSUPPORTED: memory of a device. */
+/* Copies of values, and of what they view, one after the other. to NULL: only count the bytes. */
 typedef struct pack {
     uint8_t *to;
     uint64_t n;
@@ -79,24 +78,21 @@ static weft_status_t lay_value(pack_t *p, const weft_value_t *from, weft_value_t
     return st;
 }
 
-/* How many bytes that is, if they are what the method takes. */
+/* Check the arguments, and count the bytes of the copy. */
 static weft_status_t measure(weft_method_t *m, const weft_value_t *args, size_t n, uint64_t *bytes_out)
 {
-    weft_client_t *client = m->client;
     pack_t size = {0};
-    weft_status_t st = wefti_rpc_client_lock(client);
+    weft_status_t st = wefti_rpc_method_lock(m);
     if (st)
         return st;
     lay(&size, NULL, n * sizeof *args);
-    if (!wefti_is_open(&m->handle))
-        st = wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
-    else if (n != m->args->n)
+    if (n != m->args->n)
         st = wefti_fail(WEFT_ERR_INVALID, "%s is called with %zu arguments", m->text, n);
     for (size_t i = 0; i < n && !st; i++)
         st = args[i].type == m->args->types[i]
                  ? lay_value(&size, &args[i], NULL)
                  : wefti_fail(WEFT_ERR_INVALID, "argument %zu of %s is no %s", i + 1, m->text, weft_type_name(m->args->types[i]));
-    wefti_rpc_client_unlock(client);
+    wefti_rpc_client_unlock(m->client);
     *bytes_out = sizeof(detached_t) + size.n;
     return st;
 }
@@ -115,10 +111,10 @@ static weft_status_t call_detached(rpc_state_t *rs, weft_method_t *m, const weft
     if (!st && !d)
         st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a call");
     if (!st) {
-        pack_t p = {.to = d->room};
+        pack_t p = {.to = d->data};
         weft_value_t *copies = (weft_value_t *)lay(&p, args, n * sizeof *args);
         for (size_t i = 0; i < n; i++)
-            (void)lay_value(&p, &args[i], &copies[i]); /* it was looked at above */
+            (void)lay_value(&p, &args[i], &copies[i]); /* it was checked above */
         d->rs = rs;
         d->bytes = bytes;
         d->op.fn = gone;

@@ -1,12 +1,12 @@
-/* rpc/fetch.c - what came with a message: values where they are, values that stay, payloads that are brought here.
+/* rpc/fetch.c - what came with a message: values in place, values that stay, payloads that are fetched.
  *
- * Nothing of a message is believed before it was decoded, and everything is decoded in memory of ours: messages are copies (am/am.h), payloads are
- * pulled, never lent. So no peer changes what was checked.
+ * Nothing of a message is used before it was decoded, and everything is decoded in memory of ours: messages are copies (am/am.h),
+ * payloads are pulled, never lent. So no peer can change what was checked.
  *
- *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> under way --done--> ready | let go of
+ *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> under way --done--> ready | freed
  *
- * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_memory.c,
- * tests/fuzz/rpc_codec.c. */
+ * Promise: wefti_rpc_in_free() may come at any time; the memory is freed when the fabric does not use it any more.
+ * tests/wire/rpc_memory.c, tests/fuzz/rpc_codec.c. */
 #include "rpc/state.h"
 
 static bool bytes_in_payload(const rpc_where_t *where)
@@ -46,7 +46,7 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
             return wefti_fail(WEFT_ERR_PROTOCOL, "a payload is shorter than what is said to be in it");
         bytes = pieces;
         len = where->ext->bytes_len;
-        if (skip) /* no payload is nowhere */
+        if (skip) /* without a payload the pointer is NULL */
             pieces += skip;
         payload -= skip;
     }
@@ -59,7 +59,8 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
     return st;
 }
 
-/* --- values that stay ------------------------------------------------------------------------------------------------------------ */
+/* --- values that stay
+ * ------------------------------------------------------------------------------------------------------------ */
 
 void wefti_rpc_in_charge(rpc_in_t *in, rpc_share_t *share, uint64_t n)
 {
@@ -76,7 +77,7 @@ static void in_release(rpc_in_t *in)
     wefti_rpc_in_charge(in, NULL, 0);
     wefti_decoded_free(&in->decoded);
     if (in->payload)
-        weft_pool_put(in->pool, in->payload); /* the room may be gone by then, and the pool's life is its buffers' */
+        weft_pool_put(in->pool, in->payload); /* the runtime may be closed: a pool lives as long as its buffers */
     if (f) {
         weft_am_release(f->am);
         wefti_free(f->iov);
@@ -96,12 +97,12 @@ void wefti_rpc_in_free(rpc_in_t *in)
 }
 
 #define PIECE_ALIGN 64u
-static uint64_t piece_room(uint64_t n)
+static uint64_t piece_space(uint64_t n)
 {
     return (n + PIECE_ALIGN - 1) & ~(uint64_t)(PIECE_ALIGN - 1);
 }
 
-/* The payload is at the sender: what is known of it. `header` bytes of values are in `copy`. */
+/* The payload is at the sender: read what is known of it. `header` bytes of values are in `copy`. */
 static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *where, const void *copy, size_t header)
 {
     rpc_fetch_t *f = (rpc_fetch_t *)wefti_calloc(1, sizeof *f);
@@ -114,7 +115,7 @@ static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *w
         f->bytes_len = where->ext->bytes_len;
         if (header || before_pieces(f->bytes_len) > am->len)
             return WEFT_ERR_PROTOCOL;
-        in->room = am->len;
+        in->space = am->len;
     } else {
         st = decode(in->codec, copy, header, am->len, in->values, &in->decoded);
         if (st) {
@@ -122,7 +123,7 @@ static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *w
             return st;
         }
         for (const wefti_piece_t *p = in->decoded.first; p; p = p->next)
-            in->room = piece_room(in->room) + p->len; /* nothing comes behind the last: memory of exactly its length will do */
+            in->space = piece_space(in->space) + p->len; /* nothing comes behind the last */
     }
     in->missing = am->len;
     f->am = weft_am_keep(am);
@@ -139,13 +140,13 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
 {
     bool away = am->len && !am->data;
     size_t header = am->header_len - where->at, data = away ? 0 : (size_t)am->len;
-    size_t header_room = (header + 15) & ~(size_t)15, held = (size_t)wefti_rpc_in_cost(am, where);
-    rpc_in_t *in = (rpc_in_t *)wefti_malloc(held);
+    size_t header_space = (header + 15) & ~(size_t)15;
+    rpc_in_t *in = (rpc_in_t *)wefti_malloc(wefti_rpc_in_cost(am, where));
     if (!in) {
         *why_out = WEFT_ERR_NOMEM;
         return NULL;
     }
-    in->missing = in->room = 0;
+    in->missing = in->space = 0;
     in->payload = NULL;
     in->pool = NULL;
     in->fetch = NULL;
@@ -155,17 +156,16 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     in->rs = rs;
     in->codec = where->codec;
     in->values = (weft_value_t *)(void *)(in + 1);
-    in->held = held;
     uint8_t *copy = (uint8_t *)(((uintptr_t)(in->values + where->codec->n) + 15) & ~(uintptr_t)15);
     memcpy(copy, (const uint8_t *)am->header + where->at, header);
     if (data)
-        memcpy(copy + header_room, am->data, data);
+        memcpy(copy + header_space, am->data, data);
     if (!am->len && wefti_decode_small(where->codec, copy, header, in->values)) {
         *why_out = WEFT_OK;
         return in;
     }
     if (!away) {
-        weft_am_t mine = {.header = copy, .header_len = (uint32_t)header, .data = data ? copy + header_room : NULL, .len = data};
+        weft_am_t mine = {.header = copy, .header_len = (uint32_t)header, .data = data ? copy + header_space : NULL, .len = data};
         rpc_where_t there = {where->codec, 0, where->ext};
         *why_out = wefti_rpc_values_here(&mine, &there, in->values, &in->decoded);
         if (*why_out)
@@ -179,26 +179,25 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     return NULL;
 }
 
-/* --- fetching -------------------------------------------------------------------------------------------------------------------- */
+/* --- fetching
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t pool_buffer(rpc_in_t *in)
 {
     rpc_state_t *rs = in->rs;
     weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
     weft_status_t st = WEFT_OK;
-    o.max_bytes = (size_t)1 << 40; /* what may be held is said by services, and by who calls */
+    o.max_bytes = (size_t)1 << 40; /* the limits are those of services and calls */
     if (!rs->pool)
         st = weft_pool_new(rs->rt, &o, &rs->pool);
     if (!st)
-        st = weft_pool_get(rs->pool, in->room, &in->payload);
-    if (!st) {
+        st = weft_pool_get(rs->pool, in->space, &in->payload);
+    if (!st)
         in->pool = rs->pool;
-        in->held += in->room;
-    }
     return st;
 }
 
-/* The bytes were in the payload too: now everything is read. */
+/* The bytes were in the payload too: decode everything. */
 static weft_status_t read_bytes(rpc_in_t *in, uint64_t len)
 {
     uint8_t *at = (uint8_t *)in->payload;
@@ -208,7 +207,7 @@ static weft_status_t read_bytes(rpc_in_t *in, uint64_t len)
     return st || len == skip ? st : wefti_decoded_payload(&in->decoded, at + skip);
 }
 
-/* Pieces are where in->iov says. */
+/* The pieces are here: put their addresses into the values. */
 static weft_status_t place(rpc_in_t *in)
 {
     size_t i = 0;
@@ -242,13 +241,35 @@ static void fetched(weft_op_t *op, void *user)
     f->done(f->user, st);
 }
 
-/* A view cannot say that it is on a device, and text and bools are read here when they have arrived. */
+/* A view cannot say that it is on a device, and text and bools are checked by the processor. */
 static weft_status_t may_go_to_device(const rpc_in_t *in)
 {
     for (const wefti_piece_t *p = in->decoded.first; p; p = p->next)
         if (!p->tensor)
             return wefti_fail(WEFT_ERR_UNSUPPORTED, "value %u (%s) cannot go to memory of a device, only tensors can",
                               p->index + 1, weft_type_name(p->value->type));
+    return WEFT_OK;
+}
+
+/* Where the payload goes: the pieces one after the other in buf. */
+static weft_status_t lay_out(rpc_in_t *in, void *buf, weft_am_pull_opts_t *o)
+{
+    rpc_fetch_t *f = in->fetch;
+    if (f->bytes_missing) {
+        o->buf = buf;
+        o->cap = in->missing;
+        f->one = (weft_iov_t){buf, in->missing};
+        return WEFT_OK;
+    }
+    f->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *f->iov);
+    if (!f->iov)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the places of arguments");
+    uint8_t *at = (uint8_t *)buf;
+    for (const wefti_piece_t *p = in->decoded.first; p; p = p->next) {
+        f->iov[o->iov_n++] = (weft_iov_t){at, p->len};
+        at += piece_space(p->len);
+    }
+    o->iov = f->iov;
     return WEFT_OK;
 }
 
@@ -260,34 +281,19 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
     rpc_fetch_t *f = in->fetch;
     if (buf && f->bytes_missing)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "so many small values cannot go into a buffer of the caller's");
-    if (buf && cap < in->room)
-        return wefti_fail(WEFT_ERR_TRUNCATED, "the buffer has %zu bytes and %zu are needed", cap, (size_t)in->room);
+    if (buf && cap < in->space)
+        return wefti_fail(WEFT_ERR_TRUNCATED, "the buffer has %zu bytes and %zu are needed", cap, (size_t)in->space);
     if (buf && wefti_mem_device_of(buf, kind) && (st = may_go_to_device(in)))
         return st;
     if (!buf) {
         st = pool_buffer(in);
-        if (st)
-            return st;
         buf = in->payload;
         kind = NULL;
     }
-    if (f->bytes_missing) {
-        o.buf = buf;
-        o.cap = in->missing;
-        f->one = (weft_iov_t){buf, in->missing};
-    } else {
-        f->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *f->iov);
-        if (!f->iov)
-            return wefti_fail(WEFT_ERR_NOMEM, "no memory for the places of arguments");
-        uint64_t at = 0;
-        size_t i = 0;
-        for (const wefti_piece_t *p = in->decoded.first; p; p = p->next) {
-            f->iov[i++] = (weft_iov_t){(uint8_t *)buf + at, p->len};
-            at += piece_room(p->len);
-        }
-        o.iov = f->iov;
-        o.iov_n = i;
-    }
+    if (!st)
+        st = lay_out(in, buf, &o);
+    if (st)
+        return st;
     o.kind = kind;
     f->done = done;
     f->user = user;

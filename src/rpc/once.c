@@ -1,13 +1,13 @@
-/* rpc/once.c - exactly once: calls by the number their client gave them, and their replies until the client has them.
+/* rpc/once.c - exactly once: calls by the number that their client gave them, and their replies until the client has them.
  *
  *     new --> runs --> answered --> forgotten: its client has the reply, or remember_ns passed
  *
- * Each client has a floor: whatever is below it and not known was known once, or is so late that nobody can tell. It rises
- * with what the client says it has, and with what is forgotten. A client without calls is itself remembered for its floor,
- * as long as a repeat may still come from it (stay_ns): a stranger begins at 0.
+ * Each client has a floor. A number below the floor that is not known was known once, or comes so late that nobody can tell. The
+ * floor rises with what the client acknowledges and with what is forgotten. A client without calls is remembered for its floor as
+ * long as a repeat may still come from it (stay_ns); a new client begins at 0.
  *
- * Promise: of one number at most one call is ever NEW, unless that was taken back; what is held is bounded: `max` calls and
- * clients, and the bytes that the service allows; and of what one peer calls, its part of each. tests/unit/rpc_once.c. */
+ * Promise: at most one call of a number is ever NEW, unless it was forgotten as not run. What is held is bounded: `max` calls and
+ * clients, the bytes that the service allows, and of each the part of one peer. tests/unit/rpc_once.c. */
 #include "rpc/serve.h"
 
 struct rpc_once_client {
@@ -15,9 +15,9 @@ struct rpc_once_client {
     uint64_t floor;
     wefti_map_t calls;    /* rpc_once_entry_t by seq */
     wefti_list_t entries; /* the same, in order of arrival */
-    wefti_list_t idle;    /* in the book, while it has none */
+    wefti_list_t idle;    /* of the book, while it has no calls */
     uint64_t until;
-    rpc_share_t *share; /* of whoever was it first; NULL: nobody counts */
+    rpc_share_t *share; /* of the peer that made its first call; NULL: nobody pays */
 };
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns)
@@ -52,7 +52,7 @@ static uint64_t reply_bytes(const rpc_once_entry_t *e)
     return e->reply ? ((e->header_len + 7u) & ~7u) + e->payload_len : 0;
 }
 
-static void entry_free(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
+void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
 {
     rpc_once_client_t *c = e->client;
     wefti_map_take(&c->calls, e->seq);
@@ -80,7 +80,7 @@ void wefti_once_free(rpc_book_t *b)
     rpc_once_client_t *c;
     for (size_t at = 0; (c = (rpc_once_client_t *)wefti_map_next(&b->clients, &at, &id)); at = 0) {
         for (wefti_list_t *l; (l = wefti_list_first(&c->entries));)
-            entry_free(b, wefti_container_of(l, rpc_once_entry_t, link), 0);
+            wefti_once_forget(b, wefti_container_of(l, rpc_once_entry_t, link), 0);
         client_free(b, c);
     }
     wefti_map_free(&b->clients);
@@ -118,7 +118,7 @@ static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, rpc_share_t *sha
     return c;
 }
 
-/* The client has the replies to all below. Those that came out of turn may stay until they are old. */
+/* The client has the replies to all calls below seq. Those that came out of turn may stay until they are old. */
 static void acked(rpc_book_t *b, rpc_once_client_t *c, uint64_t seq, uint64_t now)
 {
     if (seq <= c->floor)
@@ -129,7 +129,7 @@ static void acked(rpc_book_t *b, rpc_once_client_t *c, uint64_t seq, uint64_t no
         if (e->seq >= seq)
             break;
         if (!e->request)
-            entry_free(b, e, now);
+            wefti_once_forget(b, e, now);
     }
 }
 
@@ -169,23 +169,19 @@ rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_
     return ONCE_NEW;
 }
 
-void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t room, uint64_t now)
+void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t space, uint64_t now)
 {
     size_t header = (msg->len + 7u) & ~7u;
     e->request = NULL;
     if (e->seq < e->client->floor) {
-        entry_free(b, e, now); /* its client said so: it does not ask again */
+        wefti_once_forget(b, e, now); /* its client has acknowledged it: it does not ask again */
         return;
     }
-    if (header + msg->payload <= room)
+    if (header + msg->payload <= space)
         e->reply = (uint8_t *)wefti_malloc(header + msg->payload);
-    if (e->reply && msg->iov_n) {
-        wefti_pieces_t all;
-        wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL));
-        if (wefti_pieces_gather(&all, e->reply + header)) {
-            wefti_free(e->reply);
-            e->reply = NULL;
-        }
+    if (e->reply && msg->iov_n && wefti_rpc_msg_gather(msg, e->reply + header)) {
+        wefti_free(e->reply);
+        e->reply = NULL;
     }
     if (e->reply) {
         memcpy(e->reply, msg->header, msg->len);
@@ -197,11 +193,6 @@ void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *ms
         wefti_rpc_charge_more(e->share, reply_bytes(e));
     e->until = later(now, b->remember_ns);
     wefti_list_push_back(&b->age, &e->age);
-}
-
-void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
-{
-    entry_free(b, e, now);
 }
 
 uint64_t wefti_once_age(rpc_book_t *b, uint64_t now)
@@ -216,7 +207,7 @@ uint64_t wefti_once_age(rpc_book_t *b, uint64_t now)
         }
         if (e->client->floor <= e->seq)
             e->client->floor = e->seq + 1;
-        entry_free(b, e, now);
+        wefti_once_forget(b, e, now);
     }
     while ((l = wefti_list_first(&b->idle))) {
         rpc_once_client_t *c = wefti_container_of(l, rpc_once_client_t, idle);

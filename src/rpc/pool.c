@@ -1,11 +1,10 @@
 /* rpc/pool.c - threads of a service, for functions that may wait.
  *
- * Requests wait in one queue, first come first served, until a thread takes them. The queue and what a request says about its
- * place in it are under the pool's lock; functions run without it. A request whose deadline has passed when a thread comes to
- * it is not begun.
+ * Requests wait in one queue, first come first served. The queue, and what a request says about its place in it, are under the
+ * pool's lock; functions run without it. A request whose deadline has passed when a thread takes it is not begun.
  *
- * Stopping: the service has taken back what waits; each thread ends when its function returns, and the last one has the driver
- * see to it that they are gone. They take no signals: those are the program's.
+ * Stopping: the service has taken back what waits. Each thread ends when its function returns, and the last one tells the driver.
+ * The threads take no signals: those are the program's.
  *
  * Promise: a request is run by one thread, or taken back, never both. tests/wire/rpc_threads.c. */
 #include <signal.h>
@@ -21,7 +20,7 @@ struct rpc_pool {
     bool stop;
     bool gone; /* the driver's */
     wefti_call_t call;
-    weft_op_t op; /* completes when all leave */
+    weft_op_t op; /* completes when all have left */
     uint32_t n;
     pthread_t threads[];
 };
@@ -69,20 +68,20 @@ static void *thread(void *arg)
     return NULL;
 }
 
-/* From progress: none of them drives any more. */
+/* From progress: none of the threads drives the runtime any more. */
 static void all_gone(weft_op_t *op, void *user)
 {
     rpc_pool_t *p = (rpc_pool_t *)user;
     weft_service_t *service = p->service;
     (void)op;
     for (uint32_t i = 0; i < p->n; i++)
-        pthread_join(p->threads[i], NULL); /* they have nothing more to do but to return */
+        pthread_join(p->threads[i], NULL); /* they only have to return */
     p->gone = true;
     rpc_end(service->rs);
     wefti_rpc_service_step(service);
 }
 
-/* The last one is on its way out, and may be the one that drives, for the length of this call. */
+/* The last thread ends. It may drive the runtime for the length of this call, so it is joined later. */
 static void all_leave(wefti_call_t *call)
 {
     wefti_op_complete(&wefti_container_of(call, rpc_pool_t, call)->op, WEFT_OK);
@@ -112,21 +111,19 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
     pthread_cond_init(&p->work, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    pthread_mutex_lock(&p->lock); /* none ends before all are there */
+    pthread_mutex_lock(&p->lock); /* no thread ends before all are started */
     while (p->n < threads && !(err = pthread_create(&p->threads[p->n], NULL, thread, p))) {
         pthread_setname_np(p->threads[p->n++], "weft-service");
         p->alive++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    uint32_t n = p->n;
+    rpc_begin(service->rs);
+    pthread_mutex_unlock(&p->lock);
     if (!err) {
-        rpc_begin(service->rs);
-        pthread_mutex_unlock(&p->lock);
         *pool_out = p;
         return WEFT_OK;
     }
-    rpc_begin(service->rs);
-    uint32_t n = p->n;
-    pthread_mutex_unlock(&p->lock);
     wefti_rpc_pool_undo(p);
     return wefti_fail(WEFT_ERR_LIMIT, "only %u of %u threads of the service could be started: %s", n, threads, strerror(err));
 }
@@ -135,7 +132,7 @@ void wefti_rpc_pool_undo(rpc_pool_t *p)
 {
     pthread_mutex_lock(&p->lock);
     p->stop = true;
-    p->alive++; /* so that nobody is the last */
+    p->alive++; /* no thread is the last */
     pthread_mutex_unlock(&p->lock);
     pthread_cond_broadcast(&p->work);
     for (uint32_t i = 0; i < p->n; i++)
@@ -186,22 +183,13 @@ bool wefti_rpc_pool_take_back(rpc_pool_t *p, rpc_request_t *r, bool *begun_out)
     return queued;
 }
 
-static uint32_t read_counter(rpc_pool_t *p, const uint32_t *one, const uint32_t *two)
+uint32_t wefti_rpc_pool_waiting(rpc_pool_t *p, uint32_t *running_out)
 {
     pthread_mutex_lock(&p->lock);
-    uint32_t n = *one + (two ? *two : 0);
+    uint32_t n = p->waiting;
+    *running_out = p->running;
     pthread_mutex_unlock(&p->lock);
     return n;
-}
-
-uint32_t wefti_rpc_pool_waiting(rpc_pool_t *p)
-{
-    return read_counter(p, &p->waiting, NULL);
-}
-
-uint32_t wefti_rpc_pool_busy(rpc_pool_t *p)
-{
-    return read_counter(p, &p->waiting, &p->running);
 }
 
 void wefti_rpc_pool_stop(rpc_pool_t *p)

@@ -1,13 +1,13 @@
-/* rpc/publish.c - services in the registry: entered, kept as they are, taken away.
+/* rpc/publish.c - services in the registry: entered, kept up to date, removed.
  *
  *     published --(a look each second: load, functions, addresses)--> changed --> entered again
- *               --drain--> leaving: taken away, and clients have a moment to hear of it --> gone
- *               --close--> gone, when the last answer of the registry is here
+ *               --drain--> leaving: removed, and clients have a moment to hear of it --> gone
+ *               --close--> gone, when the last operation of the registry has ended
  *
- * The load is worth a word to everyone who watches only if it has changed for good, so small changes are not told. An instance
- * that another process has (one that was killed a moment ago, and whose lease runs) is asked for again each second.
+ * Everyone who watches the registry hears of a new load, so small changes of it are not entered. An instance name that another
+ * process has (it may have been killed, and its lease still runs) is asked for again each second.
  *
- * A server that drains and exits at once would take requests with it that clients sent before they knew: nobody could say whether
+ * A server that drains and exits at once would lose requests that clients sent before they knew, and nobody could say whether
  * those ran. So draining ends when the entry is gone, and for a moment no request came that had to be turned away.
  *
  * Promise: a service is not touched after wefti_rpc_unpublish() without lingering. tests/wire/rpc_discovery.c. */
@@ -27,11 +27,11 @@ typedef struct publication {
     rpc_state_t *rs;
     weft_service_t *service; /* NULL: unpublished */
     weft_registry_t *registry;
-    bool configured; /* it is the runtime's, counted */
-    bool given;      /* the address is the program's */
+    bool configured; /* wefti_rpc_registry_get() has counted us */
+    bool given;      /* the program gave the address */
     bool begun, stale, complained;
     bool entering;      /* op is under way */
-    bool leaving, left; /* it is being taken away; it is */
+    bool leaving, left; /* its entry is being removed; it is removed */
     uint32_t ops;       /* under way */
     uint64_t since;     /* leaving */
     uint64_t arrived;   /* requests until the last look */
@@ -43,7 +43,7 @@ typedef struct publication {
     char address[WEFTI_REACH_MAX];
 } publication_t;
 
-/* Nobody needs it any more but the registry, which may still have operations of it. */
+/* Free it when the last operation of the registry has ended. */
 static void publication_drop(publication_t *p)
 {
     p->service = NULL;
@@ -55,7 +55,7 @@ static void publication_drop(publication_t *p)
     wefti_free(p);
 }
 
-/* Its functions, as many whole lines as an entry has room for. */
+/* Its functions, as many whole lines as fit an entry. */
 static char *functions_text(weft_service_t *service)
 {
     size_t n = weft_service_functions(service, NULL, 0), cap = n < TEXT_MOST ? n + 1 : TEXT_MOST + 1;
@@ -79,7 +79,7 @@ static void op_begins(publication_t *p, weft_op_t *op, weft_op_fn fn)
     rpc_begin(p->rs);
 }
 
-/* true: it was the last, and the publication is gone. */
+/* True: it was the last, and the publication is freed. */
 static bool op_ended(publication_t *p)
 {
     p->ops--;
@@ -97,7 +97,7 @@ static void entered(weft_op_t *op, void *user)
     p->entering = false;
     if (op_ended(p))
         return;
-    p->stale = st == WEFT_ERR_STATE || st == WEFT_ERR_NOMEM; /* otherwise the registry does it when it can */
+    p->stale = st == WEFT_ERR_STATE || st == WEFT_ERR_NOMEM; /* after other failures the registry tries again itself */
     if (st == WEFT_ERR_STATE && !p->complained)
         wefti_warn("another process has entered %s@%s; that is tried again until it has left", weft_service_name(p->service),
                    weft_service_instance(p->service));
@@ -159,7 +159,7 @@ static void due(wefti_timer_t *timer)
         linger(p);
         return;
     }
-    (void)wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS); /* it has just left its place */
+    (void)wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS); /* it has just fired, so there is memory for it */
     look(p);
 }
 
@@ -180,7 +180,7 @@ static void begin(wefti_call_t *call)
         publication_drop(p);
         return;
     }
-    if (!wefti_is_open(&p->service->handle)) { /* it was closed after all, and did not know of this */
+    if (!wefti_is_open(&p->service->handle)) { /* it was closed before this began */
         unlist(p);
         publication_drop(p);
         return;
@@ -280,8 +280,6 @@ weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *reg
     return st;
 }
 
-/* --- leaving ---------------------------------------------------------------------------------------------------------------- */
-
 static void left(weft_op_t *op, void *user)
 {
     publication_t *p = (publication_t *)user;
@@ -297,7 +295,7 @@ static void leave(publication_t *p)
     weft_status_t st = weft_registry_leave(p->registry, s->name, s->instance, &p->leave_op);
     if (!st)
         return;
-    if (!p->rs->rt->closing) /* a runtime that closes takes its registries along, and they their entries */
+    if (!p->rs->rt->closing) /* a runtime that closes closes its registries, and they remove their entries */
         wefti_warn("%s@%s stays in the registry: %s", s->name, s->instance, weft_status_text(st));
     p->left = true;
     (void)op_ended(p);
@@ -313,7 +311,7 @@ static void forget(publication_t *p)
     publication_drop(p);
 }
 
-/* Do clients still send what has to be turned away? */
+/* Do clients still send requests that have to be turned away? */
 static void linger(publication_t *p)
 {
     weft_service_t *s = p->service;
@@ -325,7 +323,7 @@ static void linger(publication_t *p)
         return;
     }
     p->arrived = arrived;
-    (void)wefti_timer_at(rt, &p->timer, now + LINGER_LOOK); /* it has just left its place */
+    (void)wefti_timer_at(rt, &p->timer, now + LINGER_LOOK); /* it has just fired, so there is memory for it */
 }
 
 void wefti_rpc_unpublish(weft_service_t *service, bool lingers)
@@ -339,7 +337,7 @@ void wefti_rpc_unpublish(weft_service_t *service, bool lingers)
     if (!p)
         return;
     if (!p->begun) {
-        p->service = NULL; /* its beginning is on its way here, and ends it */
+        p->service = NULL; /* begin() is in the inbox, and frees it */
         return;
     }
     if (!p->leaving)

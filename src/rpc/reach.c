@@ -1,12 +1,12 @@
 /* rpc/reach.c - clients that find their servers themselves: at an address, or through a registry.
  *
- *     opened --> begun: its address is dialled, or its service watched --close--> closing: connections go --> the client is let go of
+ *     opened --> begun: its address is dialled, or its service watched --close--> closing: connections are closed --> done
  *
- * What the registry says becomes targets (target.c), which are connected to. An instance whose address changed went and came. A
- * registry out of reach says nothing, so what is known stays. What there is no memory for, of what it says or of an address, is
- * looked for again later.
+ * What the registry says becomes targets (target.c), which are connected to. An instance whose address changed is removed and
+ * added. While the registry is out of reach, what is known stays. If there is no memory for something that it says, or for the
+ * address, we look again later.
  *
- * Promise: a client that is closed touches nothing after its hold is given back. tests/wire/rpc_discovery.c,
+ * Promise: after its hold on the client is given back nothing of it touches the client. tests/wire/rpc_discovery.c,
  * tests/fault/rpc_registry_lost.c, rpc_discovery_nomem.c. */
 #include <stdio.h>
 
@@ -15,12 +15,12 @@
 #include "rpc/reach.h"
 
 #define PAUSE_FIRST (50 * WEFT_MILLISECOND)
-#define LOOK_AGAIN_NS WEFT_SECOND /* after the registry had something to say and there was no memory for it */
+#define LOOK_AGAIN_NS WEFT_SECOND /* after there was no memory for what the registry said */
 enum { INSTANCES = 16 };
 
 /* --- the registry ----------------------------------------------------------------------------------------------------------- */
 
-/* Where nobody is known, and never will be, calls must not wait. */
+/* There was no memory: try again later. If not even that is possible and no server is known, calls must not wait. */
 static void look_again(reach_t *r)
 {
     if (!wefti_timer_at(r->rt, &r->look_timer, wefti_now(r->rt) + LOOK_AGAIN_NS))
@@ -45,7 +45,7 @@ static target_t *find(reach_t *r, const char *instance)
     return NULL;
 }
 
-/* One that was on its way out and is back where it was: its connection is as good as a new one. */
+/* A target that was leaving is in the registry again, at the same address: keep its connection. */
 static bool back_again(reach_t *r, const weft_entry_t *e)
 {
     wefti_list_each(l, &r->targets) {
@@ -164,7 +164,7 @@ static weft_status_t check_address(const char *uri)
     return WEFT_OK;
 }
 
-/* What is in the uri, and what is in the options, must not speak of two things. */
+/* The uri and the options must not name different ones. */
 static weft_status_t one_of(const char *what, const char *in_uri, const char *in_opts, const char **out)
 {
     if (*in_uri && in_opts && *in_opts && strcmp(in_uri, in_opts) != 0)
@@ -247,7 +247,7 @@ weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_c
 
 /* --- the end ---------------------------------------------------------------------------------------------------------------- */
 
-/* The last of a client that closes. */
+/* Free it when its client closes and nothing is under way any more. */
 void wefti_rpc_reach_finish(reach_t *r)
 {
     weft_client_t *client = r->client;
@@ -267,7 +267,7 @@ void wefti_rpc_reach_close(weft_client_t *client)
     wefti_timer_stop(r->rt, &r->fill_timer);
     wefti_timer_stop(r->rt, &r->look_timer);
     if (r->watch)
-        (void)weft_watch_end(r->watch, NULL); /* it fails if the runtime closes, which ends it too */
+        (void)weft_watch_end(r->watch, NULL); /* it fails if the runtime closes, which ends the watch too */
     r->watch = NULL;
     if (r->looking)
         weft_op_cancel(&r->look);
@@ -303,7 +303,7 @@ bool wefti_rpc_reach_by_name(const weft_client_t *client)
     return r && r->registry;
 }
 
-/* --- for people ------------------------------------------------------------------------------------------------------------- */
+/* --- sentences -------------------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap)
 {

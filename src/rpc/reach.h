@@ -2,7 +2,7 @@
 #ifndef WEFTI_RPC_REACH_H
 #define WEFTI_RPC_REACH_H
 
-#include "rpc/state.h"
+#include "rpc/client.h"
 
 #define RPC_PAUSE_MOST (5 * WEFT_SECOND) /* between two tries */
 
@@ -10,9 +10,9 @@
 typedef struct reach {
     weft_client_t *client;
     weft_runtime_t *rt;
-    wefti_call_t call;         /* to its beginning */
+    wefti_call_t call;         /* begins it on the driver */
     weft_registry_t *registry; /* NULL: at an address */
-    bool configured;           /* it is the runtime's, counted */
+    bool configured;           /* wefti_rpc_registry_get() has counted us */
     weft_watch_t *watch;
     weft_op_t look; /* asks the registry again */
     bool looking;   /* it is under way */
@@ -21,7 +21,7 @@ typedef struct reach {
     uint32_t most; /* connected at a time */
     uint64_t first_pause;
     wefti_timer_t fill_timer, look_timer;
-    weft_status_t why; /* how the last try failed, and where; for people */
+    weft_status_t why; /* how the last try failed, and where: for sentences */
     char where[WEFTI_REACH_MAX];
     char address[]; /* "": through the registry */
 } reach_t;
@@ -29,7 +29,7 @@ typedef struct reach {
 enum { TARGET_IDLE, TARGET_DIALLING, TARGET_UP, TARGET_CLOSING, TARGET_PAUSE };
 typedef struct target {
     wefti_list_t link;
-    reach_t *reach;       /* NULL: the runtime closes, and only conn knows it still */
+    reach_t *reach;       /* NULL: the runtime closes, and only its endpoint refers to it */
     rpc_server_t *server; /* while UP, and not lost yet */
     weft_ep_t *ep;        /* DIALLING, UP */
     uint8_t state;
@@ -46,17 +46,17 @@ typedef struct target {
 /* target.c. NULL: no memory. */
 target_t *wefti_rpc_target_new(reach_t *r, const char *instance, const char *address, uint32_t load);
 void wefti_rpc_target_free(target_t *t);
-/* Let go of its connection, whatever became of it. */
+/* Close its connection, in whatever state it is. */
 void wefti_rpc_target_hang_up(target_t *t, weft_status_t why);
-/* It went: no new calls; when the last that is under way has ended, its connection goes, and it too. */
+/* It is not in the registry any more: no new calls. When the last call has ended, its connection is closed and it is freed. */
 void wefti_rpc_target_leave(target_t *t);
-/* It is back where it was, before it was gone. */
+/* It is in the registry again before it was freed. */
 void wefti_rpc_target_stay(target_t *t, uint32_t load);
-/* Connect, while fewer are connected than may be: now, or after everything that is to be said now. */
+/* Connect, while fewer are connected than may be: now, or after the registry has said everything that it has to say now. */
 void wefti_rpc_reach_fill(reach_t *r);
 void wefti_rpc_reach_fill_soon(reach_t *r);
 void wefti_rpc_reach_fill_due(wefti_timer_t *timer);
-/* reach.c: a client that closes is free of it when nothing is left. */
+/* reach.c: something ended; is a client that closes done? */
 void wefti_rpc_reach_finish(reach_t *r);
 
 #endif

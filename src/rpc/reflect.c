@@ -1,9 +1,7 @@
 /* rpc/reflect.c - what every runtime answers about itself: its services, and their functions.
  *
- * They are functions like others, of a service that is on no list: whoever asks for a name that begins with "weft." gets them,
- * whatever service he means.
- *
- * Promise: the text is what was there when it was asked for, all of it. tests/wire/rpc_call.c. */
+ * These are functions like others, of a service that is on no list: a client that asks for a name that begins with "weft." gets
+ * them, whatever service it names. tests/wire/rpc_call.c. */
 #include <stdio.h>
 #include <weft/config.h>
 

@@ -1,11 +1,11 @@
-/* rpc/reply.c - what a server says: replies and their payloads, and the caller's weft_reply_t.
+/* rpc/reply.c - what a server answers: replies and their payloads, and the caller's weft_reply_t.
  *
- * Up to two small results are in the reply itself: nothing is allocated. Everything else is a block of its own, which the
- * caller gives back.
+ * Up to two small results are in the reply itself, without an allocation. Everything else is an rpc_in_t, which the caller gives
+ * back.
  *
- * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with
- * that. tests/fuzz/rpc_records.c */
-#include "rpc/state.h"
+ * Everything read here was written by the peer: what breaks the rules fails the endpoint, and the calls on it end with that.
+ * tests/fuzz/rpc_records.c */
+#include "rpc/client.h"
 
 enum { HOLDS_NOTHING, HOLDS_VALUES, HOLDS_TEXT }; /* weft_reply_t.holds */
 
@@ -57,12 +57,8 @@ uint32_t wefti_rpc_code_told(uint32_t code)
     return code <= WEFT_CODE_UNAUTHENTICATED ? code : WEFT_CODE_UNKNOWN;
 }
 
-static void nonsense(weft_ep_t *ep)
-{
-    wefti_ep_protocol_error(ep, "a reply to a call of an unknown kind, length or flags");
-}
-
-/* --- results --------------------------------------------------------------------------------------------------------------------- */
+/* --- results
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 static void give(weft_op_t *op, rpc_in_t *in)
 {
@@ -90,7 +86,7 @@ static void fetched(void *user, weft_status_t status)
     wefti_rpc_call_end(op, status, status == WEFT_ERR_PROTOCOL ? "the server's results are not what the signature says" : NULL);
 }
 
-/* Do results that nobody wants decode? Where there is no memory to see, nothing speaks against them. */
+/* Can results that nobody wants be decoded? Without memory to try, yes. */
 static bool sound(const weft_am_t *am, const rpc_where_t *where)
 {
     weft_value_t values[WEFT_SIG_PARAMS];
@@ -104,9 +100,9 @@ static bool sound(const weft_am_t *am, const rpc_where_t *where)
     return !st || st == WEFT_ERR_NOMEM;
 }
 
-/* Answered well: its results. They are looked at before anything is believed; those in a payload that is still at the server
- * when they are here. */
-static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where_t *where)
+/* The call was answered with results. They are checked before anything else happens; those in a payload that is still at the
+ * server when it is here. False: they break the rules. */
+static bool succeed(weft_op_t *op, weft_am_t *am, const rpc_where_t *where)
 {
     rpc_call_t *c = rpc_call(op);
     weft_status_t st = WEFT_OK;
@@ -115,10 +111,8 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where
         in = wefti_rpc_in_new(c->method->client->rs, am, where, &st);
     else if (!sound(am, where))
         st = WEFT_ERR_PROTOCOL;
-    if (__builtin_expect(st == WEFT_ERR_PROTOCOL, 0)) {
-        nonsense(ep);
-        return;
-    }
+    if (__builtin_expect(st == WEFT_ERR_PROTOCOL, 0))
+        return false;
     wefti_rpc_unsend(op);
     c->ran = WEFT_RAN;
     if (in && in->missing) {
@@ -130,7 +124,7 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where
         if (!st)
             st = wefti_rpc_in_fetch(in, o.into, o.into_cap, o.into_kind, c->method->client->stall_ns, fetched, op);
         if (!st)
-            return;
+            return true;
         c->state = CALL_NEW;
         c->in = NULL;
         wefti_rpc_in_free(in);
@@ -140,9 +134,10 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where
         give(op, in);
     else
         wefti_rpc_call_end(op, st, NULL);
+    return true;
 }
 
-/* There is room for them in the reply itself. False: there is not. */
+/* The same for results that fit the reply itself. False: they do not, or are not such values. */
 static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc_where_t *where)
 {
     rpc_call_t *c = rpc_call(op);
@@ -150,13 +145,13 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc
     const wefti_codec_t *codec = where->codec;
     const uint8_t *bytes = (const uint8_t *)am->header + where->at;
     size_t len = am->header_len - where->at;
-    if (__builtin_expect(!r || codec->n > sizeof r->room / sizeof r->room[0] || am->len || len > sizeof r->bytes, 0))
+    if (__builtin_expect(!r || codec->n > sizeof r->small / sizeof r->small[0] || am->len || len > sizeof r->bytes, 0))
         return false;
     if (!codec->fixed) /* what is viewed stays with the reply */
         bytes = (const uint8_t *)memcpy(r->bytes, bytes, len);
-    if (!wefti_decode_small(codec, bytes, len, r->room))
+    if (!wefti_decode_small(codec, bytes, len, r->small))
         return false;
-    r->values = r->room;
+    r->values = r->small;
     r->n = codec->n;
     wefti_rpc_unsend(op);
     c->ran = WEFT_RAN;
@@ -164,7 +159,8 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc
     return true;
 }
 
-/* --- failures -------------------------------------------------------------------------------------------------------------------- */
+/* --- failures
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t status_of(weft_code_t code)
 {
@@ -173,7 +169,7 @@ static weft_status_t status_of(weft_code_t code)
                                                : WEFT_ERR_CALL;
 }
 
-/* Is there another server that may take it; or may one come that replaces it? */
+/* Is there another server that may take it, or may one come? */
 static bool elsewhere(const weft_client_t *client, const rpc_server_t *s, weft_code_t code)
 {
     if (code == WEFT_CODE_UNAVAILABLE && wefti_rpc_reach_by_name(client))
@@ -198,7 +194,7 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
         wefti_list_init(&waiting);
         if (b && b->state == BINDING_BOUND)
             wefti_rpc_binding_reset(b, &waiting);      /* nobody waits for one that is bound */
-        wefti_rpc_call_again(op, WEFT_ERR_CALL, NULL); /* when its payload, which the server did not want, is ours again */
+        wefti_rpc_call_again(op, WEFT_ERR_CALL, NULL); /* when the payload, which the server did not take, is free again */
         return;
     }
     if (flags & RPC_F_NOT_RUN && (f->code == WEFT_CODE_UNAVAILABLE || f->code == WEFT_CODE_RESOURCE_EXHAUSTED)) {
@@ -218,7 +214,8 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
     wefti_rpc_finish(op, status_of((weft_code_t)f->code));
 }
 
-/* --- arrival --------------------------------------------------------------------------------------------------------------------- */
+/* --- arrival
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 /* Flags of a failure that may be together: it did not run, or may have run, not both; and what is not there cannot have run. */
 static bool flags_agree(unsigned flags)
@@ -228,78 +225,78 @@ static bool flags_agree(unsigned flags)
            (not_run || !(flags & RPC_F_UNBOUND));
 }
 
-static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
+/* False: it breaks the rules. */
+static bool read_failure(const weft_am_t *am, weft_op_t *op, unsigned flags)
 {
-    const uint8_t *h = (const uint8_t *)am->header;
-    rpc_call_t *c = rpc_call(op);
+    const size_t at = sizeof(rpc_head_t) + sizeof(rpc_ext_t), len = am->header_len - at;
+    const uint8_t *h = (const uint8_t *)am->header + at;
+    rpc_failure_t f;
+    if (!flags_agree(flags) || am->len || len < sizeof f || len > sizeof f + RPC_MESSAGE_MAX)
+        return false;
+    memcpy(&f, h, sizeof f);
+    if (!f.code)
+        return false;
+    f.code = wefti_rpc_code_told(f.code);
+    fail(op, &f, flags, (const char *)h + sizeof f, len - sizeof f);
+    return true;
+}
+
+static bool reply_ext(weft_am_t *am, weft_op_t *op)
+{
     rpc_ext_t ext;
     size_t at = sizeof(rpc_head_t) + sizeof ext;
-    if (am->header_len < at) {
-        nonsense(ep);
-        return;
+    if (am->header_len < at)
+        return false;
+    memcpy(&ext, (const uint8_t *)am->header + sizeof(rpc_head_t), sizeof ext);
+    if (ext.zero || (ext.bytes_len && !(ext.flags & RPC_F_BYTES)))
+        return false;
+    if (ext.flags & RPC_F_FAILED)
+        return read_failure(am, op, ext.flags);
+    rpc_where_t where = {rpc_call(op)->method->results, at, &ext};
+    return !(ext.flags & ~RPC_F_BYTES) && succeed(op, am, &where);
+}
+
+/* A message to a call that nobody waits for: it was cancelled, or belongs to a connection before this one. */
+static bool to_nobody(weft_ep_t *ep, const rpc_head_t *head, unsigned kind)
+{
+    if (kind < RPC_REPLY || kind > RPC_CREDIT || kind == RPC_CANCEL)
+        return false;
+    if (kind == RPC_REPLY_EXT && head->check)
+        wefti_rpc_unbound(ep, head);
+    return true;
+}
+
+static inline bool to_call(weft_am_t *am, weft_op_t *op, const rpc_head_t *head, unsigned kind)
+{
+    rpc_call_t *c = rpc_call(op);
+    if (__builtin_expect(kind == RPC_REPLY, 1)) {
+        rpc_where_t where = {c->method->results, sizeof *head, NULL};
+        return succeed_quickly(op, am, &where) || succeed(op, am, &where);
     }
-    memcpy(&ext, h + sizeof(rpc_head_t), sizeof ext);
-    if (ext.zero || (ext.bytes_len && !(ext.flags & RPC_F_BYTES))) {
-        nonsense(ep);
-        return;
-    }
-    if (ext.flags & RPC_F_FAILED) {
-        rpc_failure_t f;
-        if (!flags_agree(ext.flags) || am->len || am->header_len < at + sizeof f ||
-            am->header_len > at + sizeof f + RPC_MESSAGE_MAX) {
-            nonsense(ep);
-            return;
-        }
-        memcpy(&f, h + at, sizeof f);
-        at += sizeof f;
-        if (!f.code) {
-            nonsense(ep);
-            return;
-        }
-        f.code = wefti_rpc_code_told(f.code);
-        fail(op, &f, ext.flags, (const char *)h + at, am->header_len - at);
-        return;
-    }
-    rpc_where_t where = {c->method->results, at, &ext};
-    if (ext.flags & ~RPC_F_BYTES)
-        nonsense(ep);
-    else
-        succeed(ep, op, am, &where);
+    if (kind == RPC_REPLY_EXT)
+        return reply_ext(am, op);
+    if ((kind != RPC_ITEM && kind != RPC_END && kind != RPC_CREDIT) || !c->stream)
+        return false;
+    wefti_stream_record(c->stream, kind, am, head);
+    return true;
 }
 
 void wefti_rpc_to_client(weft_am_t *am, void *user)
 {
     weft_ep_t *ep = am->ep;
     rpc_head_t head;
+    bool ok = am->header_len >= sizeof head;
     (void)user;
-    if (am->header_len < sizeof head) {
-        nonsense(ep);
-        return;
+    if (__builtin_expect(ok, 1)) {
+        memcpy(&head, am->header, sizeof head);
+        unsigned kind = rpc_kind(&head);
+        if (kind == RPC_BOUND) {
+            wefti_rpc_bound(ep, am, &head);
+            return;
+        }
+        weft_op_t *op = (weft_op_t *)wefti_slots_get(&rpc_ep(ep)->calls, head.call);
+        ok = __builtin_expect(op != NULL, 1) ? to_call(am, op, &head, kind) : to_nobody(ep, &head, kind);
     }
-    memcpy(&head, am->header, sizeof head);
-    unsigned kind = rpc_kind(&head);
-    if (kind == RPC_BOUND) {
-        wefti_rpc_bound(ep, am, &head);
-        return;
-    }
-    weft_op_t *op = (weft_op_t *)wefti_slots_get(&rpc_ep(ep)->calls, head.call);
-    if (__builtin_expect(!op, 0)) { /* it was cancelled, or is of a connection before this one */
-        if (kind < RPC_REPLY || kind > RPC_CREDIT || kind == RPC_CANCEL)
-            nonsense(ep);
-        else if (kind == RPC_REPLY_EXT && head.check)
-            wefti_rpc_unbound(ep, &head); /* to one that nobody waits for */
-        return;
-    }
-    rpc_call_t *c = rpc_call(op);
-    if (__builtin_expect(kind == RPC_REPLY, 1)) {
-        rpc_where_t where = {c->method->results, sizeof head, NULL};
-        if (!succeed_quickly(op, am, &where))
-            succeed(ep, op, am, &where);
-    } else if (kind == RPC_REPLY_EXT) {
-        reply_ext(ep, am, op);
-    } else if ((kind == RPC_ITEM || kind == RPC_END || kind == RPC_CREDIT) && c->stream) {
-        wefti_stream_record(c->stream, kind, am, &head);
-    } else {
-        nonsense(ep);
-    }
+    if (__builtin_expect(!ok, 0))
+        wefti_ep_protocol_error(ep, "a reply to a call of an unknown kind, length or flags");
 }

@@ -1,385 +1,386 @@
-/* rpc/request.c - requests: how they arrive, and where they run.
+/* rpc/request.c - requests on the heap: made, ended early, handed to the driver by other threads, freed.
  *
- * A call whose arguments are here and whose function needs neither a thread nor a stream is decoded where it lies and runs at
- * once, on the stack of its arrival. Every other becomes a block (block.c), and so does one that its function keeps. Where it
- * lies is memory of ours: active messages hand the library copies (am/am.h), which no peer can change after they were checked.
+ * rpc/serve.h has their states. What another thread asks for is done at once if that thread can drive. Otherwise it becomes bits
+ * in `work`, and the request goes onto a list (base/mpsc.h) that the driver works off. request_api.c has the program's calls.
  *
- * Promise: every request that is not `oneway` is answered once, or its caller is gone; functions run at most once, and not
- * after their request was cancelled while it waited; nothing a peer sends is believed before it was checked.
- * tests/wire/rpc_service.c, tests/wire/rpc_once.c. */
+ * Promise: whoever claims `answered` brings the request to its end, and nobody else does. It is freed once: when it is over,
+ * released, and nothing of ours refers to it. tests/wire/rpc_service.c, tests/wire/rpc_threads.c,
+ * tests/fault/rpc_caller_lost.c. */
 #include <stddef.h>
 
 #include "rpc/serve.h"
 
-/* A call as it came. */
-typedef struct arrival {
-    rpc_head_t head;
-    rpc_ext_t ext;
-    rpc_once_t once;
-    uint64_t left_ns; /* UINT64_MAX: no deadline */
-    rpc_where_t where;
-    bool is_once;
-} arrival_t;
-
-static void nonsense(const weft_am_t *am)
+static void late(wefti_timer_t *t)
 {
-    wefti_ep_protocol_error(am->ep, "a call of an unknown kind, length or flags");
+    wefti_rpc_request_end(wefti_container_of(t, rpc_request_t, timer), END_LATE);
 }
 
-/* --- turned away ---------------------------------------------------------------------------------------------------------- */
-
-/* It does not become a request. f NULL: there is no function. */
-static void turn_away(weft_am_t *am, const rpc_function_t *f, uint64_t call, bool am_gone, const rpc_no_t *no)
+/* The runtime has nothing more to do with it: what is left is the program's, and can be freed on any thread. */
+static void leave(rpc_request_t *r)
 {
-    rpc_msg_t msg;
-    if (f && no->code == WEFT_CODE_RESOURCE_EXHAUSTED)
-        rpc_count(&f->service->stats.exhausted, 1);
-    if (f && f->oneway)
-        return;
-    wefti_rpc_failure(&msg, call, no);
-    wefti_rpc_send_back(am, am_gone, &msg);
+    wefti_rpc_request_detach(r);
+    wefti_list_remove(&r->service_link);
+    if (r->in && !(r->in->fetch && r->in->fetch->under_way)) /* a fetch holds its buffer until it ends */
+        wefti_rpc_in_charge(r->in, NULL, 0);
+    r->share->requests--;
+    wefti_rpc_share_put(r->share);
+    rpc_count(&r->fn->service->stats.under_way, -1);
+    if (r->pub.stream)
+        wefti_stream_over(r->pub.stream, WEFT_ERR_CLOSED);
 }
 
-/* There is no such slot and check. Both are said again: whoever waits for no answer knows them by that. */
-static void unbound(const rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head)
+static void memory_free(rpc_request_t *r)
 {
-    rpc_msg_t msg;
-    rpc_no_t no = {
-        .ran = RPC_F_NOT_RUN | RPC_F_UNBOUND, .code = WEFT_CODE_UNIMPLEMENTED, .message = "the function is not there any more"};
-    for (uint32_t i = 0; i < RPC_CHECKS; i++)
-        if (head->check && rs->checks[i] == head->check) { /* for a caller that cannot ask again: it has sent on its stream */
-            no.code = WEFT_CODE_UNAVAILABLE;
-            no.message = "the service takes no more calls: it was closed";
-        }
-    wefti_rpc_failure(&msg, head->call, &no);
-    rpc_head_t answer = rpc_head(RPC_REPLY_EXT, head->call);
-    answer.slot = head->slot;
-    answer.check = head->check;
-    memcpy(msg.header, &answer, sizeof answer);
-    wefti_rpc_send_back(am, false, &msg);
+    wefti_rpc_in_free(r->in);
+    if (r->pub.stream)
+        wefti_stream_drop(r->pub.stream); /* it is over */
+    wefti_rpc_answer_free(r);
+    wefti_free(r);
 }
 
-/* --- running -------------------------------------------------------------------------------------------------------------- */
-
-/* It never began: nobody will, and it may come again. */
-static void refuse(rpc_request_t *r, const rpc_no_t *no)
-{
-    weft_service_t *service = r->fn->service;
-    if (r->once) {
-        wefti_once_forget(&service->book, r->once, rpc_request_rt(r)->now);
-        r->once = NULL;
-        wefti_rpc_service_remember(service);
-    }
-    if (no->code == WEFT_CODE_RESOURCE_EXHAUSTED)
-        rpc_count(&service->stats.exhausted, 1);
-    if (!atomic_exchange(&r->answered, true))
-        wefti_rpc_answer_no(r, no);
-    wefti_rpc_request_drop(r);
-}
-
-/* Everything its function asked for is here. */
-static void begin(rpc_request_t *r)
+static void request_free(rpc_request_t *r)
 {
     rpc_function_t *f = r->fn;
-    if (f->threads) {
-        if (!wefti_rpc_pool_put(f->service->pool, r, f->service->opts.queue, f->service->peer_queue)) {
-            rpc_no_t no = rpc_exhausted("too many requests wait for a thread of the service: try again later");
-            refuse(r, &no);
-        }
-        return;
-    }
-    r->begun = true;
-    f->fn(&r->pub, f->user);
-    wefti_rpc_request_drop(r);
-}
-
-static void fetched(void *user, weft_status_t st)
-{
-    rpc_request_t *r = (rpc_request_t *)user;
-    r->fetching = false;
-    if (!st) {
-        begin(r);
-        return;
-    }
-    rpc_no_t no = rpc_exhausted("there is no memory for the arguments");
-    if (st == WEFT_ERR_PROTOCOL && r->ep)
-        wefti_ep_protocol_error(r->ep, "arguments that are not what the function's signature says");
-    if (st != WEFT_ERR_NOMEM)
-        no = (rpc_no_t){.ran = RPC_F_NOT_RUN,
-                        .code = WEFT_CODE_UNAVAILABLE,
-                        .category = WEFT_CATEGORY_WEFT,
-                        .value = st,
-                        .message = "the data of the arguments could not be brought here"};
-    refuse(r, &no);
-}
-
-/* A block, ready to go as far as it can. */
-static void advance(rpc_request_t *r)
-{
-    if (!r->in->missing || r->pub.fetch_len) {
-        begin(r);
-        return;
-    }
-    r->fetching = true;
-    weft_status_t st = wefti_rpc_in_fetch(r->in, NULL, 0, NULL, r->fn->service->opts.stall_ns, fetched, r);
-    if (st)
-        fetched(r, st);
-}
-
-static void run_block(rpc_function_t *f, weft_am_t *am, const arrival_t *a, rpc_once_entry_t *once)
-{
-    rpc_no_t no;
-    bool am_gone = false;
-    rpc_request_t *r = wefti_rpc_block_new(f, am, a->head.call, a->left_ns, &a->where, &no, &am_gone);
-    if (!r) {
-        if (once)
-            wefti_once_forget(&f->service->book, once, f->service->rs->rt->now);
-        if (no.code)
-            turn_away(am, f, a->head.call, am_gone, &no);
-        return;
-    }
-    if (once) {
-        r->once = once;
-        r->pub.once = true;
-        once->request = r;
-    }
-    advance(r);
-}
-
-/* On the stack: everything is here, and the function answers now, or keeps it. */
-static void run_here(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
-{
-    rpc_request_t r;
-    weft_value_t values[WEFT_SIG_PARAMS];
-    wefti_decoded_t d;
-    weft_status_t st = WEFT_OK;
-    d.more = NULL;
-    if (__builtin_expect(
-            am->len || a->where.ext ||
-                !wefti_decode_small(f->args, (const uint8_t *)am->header + a->where.at, am->header_len - a->where.at, values),
-            0))
-        st = wefti_rpc_values_here(am, &a->where, values, &d);
-    if (__builtin_expect(st, 0)) {
-        rpc_no_t no = rpc_exhausted("there is no memory for the arguments");
-        if (st == WEFT_ERR_PROTOCOL)
-            wefti_ep_protocol_error(am->ep, "arguments that are not what the function's signature says");
-        else
-            turn_away(am, f, a->head.call, false, &no);
-        return;
-    }
-    r.pub = (weft_request_t){
-        .args = values, .n = f->args->n, .sig = f->sig, .service = f->service, .from = am->from, .left_ns = a->left_ns};
-    r.fn = f;
-    r.ep = am->ep;
-    r.call = a->head.call;
-    r.moved = NULL;
-    r.am = am;
-    r.where = a->where;
-    atomic_init(&r.answered, false);
-    r.block = false;
-    f->refs++;
-    f->fn(&r.pub, f->user);
-    if (__builtin_expect(!r.moved && !atomic_load_explicit(&r.answered, memory_order_relaxed) && !f->oneway, 0)) {
-        rpc_no_t no = {.code = WEFT_CODE_INTERNAL, .message = "the function neither answered nor kept its request"};
-        (void)wefti_rpc_request_no(&r, &no);
-    }
-    wefti_decoded_free(&d);
-    wefti_rpc_function_unref(f);
-}
-
-/* --- exactly once --------------------------------------------------------------------------------------------------------- */
-
-/* The reply goes where the call came from last. */
-static void move_here(rpc_request_t *r, weft_am_t *am, uint64_t call)
-{
-    rpc_ep_t *e = rpc_ep(am->ep);
-    if (r->out || r->over)
-        return; /* its reply is just being sent, and was remembered */
-    wefti_rpc_request_detach(r);
-    if (wefti_map_get(&e->requests, call)) {
-        wefti_ep_protocol_error(am->ep, "two calls under one number");
-        return;
-    }
-    r->mapped = !wefti_map_put(&e->requests, call, r); /* else it can only not be cancelled */
-    r->ep = am->ep;
-    r->call = call;
-    wefti_list_push_back(&e->request_list, &r->ep_link);
-}
-
-static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
-{
     weft_service_t *service = f->service;
-    rpc_once_entry_t *entry;
-    rpc_no_t no = rpc_exhausted("the service remembers too many calls already: try again later");
-    if (f->streams || f->oneway) {
-        no = (rpc_no_t){.ran = RPC_F_NOT_RUN,
-                        .code = WEFT_CODE_INVALID_ARGUMENT,
-                        .message = "a call with a stream, or one that nobody waits for, cannot be made with `once`"};
-        turn_away(am, NULL, a->head.call, false, &no);
-        return;
-    }
-    if (a->once.epoch && a->once.epoch != service->epoch) {
-        no = (rpc_no_t){.ran = RPC_F_MAYBE,
-                        .code = WEFT_CODE_ABORTED,
-                        .message = "the call was made to another opening of the service, which may have run it"};
-        turn_away(am, f, a->head.call, false, &no);
-        return;
-    }
-    rpc_share_t *share = wefti_rpc_share(service->budget, am->ep->id);
-    if (!share) {
-        turn_away(am, f, a->head.call, false, &no);
-        return;
-    }
-    service->busy++; /* its function may close it */
-    switch (wefti_once_find(&service->book, &a->once, share, wefti_now(service->rs->rt), &entry)) {
-    case ONCE_NEW:
-        run_block(f, am, a, entry);
-        break;
-    case ONCE_RUNNING:
-        rpc_count(&service->stats.repeated, 1);
-        move_here(entry->request, am, a->head.call);
-        break;
-    case ONCE_ANSWERED:
-        rpc_count(&service->stats.repeated, 1);
-        wefti_rpc_answer_again(am, a->head.call, entry);
-        break;
-    case ONCE_GONE:
-        no = (rpc_no_t){.ran = RPC_F_MAYBE,
-                        .code = WEFT_CODE_ABORTED,
-                        .message = "the service does not remember the call any more; it may have run"};
-        turn_away(am, f, a->head.call, false, &no);
-        break;
-    case ONCE_FULL:
-        turn_away(am, f, a->head.call, false, &no);
-        break;
-    }
-    wefti_rpc_share_put(share);
-    wefti_rpc_service_remember(service);
+    service->busy++; /* it is not freed before the request */
+    leave(r);
+    memory_free(r);
+    wefti_rpc_function_unref(f);
     service->busy--;
     wefti_rpc_service_step(service);
 }
 
-/* --- arrival -------------------------------------------------------------------------------------------------------------- */
+/* --- with the runtime, and after it --------------------------------------------------------------------------------------- */
 
-/* What follows the head of a CALL_EXT. */
-static bool read_ext(const weft_am_t *am, arrival_t *a)
+static void orphan_left(rpc_request_t *r, uint32_t by)
 {
-    const uint8_t *at = (const uint8_t *)am->header + sizeof a->head;
-    size_t left = am->header_len - sizeof a->head;
-    if (left < sizeof a->ext)
-        return false;
-    memcpy(&a->ext, at, sizeof a->ext);
-    at += sizeof a->ext;
-    left -= sizeof a->ext;
-    unsigned flags = a->ext.flags;
-    if (flags & ~(RPC_F_DEADLINE | RPC_F_ONCE | RPC_F_BYTES) || a->ext.zero || (a->ext.bytes_len && !(flags & RPC_F_BYTES)))
-        return false;
-    if (flags & RPC_F_DEADLINE) {
-        if (left < sizeof a->left_ns)
-            return false;
-        memcpy(&a->left_ns, at, sizeof a->left_ns);
-        at += sizeof a->left_ns;
-        left -= sizeof a->left_ns;
-    }
-    if (flags & RPC_F_ONCE) {
-        if (left < sizeof a->once)
-            return false;
-        memcpy(&a->once, at, sizeof a->once);
-        at += sizeof a->once;
-        left -= sizeof a->once;
-        a->is_once = true;
-        if (!a->once.client || !a->once.seq)
-            return false;
-    }
-    a->where = (rpc_where_t){NULL, am->header_len - left, &a->ext};
-    return true;
+    rpc_function_t *f = r->fn;
+    if (!atomic_fetch_or(&r->left, by))
+        return;
+    memory_free(r);
+    wefti_rpc_function_unorphan(f);
 }
 
-static void call(rpc_state_t *rs, weft_am_t *am, arrival_t *a)
+/* Let go of arguments that nobody fetches any more: their caller waits for that. */
+static void drop_unfetched(rpc_request_t *r)
 {
-    rpc_function_t *f = rpc_function(rs, a->head.slot);
-    rpc_no_t no = {
-        .ran = RPC_F_NOT_RUN, .code = WEFT_CODE_UNAVAILABLE, .message = "the service takes no more calls: it is closing"};
-    if (__builtin_expect(!f || f->check != a->head.check, 0)) {
-        unbound(rs, am, &a->head);
+    rpc_fetch_t *f = r->in ? r->in->fetch : NULL;
+    if (!f || f->under_way || !f->am)
         return;
+    weft_am_release(f->am);
+    f->am = NULL;
+}
+
+void wefti_rpc_request_discard(rpc_request_t *r)
+{
+    drop_unfetched(r);
+    leave(r);
+    if (r->released)
+        atomic_store(&r->left, LEFT_BY_PROGRAM);
+    orphan_left(r, LEFT_BY_RUNTIME);
+}
+
+void wefti_rpc_handed_in_late(rpc_state_t *rs)
+{
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at; at = next) {
+        rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
+        next = wefti_mpsc_next(at);
+        if (atomic_exchange(&r->work, 0) & WORK_RELEASE)
+            r->released = true;
     }
+}
+
+void wefti_rpc_request_free_if_done(rpc_request_t *r)
+{
+    if (r->over && r->released && !r->refs && !atomic_load(&r->coming))
+        request_free(r);
+}
+
+void wefti_rpc_request_unref(rpc_request_t *r)
+{
+    r->refs--;
+    wefti_rpc_request_free_if_done(r);
+}
+
+void wefti_rpc_request_detach(rpc_request_t *r)
+{
+    if (!r->ep)
+        return;
+    if (r->mapped)
+        wefti_map_take(&rpc_ep(r->ep)->requests, r->call);
+    r->mapped = false;
+    wefti_list_remove(&r->ep_link);
+    r->ep = NULL;
+}
+
+void wefti_rpc_request_over(rpc_request_t *r)
+{
+    weft_service_t *service = r->fn->service;
+    if (r->over)
+        return;
+    r->over = true;
+    wefti_timer_stop(service->rs->rt, &r->timer);
+    wefti_rpc_request_detach(r);
+    rpc_count(&service->unanswered, -1);
+    if (r->pub.stream)
+        wefti_stream_over(r->pub.stream, WEFT_ERR_CANCELLED); /* unless its answer was sent */
+    drop_unfetched(r);
+    service->busy++;
+    wefti_rpc_request_free_if_done(r);
+    service->busy--;
+    wefti_rpc_service_step(service);
+}
+
+/* --- making one ------------------------------------------------------------------------------------------------------------ */
+
+rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, const rpc_where_t *where,
+                                     rpc_no_t *no_out, bool *am_gone_out)
+{
     weft_service_t *service = f->service;
-    rpc_count(&service->stats.requests, 1);
-    a->where.codec = f->args;
-    if (__builtin_expect(service->draining, 0)) {
-        turn_away(am, f, a->head.call, false, &no);
-    } else if (__builtin_expect(!a->left_ns, 0)) {
-        rpc_count(&service->stats.late, 1);
-        no.code = WEFT_CODE_DEADLINE_EXCEEDED;
-        no.message = "its deadline had passed when it arrived";
-        turn_away(am, f, a->head.call, false, &no);
-    } else if (__builtin_expect(service->stats.under_way >= service->opts.requests, 0)) {
-        no = rpc_exhausted("the service has too many requests under way: try again later");
-        turn_away(am, f, a->head.call, false, &no);
-    } else if (__builtin_expect(am->len > service->opts.payload_max, 0)) {
-        no = rpc_exhausted("the arguments are longer than the service allows (payload_max)");
-        turn_away(am, f, a->head.call, false, &no);
-    } else if (__builtin_expect(a->is_once, 0)) {
-        run_once(f, am, a);
-    } else if (__builtin_expect(f->plain && (!am->len || am->data), 1)) {
-        run_here(f, am, a);
-    } else {
-        run_block(f, am, a, NULL);
+    rpc_state_t *rs = service->rs;
+    rpc_ep_t *e = rpc_ep(am->ep);
+    weft_status_t why;
+    bool ours = !am->len || am->data || !f->fetch || (where->ext && where->ext->flags & RPC_F_BYTES); /* we fetch the data */
+    uint64_t cost = sizeof(rpc_request_t) + (f->streams ? sizeof(weft_stream_t) : 0) + wefti_rpc_in_cost(am, where);
+    *no_out = rpc_exhausted("there is no memory for the request");
+    if (!f->oneway && wefti_map_get(&e->requests, call)) {
+        wefti_ep_protocol_error(am->ep, "two calls under one number");
+        no_out->code = WEFT_CODE_OK;
+        return NULL;
     }
-}
-
-static void for_stream(weft_am_t *am, const rpc_head_t *head, unsigned kind)
-{
-    rpc_request_t *r = (rpc_request_t *)wefti_map_get(&rpc_ep(am->ep)->requests, head->call);
+    rpc_share_t *share = wefti_rpc_share(service->budget, am->ep->id);
+    if (!share)
+        return NULL;
+    if (share->requests >= service->peer_requests) {
+        no_out->message = "the peer has as many requests under way as one may have: try again later";
+        goto err_share;
+    }
+    if (ours && !am->data)
+        cost += am->len;
+    if (!wefti_rpc_charge(share, cost, &no_out->message))
+        goto err_share;
+    rpc_request_t *r = (rpc_request_t *)wefti_calloc(1, sizeof *r);
     if (!r)
-        return; /* it was answered meanwhile */
-    if (!r->pub.stream)
-        wefti_ep_protocol_error(am->ep, "a value for a call that has no stream");
-    else
-        wefti_stream_record(r->pub.stream, kind, am, head);
+        goto err_charge;
+    if (!f->oneway && wefti_map_put(&e->requests, call, r))
+        goto err_r;
+    r->timer.fn = late;
+    r->deadline = UINT64_MAX;
+    if (left_ns != UINT64_MAX) {
+        uint64_t now = wefti_now(rs->rt);
+        r->deadline = left_ns < UINT64_MAX - 1 - now ? now + left_ns : UINT64_MAX - 1;
+        if (wefti_timer_at(rs->rt, &r->timer, r->deadline))
+            goto err_map;
+    }
+    if (f->streams && wefti_stream_new(rs, rs->rt, f->sig, true, &r->pub.stream))
+        goto err_timer;
+    r->in = wefti_rpc_in_new(rs, am, where, &why);
+    if (!r->in) {
+        if (why == WEFT_ERR_PROTOCOL) {
+            wefti_ep_protocol_error(am->ep, "arguments that are not what the function's signature says");
+            no_out->code = WEFT_CODE_OK;
+        }
+        goto err_stream;
+    }
+    *am_gone_out = r->in->fetch;
+    r->on_heap = true;
+    r->rt = rs->rt;
+    r->fn = f;
+    r->ep = am->ep;
+    r->call = call;
+    r->mapped = !f->oneway;
+    atomic_init(&r->holds, 1);
+    r->pub.args = r->in->values;
+    r->pub.n = where->codec->n;
+    r->pub.sig = f->sig;
+    r->pub.service = service;
+    r->pub.from = am->ep->id;
+    r->pub.left_ns = left_ns;
+    r->pub.fetch_len = ours ? 0 : r->in->space;
+    r->share = share;
+    share->refs++; /* for the arguments: they pay for a fetch under way after the request is freed */
+    share->requests++;
+    wefti_rpc_in_charge(r->in, share, cost);
+    f->refs++;
+    rpc_count(&service->stats.under_way, 1);
+    rpc_count(&service->unanswered, 1);
+    wefti_list_push_back(&e->request_list, &r->ep_link);
+    wefti_list_push_back(&service->requests, &r->service_link);
+    if (r->pub.stream) {
+        wefti_stream_limits(r->pub.stream, service->opts.payload_max, service->budget, service->opts.stall_ns);
+        wefti_stream_connect(r->pub.stream, am->ep, call, r);
+    }
+    return r;
+
+err_stream:
+    if (r->pub.stream)
+        wefti_stream_drop(r->pub.stream);
+err_timer:
+    wefti_timer_stop(rs->rt, &r->timer);
+err_map:
+    if (!f->oneway)
+        wefti_map_take(&e->requests, call);
+err_r:
+    wefti_free(r);
+err_charge:
+    wefti_rpc_uncharge(share, cost);
+err_share:
+    wefti_rpc_share_put(share);
+    return NULL;
 }
 
-void wefti_rpc_to_server(weft_am_t *am, void *user)
+/* --- ended early ---------------------------------------------------------------------------------------------------------- */
+
+static void tell(rpc_request_t *r)
 {
-    rpc_state_t *rs = (rpc_state_t *)user;
-    arrival_t a;
-    rpc_request_t *r;
-    if (__builtin_expect(am->header_len < sizeof a.head, 0)) {
-        nonsense(am);
+    rpc_state_t *rs = r->fn->service->rs;
+    weft_cancel_fn fn = NULL;
+    void *user = NULL;
+    pthread_mutex_lock(&rs->lock);
+    if (r->on_cancel && !r->told && atomic_load(&r->holds)) {
+        fn = r->on_cancel;
+        user = r->on_cancel_user;
+        r->told = true;
+    }
+    pthread_mutex_unlock(&rs->lock);
+    if (fn)
+        fn(&r->pub, user);
+}
+
+void wefti_rpc_request_not_run(rpc_request_t *r)
+{
+    weft_service_t *service = r->fn->service;
+    if (!r->once)
+        return;
+    wefti_once_forget(&service->book, r->once, rpc_request_rt(r)->now);
+    r->once = NULL;
+    wefti_rpc_service_remember(service);
+}
+
+static const char *const end_words[] = {
+    [END_CANCELLED] = "the caller cancelled the call",
+    [END_LATE] = "the deadline passed",
+    [END_PEER] = "the caller is gone",
+    [END_CLOSED] = "the service was closed",
+};
+static const weft_code_t end_codes[] = {
+    [END_CANCELLED] = WEFT_CODE_CANCELLED,
+    [END_LATE] = WEFT_CODE_DEADLINE_EXCEEDED,
+    [END_PEER] = WEFT_CODE_CANCELLED,
+    [END_CLOSED] = WEFT_CODE_UNAVAILABLE,
+};
+
+void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
+{
+    rpc_function_t *f = r->fn;
+    bool begun = !r->fetching, waited = r->fetching;
+    if (why == END_PEER)
+        wefti_rpc_request_detach(r);
+    if (r->over || r->out || atomic_load(&r->cancelled))
+        return;
+    if (why == END_PEER && r->once && begun)
+        return; /* its caller will repeat the call over another endpoint */
+    r->refs++;
+    atomic_store(&r->cancelled, true);
+    rpc_count(why == END_LATE ? &f->service->stats.late : &f->service->stats.cancelled, 1);
+    if (r->fetching) {
+        wefti_rpc_in_free(r->in);
+        r->in = NULL;
+        r->pub.args = NULL;
+        r->pub.n = 0;
+        r->fetching = false;
+    } else if (f->threads) {
+        waited = wefti_rpc_pool_take_back(f->service->pool, r, &begun);
+    }
+    if (!begun)
+        wefti_rpc_request_not_run(r);
+    if (!atomic_exchange(&r->answered, true)) {
+        rpc_no_t no = {.ran = begun ? RPC_F_MAYBE : RPC_F_NOT_RUN, .code = end_codes[why], .message = end_words[why]};
+        if (why == END_CANCELLED)
+            wefti_rpc_request_detach(r); /* the caller wants no answer, but a repeat may ask for it */
+        wefti_rpc_answer_no(r, &no);
+    } else if (r->waiting) {
+        rpc_no_t no = {.code = WEFT_CODE_UNAVAILABLE, .message = "the service was closed before its stream was read"};
+        wefti_rpc_answer_unheld(r, WEFT_ERR_CANCELLED);
+        if (why == END_CLOSED)
+            wefti_rpc_answer_no(r, &no); /* else its caller knows */
+        wefti_rpc_request_over(r);
+    }
+    tell(r);
+    if (waited)
+        wefti_rpc_request_drop(r); /* the hold of the thread that would have run it */
+    wefti_rpc_request_unref(r);
+}
+
+void wefti_rpc_requests_down(weft_ep_t *ep)
+{
+    rpc_ep_t *e = rpc_ep(ep);
+    for (wefti_list_t *l; (l = wefti_list_first(&e->request_list));)
+        wefti_rpc_request_end(wefti_container_of(l, rpc_request_t, ep_link), END_PEER);
+}
+
+/* --- from other threads --------------------------------------------------------------------------------------------------- */
+
+static void released(rpc_request_t *r)
+{
+    r->released = true;
+    if (atomic_exchange(&r->answered, true)) {
+        wefti_rpc_request_free_if_done(r);
         return;
     }
-    memcpy(&a.head, am->header, sizeof a.head);
-    a.left_ns = UINT64_MAX;
-    a.is_once = false;
-    unsigned kind = rpc_kind(&a.head);
-    switch (kind) {
-    case RPC_CALL:
-        a.where = (rpc_where_t){NULL, sizeof a.head, NULL};
-        call(rs, am, &a);
-        break;
-    case RPC_CALL_EXT:
-        if (read_ext(am, &a))
-            call(rs, am, &a);
-        else
-            nonsense(am);
-        break;
-    case RPC_BIND:
-        wefti_rpc_bind(rs, am, &a.head);
-        break;
-    case RPC_CANCEL:
-        r = (rpc_request_t *)wefti_map_get(&rpc_ep(am->ep)->requests, a.head.call);
-        if (am->header_len != sizeof a.head || am->len)
-            nonsense(am);
-        else if (r)
-            wefti_rpc_request_end(r, END_CANCELLED);
-        break;
-    case RPC_ITEM:
-    case RPC_END:
-    case RPC_CREDIT:
-        for_stream(am, &a.head, kind);
-        break;
-    default:
-        nonsense(am);
+    rpc_no_t no = {.code = WEFT_CODE_INTERNAL, .message = "the function let go of its request without an answer"};
+    if (r->fn->oneway)
+        wefti_rpc_request_over(r);
+    else
+        wefti_rpc_answer_no(r, &no);
+}
+
+static void do_work(rpc_request_t *r, uint32_t work)
+{
+    if (work & WORK_ANSWER)
+        wefti_rpc_answer_handed_in(r);
+    if (work & WORK_LATE)
+        wefti_rpc_request_end(r, END_LATE);
+    if (work & WORK_TELL)
+        tell(r);
+    if (work & WORK_RELEASE)
+        released(r); /* the last: it may be freed now */
+}
+
+void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
+{
+    weft_runtime_t *rt = r->rt, *was;
+    bool orphan = atomic_load(&r->left); /* then rt may be a later runtime in the same memory */
+    if (!orphan && !atomic_load(&r->work) && wefti_enter(rt, &was)) {
+        do_work(r, work);
+        wefti_leave(rt, was);
+        return;
     }
+    if (orphan || wefti_join(rt)) { /* the runtime is closed */
+        if (work & WORK_RELEASE)
+            orphan_left(r, LEFT_BY_PROGRAM);
+        return;
+    }
+    rpc_state_t *rs = rpc_state(rt);
+    if (!atomic_fetch_or(&r->work, work) && /* else it is on the list already */
+        wefti_mpsc_push(&rs->handed_in, &r->handed) == WEFTI_MPSC_FIRST)
+        (void)wefti_call_on_driver(rt, &rs->call); /* a runtime that closes takes the list itself */
+    wefti_part(rt);
+}
+
+void wefti_rpc_handed_in(wefti_call_t *c)
+{
+    rpc_state_t *rs = wefti_container_of(c, rpc_state_t, call);
+    /* oldest first: answers leave in the order they were given */
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at; at = next) {
+        rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
+        next = wefti_mpsc_next(at);
+        do_work(r, atomic_exchange(&r->work, 0));
+    }
+}
+
+void wefti_rpc_request_drop(rpc_request_t *r)
+{
+    if (atomic_fetch_sub_explicit(&r->holds, 1, memory_order_acq_rel) == 1)
+        wefti_rpc_hand_in(r, WORK_RELEASE);
 }

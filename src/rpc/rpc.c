@@ -1,10 +1,35 @@
-/* rpc/rpc.c - the room: what it tells conn and core about itself.
+/* rpc/rpc.c - what rpc is to conn and core.
  *
- * It has no records of its own: calls and replies are active messages, and to conn it is traffic that only wants to know when endpoints come and
- * go. */
+ * It has no records of its own: calls and replies are active messages. To conn it is traffic that only wants to know when
+ * endpoints come and go. */
 #include "rpc/rpc.h"
 
-#include "rpc/state.h"
+#include "rpc/client.h"
+#include "rpc/serve.h"
+
+weft_status_t wefti_rpc_go(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *hold,
+                           _Atomic uint32_t *coming)
+{
+    weft_runtime_t *was;
+    weft_status_t st = WEFT_OK;
+    bool driver = wefti_enter(rt, &was);
+    if (driver && wefti_may_pass_inbox(rt, was)) {
+        st = wefti_op_start(op, start);
+    } else {
+        atomic_fetch_add(hold, 1);
+        if (coming)
+            atomic_fetch_add(coming, 1);
+        st = wefti_op_inbox(op);
+        if (st) { /* the runtime is closed: only the program has the object, so nobody misses the count */
+            if (coming)
+                atomic_fetch_sub(coming, 1);
+            atomic_fetch_sub(hold, 1);
+        }
+    }
+    if (driver)
+        wefti_leave(rt, was);
+    return st;
+}
 
 static void ep_new(weft_ep_t *ep)
 {
@@ -22,7 +47,7 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     (void)discard;
     wefti_rpc_watch_down(ep);
     wefti_rpc_calls_down(ep, why);
-    wefti_rpc_requests_down(ep, why);
+    wefti_rpc_requests_down(ep);
 }
 
 static void ep_free(weft_ep_t *ep)
@@ -45,8 +70,6 @@ static const wefti_traffic_t traffic = {
     .ep_free = ep_free,
 };
 
-/* --- the room, for core -------------------------------------------------------------------------------------------------------- */
-
 static void shutdown(weft_runtime_t *rt)
 {
     wefti_rpc_clients_shutdown(rpc_state(rt));
@@ -64,7 +87,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_rpc_clients_free(rs);
     wefti_rpc_strays_free(rs);
     wefti_rpc_services_free(rs);
-    wefti_pool_leave(rs->pool); /* replies and items that programs still have keep it */
+    wefti_pool_leave(rs->pool); /* it stays as long as programs have replies and items from it */
     pthread_mutex_destroy(&rs->lock);
     pthread_mutex_destroy(&rs->finding);
     wefti_free(rs);
@@ -87,7 +110,8 @@ weft_status_t wefti_rpc_attach(weft_runtime_t *rt)
     rt->fabric->ops->random(rt->fabric, &rs->random, sizeof rs->random);
     wefti_runtime_attach(rt, WEFTI_ROOM_RPC, &room, rs);
     wefti_conn_traffic(rt, WEFTI_TRAFFIC_RPC, &traffic);
-    weft_status_t st = wefti_rpc_services_init(rs);
+    rs->call.fn = wefti_rpc_handed_in;
+    weft_status_t st = wefti_rpc_reflect(rs);
     if (!st)
         st = weft_am_handle(rt, RPC_AM_TO_SERVER, wefti_rpc_to_server, rs, &rs->handle_op[0]);
     return st ? st : weft_am_handle(rt, RPC_AM_TO_CLIENT, wefti_rpc_to_client, rs, &rs->handle_op[1]);

@@ -1,15 +1,15 @@
-/* rpc/send.c - messages of ours: values into bytes and pieces, and both onto their way.
+/* rpc/send.c - messages that go out: values become bytes and pieces, and both are sent.
  *
- * A message without a payload that finds room goes at once, from the stack of whoever made it. Every other is an rpc_out_t, with a copy of the
- * header and of the list of its pieces, until active messages have let go of it.
+ * A message without a payload is sent at once, from the stack, if there is space for it. Any other becomes an rpc_out_t, with a
+ * copy of the header and of the list of pieces, until active messages are done with it.
  *
- * Promise: what the pieces view is untouched after done() was called, and done() is called once, unless it was forgotten. tests/wire/rpc_call.c. */
+ * Promise: done() is called once, and what the pieces view is not touched after that. tests/wire/rpc_call.c. */
 #include "rpc/state.h"
 
 struct rpc_out {
     weft_op_t op;
     rpc_state_t *rs;
-    rpc_out_fn done; /* NULL: forgotten */
+    rpc_out_fn done; /* NULL: nobody wants to know */
     void *user;
     void *bytes;
     weft_iov_t *iov;
@@ -20,14 +20,14 @@ struct rpc_out {
 weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext)
 {
     wefti_encoded_t e;
-    size_t room = RPC_HEADER_CAP - msg->len,
-           small = wefti_encode_small(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, room);
+    size_t space = RPC_HEADER_CAP - msg->len,
+           small = wefti_encode_small(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, space);
     if (__builtin_expect(small != SIZE_MAX, 1)) {
         msg->len += (uint32_t)small;
         return WEFT_OK;
     }
-    weft_iov_t *iov = msg->iov + (ext ? 2 : 0); /* for the bytes, and what is between them and the pieces */
-    weft_status_t st = wefti_encode(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, room, iov, &e);
+    weft_iov_t *iov = msg->iov + (ext ? 2 : 0); /* space for the bytes in front */
+    weft_status_t st = wefti_encode(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, space, iov, &e);
     if (__builtin_expect(!st, 1)) {
         if (ext && e.pieces)
             memmove(msg->iov, iov, e.pieces * sizeof *iov);
@@ -75,9 +75,10 @@ static void out_free(rpc_out_t *out)
     wefti_free(out);
 }
 
-/* What waited and then could not leave (there was no memory to announce its payload, or it was taken back) had nobody but us: where it was a reply,
- * its caller is told. A request of ours is none, though it has the same kinds: its number may also be that of a call of the peer's. */
-static void look_for_caller(const rpc_out_t *out)
+/* A reply waited and then could not leave: there was no memory to announce its payload, or it was cancelled. Tell its caller. The
+ * id of active messages tells replies from requests, which have the same kinds, and whose numbers may be those of calls of the
+ * peer. */
+static void tell_caller(const rpc_out_t *out)
 {
     rpc_head_t head;
     weft_ep_t *ep = weft_ep_find(out->rs->rt, out->op.from);
@@ -94,24 +95,28 @@ static void out_done(weft_op_t *op, void *user)
     rpc_out_fn done = out->done;
     void *done_user = out->user;
     if (__builtin_expect(st != WEFT_OK, 0))
-        look_for_caller(out);
+        tell_caller(out);
     rpc_end(out->rs);
     out_free(out);
     if (done)
         done(done_user, st);
 }
 
-weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg)
+weft_status_t wefti_rpc_msg_gather(const rpc_msg_t *msg, uint8_t *to)
 {
     wefti_pieces_t all;
+    wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL));
+    return wefti_pieces_gather(&all, to);
+}
+
+weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg)
+{
     if (!msg->iov_n || (msg->iov_n == 1 && msg->bytes))
         return WEFT_OK;
-    const weft_mem_kind_t *device = wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL);
     uint8_t *copy = (uint8_t *)wefti_malloc(msg->payload);
     if (!copy)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy %zu bytes", (size_t)msg->payload);
-    wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, device);
-    weft_status_t st = wefti_pieces_gather(&all, copy);
+    weft_status_t st = wefti_rpc_msg_gather(msg, copy);
     if (st) {
         wefti_free(copy);
         return st;
@@ -151,8 +156,7 @@ static weft_status_t send_slow(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, un
                              .header_len = msg->len,
                              .iov = msg->iov_n ? out->iov : NULL,
                              .iov_n = msg->iov_n,
-                             .urgent = how & RPC_SEND_URGENT,
-                             .no_wait = how & RPC_SEND_NO_WAIT};
+                             .urgent = how & RPC_SEND_URGENT};
     out->op.fn = out_done;
     out->op.user = out;
     rpc_begin(out->rs);
@@ -182,17 +186,12 @@ void wefti_rpc_out_cancel(rpc_out_t *out)
     weft_op_cancel(&out->op);
 }
 
-void wefti_rpc_out_forget(rpc_out_t *out)
-{
-    out->done = NULL;
-}
-
 void wefti_rpc_out_user(rpc_out_t *out, void *user)
 {
     out->user = user;
 }
 
-/* A header alone leaves as a whole or not at all; a payload's header may be with the peer while the payload waits. */
+/* A header alone leaves as a whole or not at all. With a payload, the header may be with the peer while the payload waits. */
 bool wefti_rpc_out_unsent(const rpc_out_t *out)
 {
     weft_op_t *op = (weft_op_t *)(uintptr_t)&out->op;

@@ -1,18 +1,21 @@
 /* rpc/serve.h - what the serving side keeps: services, functions, requests, remembered replies, threads.
  *
- * A request whose function answers at once lives on the stack of its arrival and has only the fields up to `block`; every other is a block:
+ * A request whose function answers at once lives on the stack of its arrival and has only the fields up to `on_heap`. Every other
+ * is on the heap:
  *
  *     arrived --> [fetching] --> [waits for a thread] --> begun --> answered --> over --> freed
  *                     \________________ cancelled ________________/
  *
- * `answered` is claimed by whoever answers first, on any thread; `over`: the reply is on its way, or nobody wants it. The block goes when it is over,
- * the program has released it, and nothing of ours refers to it. Everything without a word about threads is the driver's. */
+ * The thread that sets `answered` first answers. `over`: the reply is on its way, or nobody wants it. The request is freed when
+ * it is over, the program has released it, and nothing of ours refers to it. Everything that does not name a thread is
+ * the driver's. */
 #ifndef WEFTI_RPC_SERVE_H
 #define WEFTI_RPC_SERVE_H
 
 #include "rpc/state.h"
+#include "rpc/stream.h"
 
-/* --- once.c: calls that were made with `once`, and their replies ------------------------------------------------------------------------- */
+/* --- once.c: calls that were made with `once`, and their replies ------------------------------------------------------ */
 
 typedef struct rpc_once_client rpc_once_client_t;
 
@@ -20,79 +23,78 @@ typedef struct rpc_once_client rpc_once_client_t;
 typedef struct rpc_once_entry {
     rpc_once_client_t *client;
     uint64_t seq;
-    rpc_request_t *request;      /* runs; NULL: it was answered */
-    rpc_share_t *share;          /* whose it is; NULL: nobody counts */
-    wefti_list_t link;           /* the client's, in order of arrival */
-    wefti_list_t age;            /* answered ones, oldest first */
-    uint64_t until;              /* when it is forgotten */
-    uint8_t *reply;              /* its header, padded to 8, and its payload; NULL: it is not kept, only that it ran */
+    rpc_request_t *request; /* that runs; NULL: it was answered */
+    rpc_share_t *share;     /* of the peer that pays; NULL: nobody does */
+    wefti_list_t link;      /* of the client, in order of arrival */
+    wefti_list_t age;       /* answered ones, oldest first */
+    uint64_t until;         /* when it is forgotten */
+    uint8_t *reply;         /* its header, padded to 8, and its payload; NULL: it is not kept, only that it ran */
     uint64_t payload_len;
     uint32_t header_len;
 } rpc_once_entry_t;
 
 /* What a service remembers. */
 typedef struct rpc_book {
-    wefti_map_t clients;         /* rpc_once_client_t by id */
-    wefti_list_t age, idle;      /* entries that were answered; clients without entries: oldest first */
-    uint32_t n, n_clients;       /* entries, clients */
-    uint32_t max, max_clients;   /* of each at most so many; the same, unless the service says otherwise */
+    wefti_map_t clients;             /* rpc_once_client_t by id */
+    wefti_list_t age, idle;          /* entries that were answered; clients without entries: oldest first */
+    uint32_t n, n_clients;           /* entries, clients */
+    uint32_t max, max_clients;       /* at most so many of each; the same, unless the service says otherwise */
     uint32_t peer_max, peer_clients; /* and of one share; the same */
-    uint64_t bytes;              /* of replies */
+    uint64_t bytes;                  /* of replies */
     uint64_t remember_ns;
-    uint64_t stay_ns;            /* clients without calls; at least remember_ns, and so long if the service does not say otherwise */
+    uint64_t stay_ns;                /* how long clients without calls are known; at least remember_ns */
 } rpc_book_t;
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns);
 void wefti_once_free(rpc_book_t *b);
-/* Which call is it, that came from whose share it is (NULL: nobody's)? NEW: it is entered, and running for whoever sets entry->request. RUNNING,
- * ANSWERED: that one. GONE: it was known, and is not any more: it may have run. FULL: no room for another, or not for that peer. */
+/* Find a call that came from the peer of that share (NULL: nobody pays). NEW: it is entered, and the caller sets entry->request.
+ * RUNNING, ANSWERED: that one. GONE: it was forgotten, and may have run. FULL: no space for another, or not for that peer. */
 typedef enum rpc_once_found { ONCE_NEW, ONCE_RUNNING, ONCE_ANSWERED, ONCE_GONE, ONCE_FULL } rpc_once_found_t;
-rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_t *share, uint64_t now, rpc_once_entry_t **entry_out);
-/* It was answered with this message, of which a copy is kept, if that takes no more than `room` bytes. Its share is charged with them. */
-void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t room, uint64_t now);
-/* It certainly did not run, and may come again. */
-void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now);
-/* Forget what is old enough. When to come again; UINT64_MAX: there is nothing. */
+rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_t *share, uint64_t now,
+                                 rpc_once_entry_t **entry_out);
+/* It was answered with this message. A copy is kept if it takes no more than `space` bytes; its share pays for it. */
+void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t space, uint64_t now);
+void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now); /* it certainly did not run: it may come again */
+/* Forget what is old enough. Returns when to call it again; UINT64_MAX: there is nothing to forget. */
 uint64_t wefti_once_age(rpc_book_t *b, uint64_t now);
 
-/* --- pool.c: threads of a service ----------------------------------------------------------------------------------------------------- */
+/* --- pool.c: threads of a service ------------------------------------------------------------------------------------- */
 
 typedef struct rpc_pool rpc_pool_t;
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out);
-/* Have a thread run it. false: so many wait already that it cannot, or so many of its peer. */
+/* Have a thread run it. False: too many wait already, or too many of its peer. */
 bool wefti_rpc_pool_put(rpc_pool_t *pool, rpc_request_t *r, uint32_t most, uint32_t most_of_peer);
-/* Take it back: true if no thread had taken it, and none will. *begun_out: its function was begun. */
+/* Take it back. True: no thread has taken it, and none will. *begun_out: its function was begun. */
 bool wefti_rpc_pool_take_back(rpc_pool_t *pool, rpc_request_t *r, bool *begun_out);
-uint32_t wefti_rpc_pool_waiting(rpc_pool_t *pool);             /* any thread */
-uint32_t wefti_rpc_pool_busy(rpc_pool_t *pool);                /* any thread: waiting or running */
-/* No more: when the last thread is gone wefti_rpc_service_step() is called. */
-void wefti_rpc_pool_stop(rpc_pool_t *pool);
+uint32_t wefti_rpc_pool_waiting(rpc_pool_t *pool, uint32_t *running_out); /* requests that wait, and that run; any thread */
+void wefti_rpc_pool_stop(rpc_pool_t *pool);        /* when the last thread is gone, wefti_rpc_service_step() is called */
 bool wefti_rpc_pool_gone(const rpc_pool_t *pool);
-void wefti_rpc_pool_undo(rpc_pool_t *pool);                    /* nothing was put in: as if it had not been made. Any thread */
-void wefti_rpc_pool_free(rpc_pool_t *pool);                    /* once it is gone, or with a runtime whose threads do not end */
+void wefti_rpc_pool_undo(rpc_pool_t *pool);        /* nothing was put in: end its threads and free it. Any thread */
+void wefti_rpc_pool_free(rpc_pool_t *pool);        /* its threads are gone. NULL is allowed */
 
-/* --- services and functions --------------------------------------------------------------------------------------------------------- */
+/* --- services and functions ------------------------------------------------------------------------------------------- */
 
-/* A handle (base/handle.h): it is freed on the driver, and closed before that under rs->lock; what is up to `instance` may be looked at for ever. */
+/* A handle (base/handle.h): it is closed under rs->lock, then freed on the driver. The fields up to `instance` may be read for
+ * ever. */
 struct weft_service {
     wefti_handle_t handle;
     weft_runtime_t *rt;
     char name[RPC_NAME], instance[RPC_NAME];
     rpc_state_t *rs;
-    weft_service_opts_t opts;    /* whole: no field is its default's 0 */
+    weft_service_opts_t opts;    /* with defaults filled in */
     uint64_t epoch;
-    bool own;                    /* the library's: on no list */
+    bool own;                    /* of the library itself: on no list */
     /* under rs->lock */
     wefti_list_t link;           /* rpc_state_t.services */
-    wefti_list_t functions;      /* rpc_function_t.link, in the order they came */
+    wefti_list_t functions;      /* rpc_function_t.link, in the order they were added */
     uint32_t alive;              /* functions that are not freed, removed ones included */
     uint32_t next_number;
-    bool ended;                  /* close was called: no more functions, not found any more */
-    bool called;                 /* and is on its way to the driver: it is not freed before that has come */
+    bool ended;                  /* close was called: no more functions, callers do not find it */
+    bool called;                 /* the close is on its way to the driver: not freed before it has arrived */
     /* the driver's */
     bool draining, closing;
-    bool leaving;                /* publish.c: clients may not know yet that it drains, so it has not drained */
-    uint32_t busy;               /* it is being worked on: not to be freed */
+    bool leaving;                /* publish.c: clients may not know yet that it drains, so it is not drained */
+    uint32_t busy;               /* it is in use: not to be freed */
     wefti_list_t requests;       /* rpc_request_t.service_link */
     wefti_list_t drain_ops;
     weft_op_t *close_op;
@@ -103,8 +105,8 @@ struct weft_service {
     uint32_t peer_requests, peer_queue; /* what one peer may have of them */
     wefti_timer_t forget;
     /* written by the driver, read by any thread */
-    weft_service_stats_t stats;  /* under_way: blocks that are not freed; bytes: the budget has them */
-    uint64_t unanswered;         /* of them, those that are not over */
+    weft_service_stats_t stats;  /* under_way: requests on the heap that are not freed; bytes: the budget has them */
+    uint64_t unanswered;         /* of those, the ones that are not over */
 };
 
 struct rpc_function {
@@ -121,7 +123,7 @@ struct rpc_function {
     weft_release_fn release;
     wefti_list_t link;           /* under rs->lock */
     uint32_t refs;               /* requests of it */
-    _Atomic uint32_t orphans;    /* requests of it that programs have kept longer than there was a runtime: the last one frees it */
+    _Atomic uint32_t orphans;    /* requests that programs have kept longer than the runtime: the last one frees it */
     bool removed, handed_back;
     weft_op_t *remove_op;
     wefti_call_t call;           /* of remove */
@@ -132,81 +134,90 @@ static inline rpc_function_t *rpc_function(const rpc_state_t *rs, uint16_t slot)
     rpc_page_t page = atomic_load_explicit(&rs->functions[slot / RPC_PAGE], memory_order_acquire);
     return page ? atomic_load_explicit(&page[slot % RPC_PAGE], memory_order_acquire) : NULL;
 }
-static inline void rpc_count(uint64_t *counter, int64_t n) { wefti_count_up(counter, (uint64_t)n); }
 
 /* share.c */
 rpc_budget_t *wefti_rpc_budget_new(uint64_t bytes, uint32_t percent); /* percent: of it, for one peer. NULL: no memory */
-void wefti_rpc_budget_leave(rpc_budget_t *budget);             /* its service goes: it stays as long as its shares do. NULL is allowed */
-uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);    /* any thread */
-uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent);     /* at least 1 */
+void wefti_rpc_budget_leave(rpc_budget_t *budget);                    /* its service goes; shares keep it. NULL is allowed */
+uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);           /* any thread */
+uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent);            /* at least 1 */
 
-/* Any thread: have rs->lock, with a service that is open. Until unlock neither it nor its runtime goes. */
+/* service.c, service_end.c. Any thread: take rs->lock, if the service is open. Neither it nor its runtime is freed until
+ * unlock. */
 weft_status_t wefti_rpc_service_lock(weft_service_t *service);
 void wefti_rpc_service_unlock(weft_service_t *service);
-/* An operation that waits for the end of something of the service's, or of a function's: the room is not idle until it ends. The driver's. */
+weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts);
+void wefti_rpc_service_delete(weft_service_t *service);
+uint32_t wefti_rpc_service_load(weft_service_t *service); /* 0 idle to 1000 full: for the registry */
+void wefti_rpc_service_remember(weft_service_t *service); /* the book changed */
+void wefti_rpc_service_step(weft_service_t *service);     /* something ended: is it drained, or closed? It may be freed */
+void wefti_rpc_service_close_called(wefti_call_t *call);  /* weft_service_t.call */
+/* An operation that waits for the end of a service or a function: rpc is not idle until it ends. */
 void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op);
 void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st); /* nothing if there is none */
+void wefti_rpc_services_shutdown(rpc_state_t *rs);
+void wefti_rpc_services_free(rpc_state_t *rs);
 
-void wefti_rpc_service_step(weft_service_t *service);          /* something of it ended: drained? closed? It may be freed */
-void wefti_rpc_service_forget(wefti_timer_t *t);               /* weft_service_t.forget */
-void wefti_rpc_service_remember(weft_service_t *service);      /* the book changed */
-weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts); /* NULL: no memory */
-void wefti_rpc_service_delete(weft_service_t *service);
-
-/* own: the library's, whose names begin with "weft.". */
+/* function.c. own: of the library itself, with a name that begins with "weft.". */
 weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
                                      const weft_function_opts_t *opts, bool own);
+/* Under rs->lock: by its number, or by its name if that is 0. NULL: there is none. */
+rpc_function_t *wefti_rpc_function_find(const weft_service_t *service, const char *name, uint32_t number);
 void wefti_rpc_function_unref(rpc_function_t *f);
-/* With the runtime: another request of it becomes an orphan; an orphan has gone, any thread. */
+/* With the runtime: one more request is an orphan. An orphan was freed: any thread. */
 void wefti_rpc_function_orphan(rpc_function_t *f);
 void wefti_rpc_function_unorphan(rpc_function_t *f);
-void wefti_rpc_functions_remove(weft_service_t *service);      /* all of them; it closes */
-void wefti_rpc_functions_orphan(weft_service_t *service);      /* with the runtime: first this, before any request goes */
-void wefti_rpc_functions_free(weft_service_t *service);        /* and then this */
-void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head);
+void wefti_rpc_functions_remove(weft_service_t *service); /* all of them; the service closes */
+void wefti_rpc_functions_orphan(weft_service_t *service); /* with the runtime: first this, before any request is freed, */
+void wefti_rpc_functions_free(weft_service_t *service);   /* and then this */
 size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap); /* under rs->lock */
+
+/* bind_answer.c: BIND came. reflect.c: the functions of the library itself. */
+void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head);
 weft_status_t wefti_rpc_reflect(rpc_state_t *rs);
+/* publish.c, with drain and close; nothing if it is not published. lingers: weft_service_t.leaving may be set until clients have
+ * heard of it; then wefti_rpc_service_step() is called. Without, the service is not touched after it returns. */
+void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 
-/* --- requests: request.c, block.c, answer.c --------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------------------------------- */
 
-/* An answer that waits: for the driver, or for a stream. */
+/* An answer that waits for the driver, or for a stream. */
 typedef struct rpc_answer {
     uint32_t len, iov_n;
     uint64_t payload;
-    void *bytes;                 /* as rpc_msg_t has it */
+    void *bytes; /* as rpc_msg_t has it */
     weft_iov_t *iov;
     _Alignas(8) uint8_t header[];
 } rpc_answer_t;
 
 enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8 };
-enum { LEFT_BY_ROOM = 1, LEFT_BY_PROGRAM = 2 };
+enum { LEFT_BY_RUNTIME = 1, LEFT_BY_PROGRAM = 2 };
 
 struct rpc_request {
     weft_request_t pub;          /* first, so that the two pointers are one */
     rpc_function_t *fn;
     weft_ep_t *ep;               /* NULL: its caller is gone */
     uint64_t call;
-    rpc_request_t *moved;        /* of one on the stack: the block that keeps it */
+    rpc_request_t *moved;        /* of one on the stack that was kept: the one on the heap */
     weft_am_t *am;               /* of one on the stack */
     rpc_where_t where;
-    uint64_t deadline;           /* of a block: when, in fabric time; UINT64_MAX: none */
+    uint64_t deadline;           /* of one on the heap: when, in fabric time; UINT64_MAX: none */
     _Atomic bool answered;
-    bool block;                  /* from here on only blocks */
+    bool on_heap;                /* the fields from here on are only there if it is */
 
     weft_runtime_t *rt;
-    _Atomic uint32_t left;       /* LEFT_*: with the runtime, or after it. Whoever leaves last frees it */
+    _Atomic uint32_t left;       /* LEFT_*: the runtime is closed. The last to leave frees it */
     _Atomic bool kept;           /* the program has it: set inside the function */
-    bool begun, queued;          /* by a thread, for a thread: under the pool's lock */
+    bool begun, queued;          /* a thread has begun it; it waits for a thread: under the pool's lock */
     bool fetching, over, released, mapped;
     bool waiting;                /* `answer` waits for the stream */
-    uint32_t refs;               /* of ours: a reply on its way, a fetch */
-    _Atomic uint32_t coming;     /* fetches that sit in the inbox: counted up by any thread */
-    _Atomic uint32_t holds;      /* the program's, and whoever runs it */
+    uint32_t refs;               /* ours: a reply on its way, a fetch */
+    _Atomic uint32_t coming;     /* fetches that sit in the inbox: any thread counts it up */
+    _Atomic uint32_t holds;      /* of the program, and of the thread that runs it */
     _Atomic bool cancelled;
     _Atomic uint32_t work;       /* WORK_*: any thread */
     wefti_mpsc_node_t handed;    /* rpc_state_t.handed_in */
     rpc_in_t *in;
-    rpc_share_t *share;          /* whose it is */
+    rpc_share_t *share;          /* of the peer that pays for it */
     wefti_list_t ep_link, service_link;
     wefti_list_t pool_link;
     wefti_timer_t timer;
@@ -225,20 +236,7 @@ static inline rpc_request_t *rpc_request(const weft_request_t *request)
     rpc_request_t *r = (rpc_request_t *)(uintptr_t)request;
     return r->moved ? r->moved : r;
 }
-static inline weft_runtime_t *rpc_request_rt(const rpc_request_t *r) { return r->block ? r->rt : r->fn->service->rt; }
-
-/* Why a request ends before it was answered. */
-typedef enum rpc_end_why { END_CANCELLED, END_LATE, END_PEER, END_CLOSED } rpc_end_why_t;
-void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why);
-void wefti_rpc_request_over(rpc_request_t *r);                 /* nobody waits for it any more. It may be freed */
-void wefti_rpc_request_unref(rpc_request_t *r);                /* it may be freed */
-void wefti_rpc_request_detach(rpc_request_t *r);               /* from its endpoint */
-void wefti_rpc_request_discard(rpc_request_t *r);              /* with the runtime: an orphan, if the program holds it */
-void wefti_rpc_handed_in_late(rpc_state_t *rs);                /* with the runtime: what nobody works off any more */
-void wefti_rpc_answer_free(rpc_request_t *r);                  /* r->answer goes unsent. NULL is allowed */
-void wefti_rpc_request_drop(rpc_request_t *r);                 /* one hold less; any thread */
-void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work);       /* have the driver do it; any thread */
-void wefti_rpc_handed_in(wefti_call_t *call);
+static inline weft_runtime_t *rpc_request_rt(const rpc_request_t *r) { return r->on_heap ? r->rt : r->fn->service->rt; }
 
 /* A failure as a message. ran: RPC_F_NOT_RUN, with RPC_F_UNBOUND or alone; RPC_F_MAYBE; or 0: the function answered. */
 typedef struct rpc_no {
@@ -252,21 +250,63 @@ static inline rpc_no_t rpc_exhausted(const char *message)
 {
     return (rpc_no_t){.ran = RPC_F_NOT_RUN, .code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = message};
 }
-/* Make a block of a call that came. NULL: why not is in *no_out, but code 0: the peer broke the rules, and the endpoint fails. *am_gone_out: the
- * message belongs to the block. */
-rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, const rpc_where_t *where, rpc_no_t *no_out,
-                                   bool *am_gone_out);
+static inline rpc_no_t rpc_no_memory(void) /* for results: the function has run */
+{
+    return (rpc_no_t){.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
+}
+
+/* dispatch.c */
+void wefti_rpc_to_server(weft_am_t *am, void *user); /* a handler of active messages */
+
+/* request.c. A request on the heap for a call that came. NULL: *no_out says why not; with code 0 the peer broke the rules, and
+ * its endpoint fails. *am_gone_out: the message belongs to the request. */
+rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, const rpc_where_t *where,
+                                     rpc_no_t *no_out, bool *am_gone_out);
+/* Why a request ends before it was answered. */
+typedef enum rpc_end_why { END_CANCELLED, END_LATE, END_PEER, END_CLOSED } rpc_end_why_t;
+void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why);
+void wefti_rpc_request_not_run(rpc_request_t *r);        /* it never began: a repeat of a `once` call may run */
+void wefti_rpc_request_over(rpc_request_t *r);           /* nobody waits for it any more. It may be freed */
+void wefti_rpc_request_unref(rpc_request_t *r);          /* it may be freed */
+void wefti_rpc_request_free_if_done(rpc_request_t *r);
+void wefti_rpc_request_detach(rpc_request_t *r);         /* from its endpoint */
+void wefti_rpc_requests_down(weft_ep_t *ep);
+void wefti_rpc_request_discard(rpc_request_t *r);        /* with the runtime: an orphan, if the program has it */
+void wefti_rpc_request_drop(rpc_request_t *r);           /* one hold less; any thread */
+void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work); /* have the driver do it; any thread */
+void wefti_rpc_handed_in(wefti_call_t *call);
+void wefti_rpc_handed_in_late(rpc_state_t *rs);          /* with the runtime: what the driver did not do any more */
+
+/* answer.c */
 void wefti_rpc_failure(rpc_msg_t *msg, uint64_t call, const rpc_no_t *no);
-/* Send an answer to a message that does not become a request. am is kept while the answer waits for the peer's window, so that a peer that takes no
- * answers is not read from for ever; am_gone: it cannot be. */
-void wefti_rpc_send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg);
-/* On the driver: the answer of a block whose `answered` was claimed. how: RPC_SEND_COPY, or 0: the pieces are the message's own, or borrowed until op
- * completes. msg is used up. The request may be freed. */
+static inline bool wefti_rpc_failed(const rpc_msg_t *msg) /* is this answer a failure? */
+{
+    rpc_head_t head;
+    rpc_ext_t ext;
+    memcpy(&head, msg->header, sizeof head);
+    if (rpc_kind(&head) != RPC_REPLY_EXT)
+        return false;
+    memcpy(&ext, msg->header + sizeof head, sizeof ext);
+    return ext.flags & RPC_F_FAILED;
+}
+/* Answer a message that has no request on the heap. am is kept while the answer waits for the peer's window, so that a peer that
+ * takes no answers is not read from for ever; am_gone: it cannot be kept. WEFT_ERR_NOMEM: the caller was told that there is no
+ * memory; WEFT_ERR_CANCELLED: nothing was sent. */
+weft_status_t wefti_rpc_send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg);
+/* What to tell the caller when results could not be sent. False: with this status the caller is gone. */
+bool wefti_rpc_instead(weft_status_t st, rpc_no_t *no_out);
+/* On the driver: answer a request on the heap whose `answered` was claimed. how: RPC_SEND_COPY, or 0: the pieces belong to the
+ * message, or are borrowed until op completes. msg is used up. The request may be freed. */
 void wefti_rpc_answer(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t *op);
 void wefti_rpc_answer_no(rpc_request_t *r, const rpc_no_t *no);
-void wefti_rpc_answer_handed_in(rpc_request_t *r);             /* WORK_ANSWER */
-void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why); /* one that waits for its stream is not sent */
+void wefti_rpc_answer_handed_in(rpc_request_t *r);                 /* WORK_ANSWER */
+void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why); /* do not send the one that waits for its stream */
 void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t *e); /* a remembered one */
+rpc_answer_t *wefti_rpc_answer_new(rpc_msg_t *msg);                /* NULL: no memory */
+void wefti_rpc_answer_take(rpc_answer_t *a, rpc_msg_t *msg);       /* a message again; a is freed */
+void wefti_rpc_answer_free(rpc_request_t *r);                      /* r->answer, which may be NULL */
+
+/* respond.c */
 weft_status_t wefti_rpc_request_no(rpc_request_t *r, const rpc_no_t *no); /* weft_request_fail() */
 
 #endif

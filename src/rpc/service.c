@@ -1,15 +1,8 @@
-/* rpc/service.c - services: opening, counting, draining, closing.
+/* rpc/service.c - services: opening, counting, remembered replies. service_end.c drains and closes them.
  *
- *     open --drain--> draining: no new calls --close--> closing: requests cancelled, functions removed, threads stopped --> freed
- *
- * Any thread opens, adds and asks for counters; draining and closing happen on the driver. A service is freed when its last
- * request and function are, and its threads are gone.
- *
- * A service is a handle (base/handle.h): whoever calls with a closed one is told so.
- *
- * Promise: close completes after the last function of the service has returned and its last request was released; whoever calls
- * it while it closes, or after, hears that it is closed, not that there is no such thing.
- * tests/wire/rpc_service.c, tests/wire/rpc_threads.c, tests/wire/rpc_closed.c. */
+ * Any thread opens one, adds functions and reads counters. A service is a handle (base/handle.h): a call with a closed one is
+ * told so. */
+#include <stddef.h>
 #include <stdio.h>
 
 #include "base/ascii.h"
@@ -23,7 +16,7 @@
 #define REMEMBERED 65536u
 #define REMEMBER_NS (60 * WEFT_SECOND)
 #define THREADS_MAX 4096u
-#define CLIENTS_LEAST 4096u /* who made a call with `once` is known for a while, however few replies are remembered */
+#define CLIENTS_LEAST 4096u /* clients that made a call with `once` are known, however few replies are remembered */
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_service_t, instance);
 
@@ -45,24 +38,6 @@ void wefti_rpc_service_unlock(weft_service_t *s)
     wefti_part(s->rt);
 }
 
-void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op)
-{
-    *at = op;
-    rpc_begin(rs);
-}
-
-void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st)
-{
-    weft_op_t *op = *at;
-    *at = NULL;
-    if (!op)
-        return;
-    rpc_end(rs);
-    wefti_op_complete(op, st);
-}
-
-/* --- making one ----------------------------------------------------------------------------------------------------------- */
-
 static void fill_in(weft_service_opts_t *o)
 {
     o->requests = o->requests ? o->requests : REQUESTS;
@@ -73,6 +48,11 @@ static void fill_in(weft_service_opts_t *o)
     o->stall_ns = o->stall_ns ? o->stall_ns : RPC_STALL_NS;
     o->remembered = o->remembered ? o->remembered : REMEMBERED;
     o->remember_ns = o->remember_ns ? o->remember_ns : REMEMBER_NS;
+}
+
+static void forget_due(wefti_timer_t *t)
+{
+    wefti_rpc_service_remember(wefti_container_of(t, weft_service_t, forget));
 }
 
 weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts)
@@ -101,13 +81,13 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     else
         snprintf(s->instance, sizeof s->instance, "%016llx", (unsigned long long)wefti_hash_u64(s->epoch));
     s->opts.instance = s->instance;
-    s->forget.fn = wefti_rpc_service_forget;
+    s->forget.fn = forget_due;
     wefti_list_init(&s->functions);
     wefti_list_init(&s->requests);
     wefti_list_init(&s->drain_ops);
     wefti_once_init(&s->book, s->opts.remembered, s->opts.remember_ns);
-    /* A caller repeats a call for RPC_PATIENCE after it noticed that its reply is lost, however short the time that we remember
-     * that. Until then it is known that it ran: a repeat must not run it again. */
+    /* A client repeats a call for RPC_PATIENCE after it noticed that its reply is lost, even if we remember the reply for less.
+     * Until then we know that the call ran, and do not run it again. */
     uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->heartbeat_ns);
     s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
     s->book.max_clients = s->opts.remembered < CLIENTS_LEAST ? CLIENTS_LEAST : s->opts.remembered;
@@ -145,20 +125,6 @@ static bool taken(const rpc_state_t *rs, const weft_service_t *s)
     return false;
 }
 
-/* From here on it is not found any more, and its name is that of a service that was here. Under rs->lock. */
-static void end(weft_service_t *s)
-{
-    rpc_state_t *rs = s->rs;
-    bool known = s->ended;
-    s->ended = true;
-    for (uint32_t i = 0; i < RPC_CLOSED; i++)
-        known = known || !strcmp(rs->closed[i], s->name);
-    if (!known)
-        memcpy(rs->closed[rs->closed_n++ % RPC_CLOSED], s->name, sizeof s->name);
-}
-
-static void close_called(wefti_call_t *call);
-
 static weft_status_t open_service(weft_runtime_t *rt, const char *name, const weft_service_opts_t *o,
                                   weft_service_t **service_out)
 {
@@ -167,7 +133,7 @@ static weft_status_t open_service(weft_runtime_t *rt, const char *name, const we
     weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
-    s->call.fn = close_called;
+    s->call.fn = wefti_rpc_service_close_called;
     if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
         goto err;
     pthread_mutex_lock(&rs->lock);
@@ -229,13 +195,6 @@ const char *weft_service_instance(const weft_service_t *service)
     return service && wefti_is_open(&service->handle) ? service->instance : "";
 }
 
-/* --- counting ------------------------------------------------------------------------------------------------------------- */
-
-static uint64_t look(const uint64_t *counter)
-{
-    return __atomic_load_n(counter, __ATOMIC_RELAXED);
-}
-
 weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats_t *stats_out)
 {
     if (!service || !stats_out || stats_out->size < sizeof stats_out->size)
@@ -244,300 +203,34 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     weft_status_t st = wefti_rpc_service_lock(service);
     if (st)
         return st;
-    const weft_service_stats_t *c = &service->stats;
-    weft_service_stats_t s = {.size = stats_out->size,
-                              .requests = look(&c->requests),
-                              .answered = look(&c->answered),
-                              .failed = look(&c->failed),
-                              .exhausted = look(&c->exhausted),
-                              .refused = look(&c->refused),
-                              .cancelled = look(&c->cancelled),
-                              .late = look(&c->late),
-                              .repeated = look(&c->repeated),
-                              .under_way = look(&c->under_way),
-                              .waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0,
-                              .bytes = wefti_rpc_budget_used(service->budget),
-                              .remembered = look(&c->remembered)};
+    weft_service_stats_t s;
+    uint32_t running;
+    rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
+    s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool, &running) : 0;
+    s.bytes = wefti_rpc_budget_used(service->budget);
     wefti_rpc_service_unlock(service);
-    if (stats_out->size > sizeof s)
-        memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
-    memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
+    wefti_opts_write(stats_out, &s, sizeof s);
     return WEFT_OK;
 }
 
 uint32_t wefti_rpc_service_load(weft_service_t *service)
 {
-    uint64_t n = look(&service->unanswered), load = n * 1000 / service->opts.requests;
-    uint64_t held = n * 1000 / (n + 1000); /* a limit of a million is far beyond what makes a server slow */
+    uint64_t n = rpc_read(&service->unanswered), load = n * 1000 / service->opts.requests;
+    uint64_t held = n * 1000 / (n + 1000); /* a limit of a million requests is far more than what makes a server slow */
     load = held > load ? held : load;
-    if (service->pool) { /* all threads busy is half, twice as many waiting is full */
-        uint64_t threads = wefti_rpc_pool_busy(service->pool) * UINT64_C(500) / service->opts.threads;
+    if (service->pool) { /* all threads busy: half; twice as many requests waiting: full */
+        uint32_t running, waiting = wefti_rpc_pool_waiting(service->pool, &running);
+        uint64_t threads = (UINT64_C(500) * running + UINT64_C(500) * waiting) / service->opts.threads;
         load = threads > load ? threads : load;
     }
     return load < 1000 ? (uint32_t)load : 1000;
 }
 
-/* --- remembered replies --------------------------------------------------------------------------------------------------- */
-
 void wefti_rpc_service_remember(weft_service_t *s)
 {
     uint64_t next = wefti_once_age(&s->book, s->rs->rt->now);
     __atomic_store_n(&s->stats.remembered, s->book.n, __ATOMIC_RELAXED);
-    /* it may wait for a client to be forgotten, which takes longer than a reply */
+    /* the timer may be set for a client, which is remembered longer than a reply */
     if (next != UINT64_MAX && (!s->forget.node.slot || next < s->forget.node.key))
-        (void)wefti_timer_at(s->rs->rt, &s->forget, next); /* without memory for it: with the next call */
-}
-
-void wefti_rpc_service_forget(wefti_timer_t *t)
-{
-    weft_service_t *s = wefti_container_of(t, weft_service_t, forget);
-    wefti_rpc_service_remember(s);
-}
-
-/* --- the end -------------------------------------------------------------------------------------------------------------- */
-
-static void drains_done(weft_service_t *s, weft_status_t st)
-{
-    for (wefti_list_t *l; (l = wefti_list_pop(&s->drain_ops));) {
-        weft_op_t *op = wefti_op_of_link(l);
-        wefti_rpc_op_ends(s->rs, &op, st);
-    }
-}
-
-void wefti_rpc_service_step(weft_service_t *s)
-{
-    rpc_state_t *rs = s->rs;
-    if (s->busy || !s->draining)
-        return;
-    if (!s->unanswered && !s->leaving)
-        drains_done(s, WEFT_OK);
-    if (!s->closing || s->stats.under_way || (s->pool && !wefti_rpc_pool_gone(s->pool)))
-        return;
-    pthread_mutex_lock(&rs->lock);
-    bool done = !s->alive && !s->called;
-    if (done) {
-        wefti_list_remove(&s->link);
-        atomic_store(&s->handle.open, 0);
-    }
-    pthread_mutex_unlock(&rs->lock);
-    if (!done)
-        return;
-    wefti_timer_stop(rs->rt, &s->forget);
-    weft_op_t *op = s->close_op;
-    wefti_rpc_service_delete(s);
-    wefti_rpc_op_ends(rs, &op, WEFT_OK);
-}
-
-static void drain(weft_service_t *s, bool lingers)
-{
-    s->draining = true;
-    if (!s->own)
-        wefti_rpc_unpublish(s, lingers);
-}
-
-static void close_now(weft_service_t *s)
-{
-    wefti_list_t all;
-    if (s->closing)
-        return;
-    s->busy++;
-    drain(s, false);
-    s->closing = true;
-    wefti_rpc_functions_remove(s);
-    wefti_list_init(&all);
-    wefti_list_splice(&all, &s->requests);
-    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
-        wefti_list_remove(l);
-        wefti_list_push_back(&s->requests, l);
-        wefti_rpc_request_end(wefti_container_of(l, rpc_request_t, service_link), END_CLOSED);
-    }
-    if (s->pool)
-        wefti_rpc_pool_stop(s->pool);
-    s->busy--;
-    wefti_rpc_service_step(s);
-}
-
-typedef struct ending {
-    weft_service_t *service;
-} ending_t;
-
-static weft_status_t drain_start(weft_op_t *op)
-{
-    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
-    if (!wefti_is_open(&s->handle))
-        return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
-    weft_status_t st = wefti_op_track(op);
-    if (st)
-        return st;
-    wefti_list_push_back(&s->drain_ops, &wefti_opx(op)->link);
-    rpc_begin(s->rs);
-    drain(s, true);
-    wefti_rpc_service_step(s);
-    return WEFT_OK;
-}
-
-static void drain_cancel(weft_op_t *op, weft_status_t why)
-{
-    wefti_list_remove(&wefti_opx(op)->link);
-    wefti_rpc_op_ends(wefti_op_scratch(op, ending_t)->service->rs, &op, why);
-}
-
-static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
-
-weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
-{
-    if (!service || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the operation" : "the service");
-    weft_status_t st = wefti_op_prepare(service->rt, op, &drain_kind);
-    if (!st && !wefti_is_open(&service->handle)) {
-        wefti_op_unprepare(op);
-        st = wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
-    }
-    if (st)
-        return st;
-    wefti_op_scratch(op, ending_t)->service = service;
-    return wefti_op_go(service->rt, op);
-}
-
-/* The program has closed it, and maybe the runtime has, before us. */
-static void close_called(wefti_call_t *call)
-{
-    weft_service_t *s = wefti_container_of(call, weft_service_t, call);
-    pthread_mutex_lock(&s->rs->lock);
-    s->called = false;
-    pthread_mutex_unlock(&s->rs->lock);
-    s->busy++;
-    close_now(s);
-    s->busy--;
-    wefti_rpc_service_step(s);
-}
-
-static weft_status_t close_start(weft_op_t *op)
-{
-    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
-    (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
-    wefti_rpc_op_waits(s->rs, &s->close_op, op);
-    close_called(&s->call);
-    return WEFT_OK;
-}
-
-/* The service goes on closing. */
-static void close_cancel(weft_op_t *op, weft_status_t why)
-{
-    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
-    wefti_rpc_op_ends(s->rs, &s->close_op, why);
-}
-
-static const wefti_op_kind_t close_kind = {.name = "close", .start = close_start, .cancel = close_cancel};
-
-/* From here on it is we who close it, or the runtime. */
-static weft_status_t call_close(weft_service_t *service)
-{
-    weft_status_t st = wefti_rpc_service_lock(service);
-    if (st)
-        return st;
-    if (service->ended)
-        st = wefti_fail(WEFT_ERR_CLOSED, "the service was closed before");
-    else
-        service->called = true;
-    end(service);
-    wefti_rpc_service_unlock(service);
-    return st;
-}
-
-weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
-{
-    if (!service)
-        return WEFT_OK;
-    weft_runtime_t *rt = service->rt;
-    weft_status_t st = wefti_join(rt); /* until it is on its way to the driver */
-    if (st)
-        return st;
-    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
-    if (!st) {
-        st = call_close(service);
-        if (st && op) {
-            wefti_op_unprepare(op);
-        } else if (!st && op) {
-            wefti_op_scratch(op, ending_t)->service = service;
-            st = wefti_op_go(rt, op);
-        } else if (!st && !wefti_call_on_driver(rt, &service->call)) {
-            st = wefti_fail_gone(rt);
-        }
-    }
-    wefti_part(rt);
-    return st;
-}
-
-/* --- with the runtime ----------------------------------------------------------------------------------------------------- */
-
-weft_status_t wefti_rpc_services_init(rpc_state_t *rs)
-{
-    rs->call.fn = wefti_rpc_handed_in;
-    return wefti_rpc_reflect(rs);
-}
-
-/* Who waits for a request that the program never released does not wait any longer. */
-static void held_by_program(weft_service_t *s)
-{
-    if (wefti_list_empty(&s->requests))
-        return;
-    wefti_rpc_op_ends(s->rs, &s->close_op, WEFT_ERR_CLOSED);
-    wefti_list_each(l, &s->requests)
-        wefti_rpc_op_ends(s->rs, &wefti_container_of(l, rpc_request_t, service_link)->fn->remove_op, WEFT_ERR_CLOSED);
-}
-
-void wefti_rpc_services_shutdown(rpc_state_t *rs)
-{
-    wefti_list_t all;
-    wefti_list_init(&all);
-    pthread_mutex_lock(&rs->lock);
-    rs->ending = true;
-    wefti_list_splice(&all, &rs->services);
-    pthread_mutex_unlock(&rs->lock);
-    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
-        weft_service_t *s = wefti_container_of(l, weft_service_t, link);
-        pthread_mutex_lock(&rs->lock);
-        wefti_list_remove(l);
-        wefti_list_push_back(&rs->services, l);
-        end(s);
-        pthread_mutex_unlock(&rs->lock);
-        s->busy++;
-        drains_done(s, WEFT_ERR_CLOSED);
-        close_now(s);
-        held_by_program(s);
-        s->busy--;
-        wefti_rpc_service_step(s);
-    }
-}
-
-/* It is run by a thread that does not end: better a leak than a crash. */
-static bool held(const weft_service_t *s)
-{
-    return s->pool && !wefti_rpc_pool_gone(s->pool);
-}
-
-void wefti_rpc_services_free(rpc_state_t *rs)
-{
-    wefti_rpc_handed_in_late(rs);
-    for (wefti_list_t *l; (l = wefti_list_pop(&rs->services));) {
-        weft_service_t *s = wefti_container_of(l, weft_service_t, link);
-        if (held(s))
-            continue;
-        s->busy++;                       /* it is not freed by its last request */
-        wefti_list_each(q, &s->requests) /* before the first can go */
-            wefti_rpc_function_orphan(wefti_container_of(q, rpc_request_t, service_link)->fn);
-        wefti_rpc_functions_orphan(s);
-        for (wefti_list_t *q; (q = wefti_list_first(&s->requests));)
-            wefti_rpc_request_discard(wefti_container_of(q, rpc_request_t, service_link));
-        wefti_rpc_functions_free(s);
-        wefti_rpc_service_delete(s);
-    }
-    if (rs->own) {
-        wefti_rpc_functions_orphan(rs->own);
-        wefti_rpc_functions_free(rs->own);
-        wefti_rpc_service_delete(rs->own);
-    }
-    for (uint32_t i = 0; i < RPC_PAGES; i++)
-        wefti_free((void *)atomic_load_explicit(&rs->functions[i], memory_order_relaxed));
+        (void)wefti_timer_at(s->rs->rt, &s->forget, next); /* without memory for it, the next call does it */
 }

@@ -1,11 +1,10 @@
-/* rpc/share.c - what peers make a service hold: how much of it there is, and how much is whose.
+/* rpc/share.c - how much memory peers make a service hold: the budget of a service, and the share of each peer.
  *
- * A service has a budget, of which each peer that makes it hold something has a share. A share is there as long as anything refers to it: requests,
- * their arguments, values of streams that nobody took, remembered replies. It is the peer's by the id of its endpoint, so that what outlives the
- * connection still counts. A budget outlives its service while shares of it are there: bytes that the fabric still writes are held, whoever
- * asked for them.
+ * A share exists as long as anything refers to it: requests, their arguments, values of streams that nobody took, remembered
+ * replies. It belongs to the id of an endpoint, so that what outlives the connection still counts. A budget outlives its service
+ * while it has shares: bytes that the fabric still writes are held, whoever asked for them.
  *
- * Promise: what is held is counted, once, until it is given back, and one peer never has more than its part of the whole.
+ * Promise: what is held is counted once, until it is given back, and one peer never has more than its part of the whole.
  * tests/unit/rpc_share.c, tests/fault/rpc_greedy.c. */
 #include "rpc/serve.h"
 
@@ -16,7 +15,7 @@ struct rpc_budget {
     bool left;          /* its service is gone */
 };
 
-/* Rounded up: of one there is one. */
+/* Rounded up: a part of 1 is 1. */
 static uint64_t part_of(uint64_t whole, uint32_t percent)
 {
     return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
@@ -55,7 +54,7 @@ void wefti_rpc_budget_leave(rpc_budget_t *b)
 
 uint64_t wefti_rpc_budget_used(const rpc_budget_t *b)
 {
-    return __atomic_load_n(&b->used, __ATOMIC_RELAXED);
+    return rpc_read(&b->used);
 }
 
 rpc_share_t *wefti_rpc_share(rpc_budget_t *b, weft_ep_id_t who)
@@ -88,13 +87,12 @@ void wefti_rpc_share_put(rpc_share_t *s)
     gone_if_empty(b);
 }
 
-/* How much of `max` is left over `used`. */
 static uint64_t left_of(uint64_t max, uint64_t used)
 {
     return used < max ? max - used : 0;
 }
 
-uint64_t wefti_rpc_room(const rpc_share_t *s)
+uint64_t wefti_rpc_space(const rpc_share_t *s)
 {
     uint64_t all = left_of(s->budget->max, s->budget->used), mine = left_of(s->budget->peer_max, s->bytes);
     return all < mine ? all : mine;

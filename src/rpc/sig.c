@@ -1,4 +1,4 @@
-/* rpc/sig.c - signatures: from text to what was meant, and back to one way of writing it.
+/* rpc/sig.c - signatures: read from text, and written as text in one way.
  *
  *     signature  name '(' [param {',' param}] ')' '->' results {mark}
  *     param      name ':' ['stream'] type
@@ -7,10 +7,11 @@
  *     type       word | '[' word ']'
  *     mark       'idempotent' | 'oneway'
  *
- * Blanks stand anywhere between these. A signature is one block of memory, made at once and never changed: any thread may read it.
+ * Blanks may stand between all of these. A signature is one allocation and never changes: any thread may read it.
  *
- * Promise: what is not a signature is refused with its place and what was expected there, whatever the bytes; what weft_sig_text() gives is read
- * back as the same signature; the hash is FNV-1a of wire.md's text and never changes. tests/unit/rpc_sig.c and tests/fuzz/rpc_sig.c hold us to it. */
+ * Promise: text that is no signature is refused with the place and what was expected there, whatever its bytes. What
+ * weft_sig_text() gives is read as the same signature. The hash is FNV-1a of the text in wire.md, and never changes.
+ * tests/unit/rpc_sig.c, tests/fuzz/rpc_sig.c. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -21,7 +22,7 @@
 
 #define NAME_MAX_LEN 63
 
-/* What is read lies in the text until the signature is made. */
+/* A part of the text. */
 typedef struct word {
     const char *at;
     size_t len;
@@ -55,7 +56,8 @@ struct weft_sig {
     char chars[];
 };
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static bool is_word(char c)
 {
@@ -68,7 +70,7 @@ static void skip_blanks(parser_t *p)
         p->at++;
 }
 
-/* Fails at p->at: `expected` is a sentence's end. */
+/* Fail at p->at. expected: the end of the sentence. */
 static weft_status_t refuse(const parser_t *p, const char *expected)
 {
     int column = (int)(p->at - p->text) + 1, shown = 0;
@@ -105,12 +107,12 @@ static weft_status_t read_name(parser_t *p, bool dotted, const char *expected, w
     return WEFT_OK;
 }
 
-static bool take(parser_t *p, const char *token)
+static bool take(parser_t *p, const char *word)
 {
     skip_blanks(p);
-    size_t n = strlen(token);
-    /* a word ends where it ends: "streams" is not "stream" */
-    if (strncmp(p->at, token, n) != 0 || (is_word(token[0]) && is_word(p->at[n])))
+    size_t n = strlen(word);
+    /* whole words only: "streams" is not "stream" */
+    if (strncmp(p->at, word, n) != 0 || (is_word(word[0]) && is_word(p->at[n])))
         return false;
     p->at += n;
     return true;
@@ -252,7 +254,8 @@ static weft_status_t read_marks(parser_t *p)
     return WEFT_OK;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     char *at;   /* NULL: only counting */
@@ -288,7 +291,8 @@ static void put_items(writer_t *w, const list_t *list, bool names)
     put_text(w, ")");
 }
 
-/* names: for people; without them it is what agreement and the hash are about (docs/design/wire.md). With a zero at the end. */
+/* With names: for people. Without: what two sides compare, and the text of the hash (docs/design/wire.md). With a zero at the
+ * end. */
 static size_t write_sig(const parser_t *p, bool names, char *buf)
 {
     writer_t w = {buf, 0};
@@ -310,7 +314,8 @@ static size_t write_sig(const parser_t *p, bool names, char *buf)
     return w.len;
 }
 
-/* --- making -------------------------------------------------------------------------------------------------------------------- */
+/* --- making
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static char *keep(char **chars, const word_t *word)
 {
@@ -356,7 +361,7 @@ static uint64_t fnv1a(const char *s)
 static weft_status_t make(const parser_t *p, weft_sig_t **sig_out)
 {
     size_t text = write_sig(p, true, NULL), key = write_sig(p, false, NULL);
-    /* one written without blanks is longer the way it is written here */
+    /* text that was given without blanks gets longer */
     if (text - 1 > WEFT_SIG_TEXT)
         return wefti_fail(WEFT_ERR_INVALID, "the signature has %zu bytes, and %d are possible: use shorter names", text - 1,
                           WEFT_SIG_TEXT);
@@ -402,7 +407,8 @@ void weft_sig_free(weft_sig_t *sig)
     wefti_free(sig);
 }
 
-/* --- asking -------------------------------------------------------------------------------------------------------------------- */
+/* --- asking
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 const char *weft_sig_text(const weft_sig_t *sig)
 {

@@ -1,13 +1,13 @@
 /* rpc/stall.c - payloads that are pulled and do not come.
  *
- * A peer that announces a payload and then sends nothing of it makes us hold memory for it for as long as it likes: the fabric has the
- * buffer, and only the end of the connection gives it back. So pulls are watched. One that goes on leaves traces: before it begins, a mark
- * is written to the end of every STEP bytes of its buffer, a number that nobody knows, and as bytes arrive the marks go. There are MARKS of
- * them at most, further apart in what is large: each makes a page of ours real, and the peer has only said how long its payload is. If for
- * `stall_ns` no mark of any pull of a peer went and none of its pulls ended, the peer's endpoint fails. All of its pulls count together, for
- * the peer may send one after the other.
+ * A peer that announces a payload and sends nothing of it makes us hold memory for as long as it likes: the fabric has the
+ * buffer, and only the end of the connection gives it back. So pulls are watched. Before a pull begins, a mark is written to the
+ * end of every STEP bytes of its buffer, a number that nobody knows; bytes that arrive overwrite the marks. There are at most
+ * MARKS of them, further apart in large buffers: each makes a page of ours real, and the peer has only said how long its payload
+ * is. If for `stall_ns` no mark of any pull of a peer was overwritten and none of its pulls ended, the peer's endpoint fails. All
+ * pulls of a peer count together, since it may send them in turn.
  *
- * Time in which this runtime was not driven is nobody's silence: a look that comes late puts off the end by as much.
+ * Time in which this runtime was not driven does not count: a look that comes late postpones the end by as much.
  *
  * Memory that the processor cannot touch has no marks, and is not watched. tests/unit/rpc_stall.c, tests/fault/rpc_greedy.c. */
 #include "rpc/state.h"
@@ -17,10 +17,11 @@
 #define LOOKS 8u /* in stall_ns */
 #define LOOK_LEAST WEFT_MILLISECOND
 
-/* --- marks --------------------------------------------------------------------------------------------------------------------- */
+/* --- marks
+ * --------------------------------------------------------------------------------------------------------------------- */
 
-/* Where the next mark is: NULL, there is none any more. It only ever goes on. What lies in many small pieces has marks too: the last bytes of one
- * piece count with the first of the next. */
+/* Where the next mark is; NULL: there are no more. Many small pieces have marks too: the last bytes of one piece count with the
+ * first of the next. */
 static void *mark_at(rpc_fetch_t *f)
 {
     for (; f->mark_piece < f->mark_n; f->mark_piece++) {
@@ -37,7 +38,7 @@ static void *mark_at(rpc_fetch_t *f)
     return NULL;
 }
 
-/* Beyond the mark that mark_at() has found. */
+/* Go beyond the mark that mark_at() has found. */
 static void pass(rpc_fetch_t *f)
 {
     f->mark_off = f->mark_end;
@@ -67,7 +68,8 @@ static bool moved(rpc_fetch_t *f)
     return any;
 }
 
-/* --- the watch ------------------------------------------------------------------------------------------------------------------- */
+/* --- the watch
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t pause_for(uint64_t stall_ns)
 {
@@ -97,7 +99,7 @@ static void look(wefti_timer_t *t)
     rpc_ep_t *e = wefti_container_of(t, rpc_ep_t, look);
     uint64_t when = t->node.key, now = wefti_now(e->ep->rt);
     if (now > when + e->look_pause)
-        e->moved_at += now - when; /* our own silence */
+        e->moved_at += now - when; /* this runtime was not driven */
     wefti_list_each(l, &e->pulls)
         if (moved(wefti_container_of(l, rpc_fetch_t, watch)))
             e->moved_at = now;
@@ -107,7 +109,7 @@ static void look(wefti_timer_t *t)
             continue;
         wefti_ep_protocol_error(e->ep,
                                 "it announced data of calls, and for so long as is waited for it (stall_ns) nothing of it came");
-        return; /* its pulls end with its lane */
+        return; /* its pulls end with the endpoint */
     }
     look_later(e, now);
 }

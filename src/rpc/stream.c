@@ -1,18 +1,27 @@
-/* rpc/stream.c - streams of a call: one side's life, from the request to the last who holds it. stream_out.c sends, stream_in.c
- * receives.
+/* rpc/stream.c - the life of one side of a stream. stream_out.c sends, stream_in.c receives.
  *
  *     made --connect--> connected --over--> over
  *       ^----connect(NULL)---|                       a request that is sent again, while nothing was sent or received
  *
- * Held by its owner (the call, the request), by the program (a client's only), by each operation that sits in the inbox and by
- * each message under way; the last of them frees it. So weft_stream_release() may come while operations of it are under way: they
- * end, and nothing of theirs is touched after that.
+ * It is held by its owner (the call, the request), by the program (at a client), by each operation in the inbox and by each
+ * message under way; the last of them frees it. So weft_stream_release() may come while operations are under way: they end, and
+ * touch nothing after that.
  *
- * Promise: nobody is told of more values than the other side sent, nor of an end that it did not come to: where anything is lost,
- * receives end with a status. tests/wire/rpc_stream.c, tests/fault/rpc_stream_lost.c. */
+ * Promise: the program never gets more values than the other side sent, nor an end that the other side did not reach: if anything
+ * is lost, receives end with a status. tests/wire/rpc_stream.c, tests/fault/rpc_stream_lost.c. */
 #include "rpc/stream.h"
 
-static void release_on_driver(wefti_call_t *call);
+static void release_on_driver(wefti_call_t *call)
+{
+    weft_stream_t *s = wefti_container_of(call, weft_stream_t, release);
+    weft_op_t *owner = (weft_op_t *)s->owner;
+    if (owner)
+        weft_op_cancel(owner);
+    /* the call may end later, when its buffers are free; the stream ends now */
+    wefti_stream_out_fail(s, WEFT_ERR_CANCELLED);
+    wefti_stream_in_fail(s, WEFT_ERR_CANCELLED);
+    wefti_stream_unref(s);
+}
 
 weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_sig_t *sig, bool at_server,
                                weft_stream_t **stream_out)
@@ -40,11 +49,6 @@ weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_s
     return WEFT_OK;
 }
 
-void wefti_stream_discard(weft_stream_t *s)
-{
-    wefti_free(s);
-}
-
 void wefti_stream_unref(weft_stream_t *s)
 {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
@@ -58,11 +62,6 @@ void wefti_stream_limits(weft_stream_t *s, uint64_t item_max, rpc_budget_t *budg
     s->in.item_max = item_max ? item_max : STREAM_ITEM_MAX;
     s->in.budget = budget;
     s->in.stall_ns = stall_ns;
-}
-
-uint64_t wefti_stream_cost(void)
-{
-    return sizeof(weft_stream_t);
 }
 
 void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner)
@@ -81,33 +80,10 @@ bool wefti_stream_used(const weft_stream_t *s)
     return s->out.items || s->in.items || s->out.end_sent || s->in.ended;
 }
 
-weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *coming)
-{
-    weft_runtime_t *rt = s->rt, *was;
-    weft_status_t st = WEFT_OK;
-    bool driver = wefti_enter(rt, &was);
-    if (driver && wefti_may_pass_inbox(rt, was)) {
-        st = wefti_op_start(op, start);
-    } else {
-        stream_ref(s);
-        if (coming)
-            atomic_fetch_add(coming, 1);
-        st = wefti_op_inbox(op);
-        if (st) { /* the program has it: not the last, and nobody waits for it to be drained any more */
-            if (coming)
-                atomic_fetch_sub(coming, 1);
-            atomic_fetch_sub_explicit(&s->refs, 1, memory_order_relaxed);
-        }
-    }
-    if (driver)
-        wefti_leave(rt, was);
-    return st;
-}
-
 void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head)
 {
     if (s->over || !s->ep)
-        return; /* it crossed our end of it */
+        return; /* it was sent before the other side knew that the stream is over */
     if (head->slot)
         wefti_ep_protocol_error(s->ep, "a record of a stream has a slot");
     else if (kind == RPC_ITEM)
@@ -133,20 +109,6 @@ void wefti_stream_over(weft_stream_t *s, weft_status_t status)
 void wefti_stream_drop(weft_stream_t *s)
 {
     wefti_stream_over(s, WEFT_ERR_CLOSED);
-    wefti_stream_unref(s);
-}
-
-/* --- the program's hold -------------------------------------------------------------------------------------------- */
-
-static void release_on_driver(wefti_call_t *call)
-{
-    weft_stream_t *s = wefti_container_of(call, weft_stream_t, release);
-    weft_op_t *owner = (weft_op_t *)s->owner;
-    if (owner)
-        weft_op_cancel(owner);
-    /* It may end later, when its buffers are free; here nothing more happens now. */
-    wefti_stream_out_fail(s, WEFT_ERR_CANCELLED);
-    wefti_stream_in_fail(s, WEFT_ERR_CANCELLED);
     wefti_stream_unref(s);
 }
 

@@ -1,17 +1,15 @@
 /* rpc/stream_in.c - what one side of a stream receives: items in order, and credit for more as the program takes them.
  *
- *     ITEM --> slot (a scalar, or values whose payload is fetched at once: it was granted) --the oldest, ready, and a receive
- *     waits--> taken
- *          \-> taken: a receive waits, and nothing is before it
+ *     ITEM --> slot: a scalar, or values whose payload is fetched at once --it is the oldest, ready, and a receive waits--> taken
  *
  * The other side may have RPC_STREAM_ITEMS and RPC_STREAM_BYTES here that nobody took, and one item may go beyond the bytes. It
- * is told of more when half of either was taken, so that it neither waits for us nor hears of every item. A scalar takes no
- * memory but its slot, which is there from the start; anything else takes one block.
+ * gets new credit when half of either was taken, so that it neither waits for us nor hears of every item. A scalar needs no
+ * memory but its slot, which is there from the start; anything else is one allocation.
  *
- * Where an item cannot be kept (no memory, larger than item_max), or is missing, receives end with a status from then on; what
- * comes is counted and dropped, so that the other side does not wait for us.
+ * If an item cannot be kept (no memory, larger than item_max) or is missing, receives end with a status from then on. What comes
+ * after that is counted and dropped, so that the other side does not wait.
  *
- * Promise: a peer cannot make us hold more than was granted: more is a breach of the protocol, and ends the endpoint.
+ * Promise: a peer cannot make us hold more than its credit: more is a breach of the protocol, and ends the endpoint.
  * tests/wire/rpc_stream.c. */
 #include "rpc/stream.h"
 
@@ -30,7 +28,7 @@ static stream_recv_t *stream_recv(weft_op_t *op)
 static bool credit_due(const stream_in_t *in)
 {
     uint64_t items = in->may_items - in->taken_items,
-             bytes = in->may_bytes - in->taken_bytes; /* that are left; bytes may be overdrawn */
+             bytes = in->may_bytes - in->taken_bytes; /* that are left; bytes may be below zero */
     return items <= RPC_STREAM_ITEMS / 2 || bytes <= RPC_STREAM_BYTES / 2 || bytes > RPC_STREAM_BYTES;
 }
 
@@ -43,7 +41,7 @@ static void credit_sent(void *user, weft_status_t status)
     if (!status)
         give_credit(s);
     else if (!s->over)
-        wefti_stream_in_fail(s, status); /* the other side would wait for ever, and we for it */
+        wefti_stream_in_fail(s, status); /* otherwise both sides would wait for ever */
     wefti_stream_unref(s);
 }
 
@@ -95,14 +93,19 @@ static bool first_ready(stream_in_t *in)
     return in->n && (in->codec.fixed || !slot_at(in, 0)->in->missing);
 }
 
-/* The first, which is ready, to the program. */
-static void take_first(weft_stream_t *s, weft_item_t *item)
+static stream_slot_t pop_slot(stream_in_t *in)
 {
-    stream_in_t *in = &s->in;
     stream_slot_t slot = *slot_at(in, 0);
     in->first = (in->first + 1) % RPC_STREAM_ITEMS;
     in->n--;
-    if (in->codec.fixed) {
+    return slot;
+}
+
+/* Give the first item, which is ready, to the program. */
+static void take_first(weft_stream_t *s, weft_item_t *item)
+{
+    stream_slot_t slot = pop_slot(&s->in);
+    if (s->in.codec.fixed) {
         put_value(s, item, slot.bits);
     } else {
         wefti_rpc_in_charge(slot.in, NULL, 0); /* the program has it now */
@@ -114,19 +117,16 @@ static void take_first(weft_stream_t *s, weft_item_t *item)
 
 static void drop_slots(weft_stream_t *s, bool count)
 {
-    stream_in_t *in = &s->in;
-    while (in->n) {
-        stream_slot_t slot = *slot_at(in, 0);
-        in->first = (in->first + 1) % RPC_STREAM_ITEMS;
-        in->n--;
-        if (!in->codec.fixed)
+    while (s->in.n) {
+        stream_slot_t slot = pop_slot(&s->in);
+        if (!s->in.codec.fixed)
             wefti_rpc_in_free(slot.in);
         if (count)
             taken(s, slot.bytes);
     }
 }
 
-/* Is there nothing more to come, and with what status does a receive end then? With WEFT_OK at the end of the stream. */
+/* Does nothing more come? *status_out: how a receive ends then, WEFT_OK at the end of the stream. */
 static bool at_end(const weft_stream_t *s, weft_status_t *status_out)
 {
     const stream_in_t *in = &s->in;
@@ -167,7 +167,7 @@ void wefti_stream_in_fail(weft_stream_t *s, weft_status_t status)
 
 void wefti_stream_in_over(weft_stream_t *s, weft_status_t status)
 {
-    /* At a server nobody is left to ask for what a client sent. */
+    /* at a server nobody is left to receive what a client sent */
     if (s->at_server || !stream_answered(status))
         wefti_stream_in_fail(s, stream_answered(status) ? WEFT_ERR_CLOSED : status);
     else
@@ -181,11 +181,16 @@ void wefti_stream_in_free(weft_stream_t *s)
 
 /* --- arrivals ------------------------------------------------------------------------------------------------------ */
 
+static void wrong_type(weft_stream_t *s)
+{
+    wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+}
+
 static void fetched(void *user, weft_status_t status)
 {
     weft_stream_t *s = (weft_stream_t *)user;
     if (status == WEFT_ERR_PROTOCOL && s->ep)
-        wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+        wrong_type(s);
     if (status)
         wefti_stream_in_fail(s, status);
     else
@@ -205,7 +210,7 @@ static void item_fixed(weft_stream_t *s, const weft_am_t *am, const rpc_where_t 
     weft_value_t value = {0};
     wefti_decoded_t d;
     if (am->len || wefti_rpc_values_here(am, where, &value, &d)) {
-        wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+        wrong_type(s);
         return;
     }
     wefti_list_t *l = wefti_list_first(&in->receives);
@@ -221,7 +226,7 @@ static void item_fixed(weft_stream_t *s, const weft_am_t *am, const rpc_where_t 
     taken(s, bytes);
 }
 
-/* Take it from the budget of the service, before there is memory for it. NULL, and no failure: there is no budget. */
+/* Charge the budget of the service before memory is allocated. *share_out NULL: there is no budget. */
 static weft_status_t pay(weft_stream_t *s, const weft_am_t *am, const rpc_where_t *where, rpc_share_t **share_out,
                          uint64_t *n_out)
 {
@@ -257,7 +262,7 @@ static void item_any(weft_stream_t *s, weft_am_t *am, const rpc_where_t *where, 
         wefti_rpc_share_put(share);
     }
     if (!got && why == WEFT_ERR_PROTOCOL) {
-        wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+        wrong_type(s);
         return;
     }
     if (!got) {
@@ -273,42 +278,44 @@ static void item_any(weft_stream_t *s, weft_am_t *am, const rpc_where_t *where, 
         deliver(s);
 }
 
+/* Which rule does this ITEM break? NULL: none. */
+static const char *item_breaks(const stream_in_t *in, const weft_am_t *am, const rpc_head_t *head, rpc_ext_t *ext)
+{
+    if (!in->codec.n || am->header_len < STREAM_ITEM_HEAD)
+        return "an ITEM of a stream that is none";
+    memcpy(ext, (const uint8_t *)am->header + sizeof *head, sizeof *ext);
+    if (ext->flags & ~RPC_F_BYTES || ext->zero || (!(ext->flags & RPC_F_BYTES) && ext->bytes_len))
+        return "an ITEM of a stream with flags that are none";
+    if (in->ended || in->items >= in->may_items || in->bytes >= in->may_bytes)
+        return in->ended ? "an ITEM after the END of its stream" : "an ITEM that no CREDIT was given for";
+    if (am->len > UINT64_MAX / 2 || head->check - (uint32_t)in->items >= in->may_items - in->items)
+        return "an ITEM out of its turn";
+    return NULL;
+}
+
 void wefti_stream_in_item(weft_stream_t *s, weft_am_t *am, const rpc_head_t *head)
 {
     stream_in_t *in = &s->in;
     rpc_ext_t ext;
-    if (!in->codec.n || am->header_len < STREAM_ITEM_HEAD) {
-        wefti_ep_protocol_error(s->ep, "an ITEM of a stream that is none");
-        return;
-    }
-    memcpy(&ext, (const uint8_t *)am->header + sizeof *head, sizeof ext);
-    if (ext.flags & ~RPC_F_BYTES || ext.zero || (!(ext.flags & RPC_F_BYTES) && ext.bytes_len)) {
-        wefti_ep_protocol_error(s->ep, "an ITEM of a stream with flags that are none");
-        return;
-    }
-    if (in->ended || in->items >= in->may_items || in->bytes >= in->may_bytes) {
-        wefti_ep_protocol_error(s->ep,
-                                in->ended ? "an ITEM after the END of its stream" : "an ITEM that no CREDIT was given for");
+    const char *broken = item_breaks(in, am, head, &ext);
+    if (broken) {
+        wefti_ep_protocol_error(s->ep, broken);
         return;
     }
     uint64_t bytes = am->header_len - STREAM_ITEM_HEAD + am->len;
     uint32_t lost = head->check - (uint32_t)in->items;
-    if (am->len > UINT64_MAX / 2 || lost >= in->may_items - in->items) {
-        wefti_ep_protocol_error(s->ep, "an ITEM out of its turn");
-        return;
-    }
     in->items += lost + UINT64_C(1);
     in->taken_items += lost;
     in->bytes += bytes;
     if (lost)
-        wefti_stream_in_fail(s, WEFT_ERR_PEER); /* it could not send what it had to: stream_out.c */
+        wefti_stream_in_fail(s, WEFT_ERR_PEER); /* the other side could not send an item: stream_out.c */
     if (!in->status && bytes > in->item_max) {
         wefti_warn("an item of a stream has %zu bytes, and at most %zu are taken", (size_t)bytes, (size_t)in->item_max);
         wefti_stream_in_fail(s, WEFT_ERR_LIMIT);
     }
     rpc_where_t where = {&in->codec, STREAM_ITEM_HEAD, &ext};
     if (in->status)
-        taken(s, bytes); /* it is dropped; its sender hears that nobody took it, and goes on */
+        taken(s, bytes); /* it is dropped: its sender gets credit, and goes on */
     else if (in->codec.fixed)
         item_fixed(s, am, &where, bytes);
     else
@@ -384,7 +391,7 @@ weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op
     memset(item, 0, sizeof *item);
     op->len = 0;
     *stream_recv(op) = (stream_recv_t){stream, item};
-    return wefti_stream_go(stream, op, start, NULL);
+    return wefti_rpc_go(stream->rt, op, start, &stream->refs, NULL);
 }
 
 void weft_item_release(weft_item_t *item)

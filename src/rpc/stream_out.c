@@ -1,26 +1,26 @@
 /* rpc/stream_out.c - what one side of a stream sends: items in order, as far as the other side's credit goes, and the end.
  *
- *     posted --credit, and nobody before it--> sent, complete          a small item: from the stack, nothing is kept
- *        |                              \----> flying --> complete     its payload is taken, or active messages have to wait
+ *     posted --credit, and none before it--> sent, complete          a small item: from the stack, nothing is kept
+ *        |                              \----> flying --> complete   its payload is being taken, or active messages have to wait
  *        \--> waiting --credit--> as above
  *                \--cancel, deadline--> complete: it was not sent
  *
- * One that flies has its number: it cannot be taken out any more, and is complete when active messages let go of it.
+ * An item that flies has its number: it cannot be taken back, and completes when active messages are done with it.
  *
- * Promise: items have the numbers 0, 1, 2 ... without a gap, in the order they were posted. Should one that has its number fail
- * to leave (a device that does not give its bytes, memory that runs out), nothing follows it, and an END says to the other side
- * how many there should have been; so it does of a value or an end that was posted without an operation. Without memory for that
- * the connection ends. tests/wire/rpc_stream.c, tests/fault/rpc_stream_nomem.c. */
+ * Promise: items have the numbers 0, 1, 2 ... without a gap, in the order of their posts. If one that has its number cannot leave
+ * (a device does not give its bytes, memory runs out), nothing follows it, and an END tells the other side how many there should
+ * have been. The same holds for a value or an end that was posted without an operation. Without memory for that END the
+ * connection ends. tests/wire/rpc_stream.c, tests/fault/rpc_stream_nomem.c. */
 #include "rpc/stream.h"
 
 typedef struct stream_send {
     weft_stream_t *s;
     weft_value_t value;
-    rpc_msg_t *packed; /* instead of value: everything was copied */
+    rpc_msg_t *packed; /* instead of value: a message with copies of everything */
     rpc_out_t *out;    /* while it flies */
     bool end;
 } stream_send_t;
-_Static_assert(sizeof(stream_send_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+_Static_assert(sizeof(stream_send_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge the scratch of operations");
 
 static stream_send_t *stream_send(weft_op_t *op)
 {
@@ -44,14 +44,12 @@ static bool may_go(const weft_stream_t *s, bool end)
     return s->ep && (end || (s->out.items < s->out.may_items && s->out.bytes < s->out.may_bytes));
 }
 
-/* --- onto their way ------------------------------------------------------------------------------------------------ */
+/* --- sending ------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t pack(const weft_stream_t *s, const weft_value_t *value, rpc_msg_t *msg)
 {
-    rpc_ext_t none = {0};
     rpc_msg_init(msg, rpc_head(RPC_ITEM, 0)); /* number and call come when it goes */
-    rpc_ext_t *ext = (rpc_ext_t *)rpc_msg_put(msg, &none, sizeof none);
-    return wefti_rpc_pack(msg, &s->out.codec, value, 1, ext);
+    return wefti_rpc_pack(msg, &s->out.codec, value, 1, rpc_msg_put_ext(msg));
 }
 
 static void number(const weft_stream_t *s, rpc_msg_t *msg)
@@ -84,23 +82,20 @@ static weft_status_t put_end(weft_stream_t *s, rpc_out_fn done, void *user, rpc_
     return st;
 }
 
-/* Something with a number did not leave, or what nobody here waits for. */
+/* Something that has a number, or that nobody here waits for, did not leave. */
 static void broken(weft_stream_t *s, weft_status_t status)
 {
-    rpc_out_t *out = NULL;
-    weft_status_t st = WEFT_OK;
+    rpc_out_t *out;
     if (s->out.status || s->over)
         return;
-    if (s->ep && !s->out.end_sent)
-        st = put_end(s, NULL, NULL, &out);
-    if (out)
-        wefti_rpc_out_forget(out);
-    if (st == WEFT_ERR_NOMEM) /* the other side would wait, maybe for ever */
+    /* without an END the other side would wait, maybe for ever */
+    if (s->ep && !s->out.end_sent && put_end(s, NULL, NULL, &out) == WEFT_ERR_NOMEM)
         wefti_ep_cannot(s->ep, "no memory to end a stream");
     wefti_stream_out_fail(s, status);
 }
 
-/* The answer ends the stream at the client, which does not count values: it must not take a stream with one missing for a whole one. */
+/* The answer ends the stream at the client, which does not count values: it must not take a stream with a missing value for a
+ * whole one. */
 static void missing_before_answer(weft_stream_t *s)
 {
     weft_ep_t *ep = s->at_server && stream_answered(s->why) ? weft_ep_find(s->rt, s->peer) : NULL;
@@ -114,7 +109,7 @@ static void flown(void *user, weft_status_t status)
     weft_stream_t *s = stream_send(op)->s;
     wefti_list_remove(&wefti_opx(op)->link);
     if (s->over && (status == WEFT_ERR_CANCELLED || status == WEFT_ERR_REJECTED))
-        status = over_status(s); /* our doing, or the other side's, which knew it before we did */
+        status = over_status(s); /* this side ended it, or the other side did, which knew it before */
     else if (s->over && status)
         missing_before_answer(s);
     else if (status && status != WEFT_ERR_REJECTED)
@@ -167,8 +162,8 @@ static void not_ended(weft_op_t *op)
         atomic_store_explicit(&w->s->out.ended, 0, memory_order_relaxed);
 }
 
-/* It was its turn, and it cannot be sent. Where the program hears nothing of it (it gave no operation), the other side has to: that a value is
- * missing, or that there are no more. Only such an operation holds the stream; with one of the program's the stream may be gone. */
+/* It cannot be sent. If the program gave no operation it is not told, so the other side is: that a value is missing, or that
+ * there are no more. Only then does the operation hold the stream; with an operation of the program the stream may be gone. */
 static void failed(weft_op_t *op, weft_status_t st)
 {
     stream_send_t *w = stream_send(op);
@@ -208,7 +203,7 @@ static void send_waiting(weft_stream_t *s)
 
 void wefti_stream_out_kick(weft_stream_t *s)
 {
-    stream_ref(s); /* an answer that waited for the last of them may be the end of it */
+    stream_ref(s); /* an answer that waited for the last item may free the stream */
     send_waiting(s);
     wefti_stream_unref(s);
 }
@@ -236,7 +231,7 @@ static weft_status_t start(weft_op_t *op)
 {
     weft_status_t st = put_or_wait(op);
     if (st)
-        not_ended(op); /* and not in failed(), which comes when the stream may be gone */
+        not_ended(op); /* not in failed(): the stream may be gone by then */
     return st;
 }
 
@@ -282,10 +277,10 @@ static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
         return st;
     what.s = s;
     *stream_send(op) = what;
-    return wefti_stream_go(s, op, start, &s->out.coming);
+    return wefti_rpc_go(s->rt, op, start, &s->refs, &s->out.coming);
 }
 
-/* A send that nobody waits for, with a copy of everything. */
+/* A send without an operation of the program, with a copy of everything. */
 typedef struct copied {
     weft_op_t op;
     weft_stream_t *s;
@@ -308,28 +303,6 @@ static void copied_done(weft_op_t *op, void *user)
     wefti_stream_unref(s);
 }
 
-/* The pieces view memory of the program's: into one of our own. */
-static weft_status_t own_pieces(rpc_msg_t *msg)
-{
-    wefti_pieces_t all;
-    if (!msg->iov_n || (msg->bytes && msg->iov_n == 1))
-        return WEFT_OK;
-    void *copy = wefti_malloc(msg->payload);
-    if (!copy)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy %zu bytes; use an operation", (size_t)msg->payload);
-    wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL));
-    weft_status_t st = wefti_pieces_gather(&all, (uint8_t *)copy);
-    if (st) {
-        wefti_free(copy);
-        return st;
-    }
-    wefti_rpc_msg_free(msg);
-    msg->bytes = copy;
-    msg->iov[0] = (weft_iov_t){copy, msg->payload};
-    msg->iov_n = 1;
-    return WEFT_OK;
-}
-
 static weft_status_t send_copied(weft_stream_t *s, const weft_value_t *value)
 {
     if (atomic_fetch_add_explicit(&s->out.copies, 1, memory_order_relaxed) >= RPC_STREAM_ITEMS) {
@@ -348,20 +321,19 @@ static weft_status_t send_copied(weft_stream_t *s, const weft_value_t *value)
     c->msg.bytes = NULL;
     weft_status_t st = pack(s, value, &c->msg);
     if (!st)
-        st = own_pieces(&c->msg);
-    if (st)
-        goto err_c;
-    stream_ref(s);
-    st = post(s, (stream_send_t){.packed = &c->msg}, &c->op);
-    if (!st)
-        return WEFT_OK;
-    atomic_fetch_sub_explicit(&s->refs, 1, memory_order_relaxed); /* the program has it: never the last */
-err_c:
+        st = wefti_rpc_msg_own(&c->msg);
+    if (!st) {
+        stream_ref(s);
+        st = post(s, (stream_send_t){.packed = &c->msg}, &c->op);
+        if (!st)
+            return WEFT_OK;
+        stream_ref_undo(s);
+    }
     copied_free(c);
     return st;
 }
 
-/* Send it now, from the stack, if it is small. WEFT_ERR_LIMIT: it has to be copied first. */
+/* Send a small value now, from the stack. WEFT_ERR_LIMIT: it has to be copied first. */
 static weft_status_t send_here(weft_stream_t *s, const weft_value_t *value)
 {
     rpc_msg_t msg;
@@ -431,11 +403,11 @@ weft_status_t weft_stream_end(weft_stream_t *stream, weft_op_t *op)
         return WEFT_OK;
     atomic_store_explicit(&stream->out.ended, 0, memory_order_relaxed);
     if (own)
-        atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_relaxed); /* the program has it: never the last */
+        stream_ref_undo(stream);
     return st;
 }
 
-/* --- credit, endings ----------------------------------------------------------------------------------------------- */
+/* --- credit and the end -------------------------------------------------------------------------------------------- */
 
 void wefti_stream_out_credit(weft_stream_t *s, weft_am_t *am)
 {
@@ -479,7 +451,7 @@ void wefti_stream_out_over(weft_stream_t *s, weft_status_t status)
         wefti_rpc_out_cancel(stream_send(wefti_op_of_link(l))->out);
 }
 
-/* A reply may pass what its thread posted before, where both are handed to the driver: that is on its way too. */
+/* A reply may overtake what its thread posted before, if both go through the inbox: so that counts too. */
 bool wefti_stream_drained(const weft_stream_t *s)
 {
     return wefti_list_empty(&s->out.waiting) && !atomic_load(&s->out.coming);

@@ -1,16 +1,16 @@
 /* rpc/target.c - the connections of a client that finds its servers itself.
  *
- * Such a client has targets: one for its address, or one for each instance that the registry knows. Of those at most
- * opts.instances are connected at a time, those with the least load first, and a lot between nearly equal ones, so that a
- * thousand clients do not all come to the same.
+ * Such a client has a target for its address, or one for each instance that the registry knows. At most opts.instances of them
+ * are connected at a time, those with the least load first. Chance decides between nearly equal ones, so that a thousand clients
+ * do not all choose the same.
  *
- *     IDLE --there is room--> DIALLING --> UP --lost, given up--> CLOSING --> PAUSE --its time--> IDLE
- *                                 \--nobody answers--------------^
+ *     IDLE --below the limit--> DIALLING --> UP --lost, given up--> CLOSING --> PAUSE --its time--> IDLE
+ *                                   \--nobody answers---------------^
  *
- * A target whose instance went from the registry is `gone`: not dialled again, and not a target any more once it is not
- * connected. While calls are under way to it its connection stays, without new ones; so a server that leaves in good order loses
- * nothing. Every connection is a fresh endpoint, never a resumed one: who answers may be another process, and what was bound
- * there means nothing to it.
+ * A target whose instance is not in the registry any more is `gone`: it is not dialled again, and is freed when it is not
+ * connected. While calls are under way its connection stays, without new ones, so that a server that leaves in good order loses
+ * nothing. Every connection is a new endpoint, never a resumed one: another process may answer, and what was bound means nothing
+ * to it.
  *
  * Promise: no target is dialled more often than its pauses allow, which double up to 5 s as long as it does not stay up.
  * tests/wire/rpc_discovery.c, tests/fault/rpc_stopped.c, rpc_discovery_nomem.c. */
@@ -20,15 +20,13 @@
 #include "rpc/reach.h"
 
 #define LEAVE_LOOK (10 * WEFT_MILLISECOND) /* between looks whether a server that leaves is free; doubles up to a second */
-#define AWAY_NS WEFT_SECOND                /* how long a server that turned a call away gets no other */
+#define AWAY_NS WEFT_SECOND                /* how long a server that turned a call away gets no more */
 enum { LOAD_LUCK = 100 };
-
-/* --- small things ----------------------------------------------------------------------------------------------------------- */
 
 static void arm(target_t *t, uint64_t in_ns)
 {
     uint64_t at = in_ns == WEFT_FOREVER ? UINT64_MAX : wefti_now(t->reach->rt) + in_ns;
-    (void)wefti_timer_at(t->reach->rt, &t->timer, at); /* it has its place among the timers */
+    (void)wefti_timer_at(t->reach->rt, &t->timer, at); /* it is always armed, so there is memory for it */
 }
 
 static void count(reach_t *r)
@@ -39,7 +37,7 @@ static void count(reach_t *r)
     __atomic_store_n(&r->client->stats.instances, known, __ATOMIC_RELAXED);
 }
 
-/* Soon, and not now: a registry tells of many at once, and the best of them are wanted. */
+/* Not at once: a registry tells of many instances in a row, and we want the best of them. */
 void wefti_rpc_reach_fill_soon(reach_t *r)
 {
     count(r);
@@ -117,7 +115,6 @@ static void closed(weft_op_t *op, void *user)
     wefti_rpc_reach_fill_soon(r);
 }
 
-/* Let go of its connection, whatever became of it. */
 void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
 {
     reach_t *r = t->reach;
@@ -133,7 +130,7 @@ void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
     t->close.user = t;
     if (!weft_ep_close(ep, &t->close))
         return;
-    /* The runtime closes, and all endpoints with it; until then this one may call its hook. */
+    /* the runtime closes, and all endpoints with it; until then this one may call its hook */
     (void)weft_ep_close(ep, NULL);
     wefti_timer_stop(r->rt, &t->timer);
     wefti_list_remove(&t->link);
@@ -141,7 +138,7 @@ void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
     t->reach = NULL;
 }
 
-/* The endpoint is of no more use: lost, or closed by the peer. */
+/* The endpoint is lost, or was closed by the peer. */
 static void lost(weft_ep_t *ep, weft_status_t why, void *user)
 {
     target_t *t = (target_t *)user;
@@ -149,7 +146,7 @@ static void lost(weft_ep_t *ep, weft_status_t why, void *user)
     if (!r || t->ep != ep || (t->state != TARGET_UP && t->state != TARGET_DIALLING))
         return;
     if (t->state == TARGET_UP && wefti_now(r->rt) - t->up_at > t->pause)
-        t->pause = r->first_pause; /* it was of use: its pauses begin anew */
+        t->pause = r->first_pause; /* it stayed up: its pauses begin anew */
     remember(t, why ? why : WEFT_ERR_CLOSED);
     wefti_rpc_target_hang_up(t, why ? why : WEFT_ERR_CLOSED);
     wefti_rpc_reach_fill_soon(r);
@@ -158,7 +155,7 @@ static void lost(weft_ep_t *ep, weft_status_t why, void *user)
 void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why)
 {
     target_t *t = (target_t *)server->reach;
-    t->server = NULL; /* the endpoint's hook comes next */
+    t->server = NULL; /* the hook of the endpoint follows */
     wefti_rpc_server_remove(server, why);
 }
 
@@ -170,7 +167,7 @@ static void up(target_t *t)
     t->up_at = wefti_now(r->rt);
     r->why = WEFT_OK;
     if (!t->ep->lane)
-        return; /* and gone again: its hook comes */
+        return; /* it is lost already: its hook follows */
     st = wefti_rpc_server_add(r->client, t->ep, *t->instance ? t->instance : NULL, &t->server);
     if (st) {
         remember(t, st);
@@ -187,7 +184,7 @@ static void connected(weft_op_t *op, void *user)
     target_t *t = (target_t *)user;
     reach_t *r = t->reach;
     if (!r || t->state != TARGET_DIALLING)
-        return; /* given up meanwhile: its close says when it is gone */
+        return; /* it was given up meanwhile, and is being closed */
     if (!op->status && !t->gone) {
         up(t);
         return;
@@ -202,7 +199,7 @@ static void dial(target_t *t)
     weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
     o.hooks.closed = lost;
     o.hooks.user = t;
-    o.no_retry = true; /* others may be there: who is tried when is decided here */
+    o.no_retry = true; /* this file decides which target is tried when */
     memset(&t->connect, 0, sizeof t->connect);
     t->connect.fn = connected;
     t->connect.user = t;
@@ -215,7 +212,6 @@ static void dial(target_t *t)
     }
 }
 
-/* Connect, while fewer are connected than may be. */
 void wefti_rpc_reach_fill(reach_t *r)
 {
     uint32_t busy = 0;
@@ -246,7 +242,6 @@ void wefti_rpc_reach_fill(reach_t *r)
 
 /* --- leaving in good order -------------------------------------------------------------------------------------------------- */
 
-/* No new calls; when the last that is under way has ended, the connection goes. */
 void wefti_rpc_target_leave(target_t *t)
 {
     t->gone = true;
@@ -267,7 +262,7 @@ void wefti_rpc_target_leave(target_t *t)
             wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
         }
         break;
-    default: /* it goes with its close */
+    default: /* it is being closed, and is freed after that */
         break;
     }
 }
@@ -299,7 +294,7 @@ static void target_due(wefti_timer_t *timer)
             wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
         }
     } else if (t->server && t->server->draining) {
-        t->server->draining = false; /* it is still in the registry: perhaps it is open again */
+        t->server->draining = false; /* it is still in the registry: it may be open again */
         wefti_rpc_client_kick(t->reach->client);
     }
 }

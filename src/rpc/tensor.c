@@ -1,13 +1,13 @@
-/* rpc/tensor.c - how much memory a tensor is, and where in it its elements lie.
+/* rpc/tensor.c - how much memory a tensor has, and where its elements lie in it.
  *
- * Shapes and strides come from programs and, by way of the codec, from peers: every product and every sum is checked.
+ * Shapes and strides come from programs and, through the codec, from peers: every product and every sum is checked.
  *
- * Promise: a tensor that wefti_tensor_span() accepts has all of its elements inside of the span. tests/unit/rpc_tensor.c holds us to it. */
+ * Promise: all elements of a tensor that wefti_tensor_span() accepts lie inside of the span. tests/unit/rpc_tensor.c. */
 #include "rpc/type.h"
 
 #include "base/log.h"
 
-/* The numbers are DLPack's, and so is the layout: whoever has one of its tensors passes it as it is. */
+/* Numbers and layout are those of DLPack: its tensors can be passed as they are. */
 _Static_assert(sizeof(weft_tensor_t) == 48, "a DLTensor has 48 bytes");
 _Static_assert(offsetof(weft_tensor_t, code) == 20 && offsetof(weft_tensor_t, byte_offset) == 40,
                "fields lie where a DLTensor has them");
@@ -39,7 +39,7 @@ weft_status_t weft_tensor_bytes(const weft_tensor_t *tensor, uint64_t *bytes_out
         return wefti_fail(WEFT_ERR_INVALID, "a tensor has %d dimensions; 0 to %d are possible", tensor->ndim, WEFT_TENSOR_DIMS);
     if (tensor->ndim && !tensor->shape)
         return wefti_fail(WEFT_ERR_INVALID, "a tensor of %d dimensions has no shape", tensor->ndim);
-    /* the whole shape is looked at before an empty dimension makes it nothing: a product may not overflow and then be zero */
+    /* an empty dimension counts only at the end, so that an overflow of the others is seen */
     for (int32_t i = 0; i < tensor->ndim; i++) {
         int64_t n = tensor->shape[i];
         if (n < 0)
@@ -57,7 +57,7 @@ bool weft_tensor_compact(const weft_tensor_t *tensor)
 {
     if (!tensor || !tensor->strides)
         return tensor != NULL;
-    /* no element is ever looked for along a dimension of 0 or 1: what its stride is does not matter */
+    /* the stride of a dimension of 0 or 1 does not matter */
     for (int32_t i = 0; i < tensor->ndim; i++)
         if (!tensor->shape[i])
             return true;
@@ -84,7 +84,7 @@ weft_status_t wefti_tensor_span(const weft_tensor_t *t, uint64_t *bytes_out, uin
             (reach < 0 ? __builtin_add_overflow(low, reach, &low) : __builtin_add_overflow(high, reach, &high)))
             goto err_far;
     }
-    (void)element_bytes(t, &element); /* was asked by weft_tensor_bytes() */
+    (void)element_bytes(t, &element); /* weft_tensor_bytes() has checked it */
     before = (uint64_t)0 - (uint64_t)low;
     if (__builtin_add_overflow(before, (uint64_t)high + 1, &all) || __builtin_mul_overflow(all, element, bytes_out))
         goto err_far;

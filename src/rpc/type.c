@@ -1,8 +1,6 @@
-/* rpc/type.c - the names and sizes of types.
+/* rpc/type.c - the names and sizes of types: one table. Its numbers are on the wire and in hashes, so new types are appended.
  *
- * One table says which types there are. Numbers are on the wire and in hashes: new ones are appended.
- *
- * tests/unit/rpc_sig.c holds us to it. */
+ * tests/unit/rpc_sig.c. */
 #include "rpc/type.h"
 
 #include <string.h>

@@ -1,16 +1,17 @@
-/* rpc/type.h - what the files of the room know about types and tensors beyond weft/types.h. */
+/* rpc/type.h - types and tensors, beyond weft/types.h. */
 #ifndef WEFTI_RPC_TYPE_H
 #define WEFTI_RPC_TYPE_H
 
 #include <weft/types.h>
 
-/* A value of it can be passed: neither void nor a number that is no type. */
+/* Can a value have this type? Not void, nor a number that is no type. */
 bool wefti_type_ok(uint32_t type);
 /* The type with that name ("i32", "[i32]", "void"); false: there is none. */
 bool wefti_type_find(const char *name, size_t len, uint32_t *type_out);
 
-/* Where the elements of a tensor lie: `bytes` of memory, the first element `first` bytes from their beginning. A compact one without elements has
- * none. What is no tensor (weft_tensor_bytes() says why), and strides that reach too far: WEFT_ERR_INVALID. */
+/* Where the elements of a tensor lie: `bytes` of memory, the first element `first` bytes from their beginning. A compact one
+ * without elements has none. What is no tensor (weft_tensor_bytes() says why), and strides that reach too far:
+ * WEFT_ERR_INVALID. */
 weft_status_t wefti_tensor_span(const weft_tensor_t *t, uint64_t *bytes_out, uint64_t *first_out);
 /* Bytes to which an element has to be aligned: 1, 2, 4 or 8. */
 size_t wefti_tensor_align(const weft_tensor_t *t);

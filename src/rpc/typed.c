@@ -1,17 +1,18 @@
 /* rpc/typed.c - what the functions of weft/function.h need of the library: their methods, their handlers, and calls that wait.
  *
- * A function that a program declares has a number of its own in the process, from its first use on; a client has pages of methods
- * by that number. So a stub finds its method by two loads, with any number of clients, and a client that is gone takes its pages with
- * it: there is nothing in the function that could be stale. Pages are handles (base/handle.h): whoever reads one while its client is
- * closed finds no method, or one that is closed.
+ * A declared function gets a number in its process at its first use; a client has pages of methods by that number. So a stub
+ * finds its method by two loads, with any number of clients, and nothing in the function can be stale: the pages are freed with
+ * the client. Pages are handles (base/handle.h): a thread that reads one while its client is closed finds no method, or one that
+ * is closed.
  *
- * Promise: no text is looked at and no lock is taken after the first call of a function through a client. tests/wire/rpc_typed.c,
+ * Promise: after the first call of a function through a client, no text is compared and no lock is taken. tests/wire/rpc_typed.c,
  * tests/unit/rpc_function.c. */
 #include <weft/function.h>
 
-#include "rpc/state.h"
+#include "rpc/client.h"
 
-/* --- methods --------------------------------------------------------------------------------------------------------------------- */
+/* --- methods
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 enum { PAGE = 256 };
 
@@ -22,8 +23,7 @@ struct rpc_typed {
 };
 
 static wefti_handles_t pages = WEFTI_HANDLES_INIT(struct rpc_typed, methods);
-static pthread_mutex_t naming =
-    PTHREAD_MUTEX_INITIALIZER; /* of numbers given out, and of pages that are added: first calls only */
+static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER; /* of new numbers and new pages: first calls only */
 static uint32_t last_index;
 
 void wefti_rpc_typed_free(weft_client_t *client)
@@ -81,9 +81,9 @@ static __attribute__((noinline, cold)) weft_status_t look_up(weft_client_t *clie
         index = ++last_index;
         __atomic_store_n(&function->index, index, __ATOMIC_RELAXED);
     }
-    /* a client that was closed meanwhile must get no page any more */
+    /* a client that was closed meanwhile must not get a page */
     _Atomic(weft_method_t *) *at = index && wefti_is_open(&client->handle) ? new_place(client, index) : NULL;
-    if (at) /* without, it is looked up again the next time */
+    if (at) /* otherwise it is looked up again the next time */
         atomic_store_explicit(at, *method_out, memory_order_release);
     pthread_mutex_unlock(&naming);
     return WEFT_OK;
@@ -103,7 +103,8 @@ weft_status_t weft_function_method(weft_client_t *client, weft_function_t *funct
     return look_up(client, function, method_out);
 }
 
-/* --- calls that wait --------------------------------------------------------------------------------------------------------------- */
+/* --- calls that wait
+ * --------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
                              uint64_t timeout_ns, weft_reply_t *reply)
@@ -124,7 +125,7 @@ weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, si
             op.timeout_ns = 0;
         st = weft_call_with(method, args, n, opts, r, &op);
     }
-    if (st) { /* nothing was sent, and the words are those of weft_last_error() */
+    if (st) { /* nothing was sent */
         const char *words = weft_last_error();
         wefti_rpc_reply_fail(r, wefti_rpc_code_of(st), WEFT_NOT_RUN, words, strlen(words));
         r->category = WEFT_CATEGORY_WEFT;
@@ -141,7 +142,8 @@ weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, si
     return st;
 }
 
-/* --- handlers -------------------------------------------------------------------------------------------------------------------- */
+/* --- handlers
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct handler {
     weft_handler_t pub; /* first: what the function is given */

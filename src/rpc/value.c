@@ -1,9 +1,10 @@
 /* rpc/value.c - values as people write and read them.
  *
- * Numbers are read and written as in C, whatever locale the program has set: the calling thread's is changed for as long as a call takes.
+ * Numbers are read and written as in C, whatever locale the program has set: the locale of the calling thread is changed during a
+ * call.
  *
- * Promise: what weft_value_format() writes of a scalar, a string or a vector is read back by weft_value_parse() as the same value (a NaN as
- * some NaN), with as few digits as that takes; whatever text is refused is refused with a sentence. tests/unit/rpc_value.c holds us to it. */
+ * Promise: what weft_value_format() writes of a scalar, a string or a vector is read by weft_value_parse() as the same value (a
+ * NaN as some NaN), with as few digits as that needs. Text that is refused is refused with a sentence. tests/unit/rpc_value.c. */
 #include <locale.h>
 #include <math.h>
 #include <stdarg.h>
@@ -18,7 +19,8 @@
 
 #define NUMBER_MAX 400 /* characters: the longest double, written out, has 310 before the point */
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t refuse(uint32_t type, const char *text, size_t len, const char *why)
 {
@@ -37,7 +39,7 @@ static weft_status_t read_bool(const char *text, size_t len, bool *out)
                                                            : refuse(WEFT_T_BOOL, text, len, "is neither true nor false, so no");
 }
 
-/* Digits after a sign, decimal or after 0x; false: not a number. *fits is false if it is one beyond 64 bits. */
+/* Digits, decimal or after 0x. False: not a number. *fits: it has at most 64 bits. */
 static bool read_digits(const char *text, size_t len, uint64_t *out, bool *fits)
 {
     bool hex = len > 2 && text[0] == '0' && wefti_lower(text[1]) == 'x';
@@ -77,7 +79,7 @@ static weft_status_t read_float(uint32_t type, const char *text, size_t len, wef
     bool word = false;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         word = word || (strlen(words[i]) == len - sign && wefti_same_text(text + sign, words[i], len - sign));
-    /* strtod also takes blanks and nan(...): only what begins like a number gets there */
+    /* strtod also takes blanks and nan(...), so the beginning is checked here */
     if (!word && (len == sign || (!wefti_is_digit(text[sign]) && text[sign] != '.')))
         return refuse(type, text, len, "is not a number, as asked for by");
     if (len > NUMBER_MAX)
@@ -129,7 +131,7 @@ static weft_status_t read_vector(uint32_t type, const char *text, void *buf, siz
     uint32_t element = type & ~(uint32_t)WEFT_T_VECTOR;
     size_t size = weft_type_size(element), skip = -(uintptr_t)buf & (size - 1);
     uint8_t *to = (uint8_t *)buf + (skip < cap ? skip : cap);
-    size_t room = (cap - (size_t)(to - (uint8_t *)buf)) / size, n = 0;
+    size_t most = (cap - (size_t)(to - (uint8_t *)buf)) / size, n = 0;
     const char *at = after_blanks(text);
     if (*at != '[')
         return refuse(type, text, strlen(text), "does not begin with '[', as does a");
@@ -146,7 +148,7 @@ static weft_status_t read_vector(uint32_t type, const char *text, void *buf, siz
         weft_status_t st = read_scalar(element, at, len, &e);
         if (st)
             return st;
-        if (n >= room)
+        if (n >= most)
             return wefti_fail(WEFT_ERR_LIMIT, "a %s of more than %zu elements does not fit in %zu bytes", weft_type_name(type), n,
                               cap);
         memcpy(to + n * size, &e.u64, size);
@@ -169,7 +171,7 @@ weft_status_t weft_value_parse(uint32_t type, const char *text, void *buf, size_
         return wefti_fail(WEFT_ERR_INVALID, "type %u is none that a value can have", type);
     if ((type & ~(uint32_t)WEFT_T_VECTOR) == WEFT_T_TENSOR)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "a tensor has no text; make one in a program");
-    locale_t before = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); /* the C library's own: nothing is made */
+    locale_t before = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); /* a constant of the C library: no allocation */
     if (type == WEFT_T_STRING)
         st = read_string(text, buf, cap, &v);
     else if (type & WEFT_T_VECTOR)
@@ -182,7 +184,8 @@ weft_status_t weft_value_parse(uint32_t type, const char *text, void *buf, size_
     return st;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct text {
     char *buf;
@@ -210,7 +213,7 @@ static void putf(text_t *t, const char *fmt, ...)
     put(t, buf, n > 0 ? (size_t)n : 0);
 }
 
-/* With as many digits as it takes to read it back; and as many more as it takes to write 1500 and not 1.5e+03, if they are exact. */
+/* With as few digits as it needs to be read as the same value, but 1500 and not 1.5e+03 where that is exact. */
 static void put_double(text_t *t, double d, int digits, bool single)
 {
     char buf[64], *e;
@@ -234,32 +237,17 @@ static void put_scalar(text_t *t, uint32_t type, const void *p)
 {
     weft_value_t v = {.type = type};
     memcpy(&v.u64, p, weft_type_size(type));
-    switch (type) {
-    case WEFT_T_BOOL:
+    unsigned unused = 64 - 8 * (unsigned)weft_type_size(type);
+    if (type == WEFT_T_BOOL)
         putf(t, "%s", v.u8 ? "true" : "false");
-        break;
-    case WEFT_T_I8:
-        putf(t, "%d", v.i8);
-        break;
-    case WEFT_T_I16:
-        putf(t, "%d", v.i16);
-        break;
-    case WEFT_T_I32:
-        putf(t, "%d", v.i32);
-        break;
-    case WEFT_T_I64:
-        putf(t, "%lld", (long long)v.i64);
-        break;
-    case WEFT_T_F32:
+    else if (type == WEFT_T_F32)
         put_double(t, (double)v.f32, 9, true);
-        break;
-    case WEFT_T_F64:
+    else if (type == WEFT_T_F64)
         put_double(t, v.f64, 17, false);
-        break;
-    default: /* unsigned, and the bytes above it are zero */
+    else if (type <= WEFT_T_I64)
+        putf(t, "%lld", (long long)(v.u64 << unused) >> unused); /* the sign of the type is that of 64 bits */
+    else
         putf(t, "%llu", (unsigned long long)v.u64);
-        break;
-    }
 }
 
 static void put_tensor(text_t *t, const weft_tensor_t *tensor)

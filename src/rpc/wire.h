@@ -1,30 +1,31 @@
-/* rpc/wire.h - what callers and services say to each other: active messages of two ids, one to whoever serves, one to whoever called.
+/* rpc/wire.h - what clients and servers say to each other: active messages with two ids, one to the server, one to the client.
  *
- * A message's header begins with rpc_head_t, 16 bytes, and goes on as its kind says; numbers are little-endian, and everything is aligned to
- * its size from the beginning of the header. Arguments and results are as rpc/codec.h writes them. docs/design/wire.md has it all with examples.
+ * The header of a message begins with rpc_head_t, 16 bytes; the rest depends on its kind. Numbers are little-endian, and
+ * everything is aligned to its size from the beginning of the header. Arguments and results are written by rpc/codec.h.
+ * docs/design/wire.md has it all with examples.
  *
- *     to the server          call                    then
- *     BIND      which function?                      rpc_bind_t, service, instance, signature or name; slot and check are 0
- *     CALL      a call without a deadline, all in it arguments
- *     CALL_EXT  any call                             rpc_ext_t, what its flags name, arguments
- *     CANCEL    nobody waits for it any more         (slot and check are 0)
+ *     to the server                               after the head
+ *     BIND      which function?                   rpc_bind_t, service, instance, signature or name; slot and check are 0
+ *     CALL      a call without a deadline,        arguments
+ *               all of it in the header
+ *     CALL_EXT  any call                          rpc_ext_t, what its flags name, arguments
+ *     CANCEL    nobody waits for it any more      (slot and check are 0)
  *     to the client
- *     BOUND     that one, or none                    rpc_bound_t, signature or message
- *     REPLY     code 0, all in it                    results (check is 0, slot too)
- *     REPLY_EXT any reply                            rpc_ext_t, what its flags name, results or rpc_failure_t and message
+ *     BOUND     this function, or none            rpc_bound_t, signature or message
+ *     REPLY     code 0, all of it in the header   results (check is 0, slot too)
+ *     REPLY_EXT any reply                         rpc_ext_t, what its flags name, results or rpc_failure_t and message
  *     both
- *     ITEM      a value of its stream                rpc_ext_t, the value (slot is 0, check counts the items from 0)
- *     END       no more of them                      (check: how many there were)
- *     CREDIT    how many may be sent in all          rpc_credit_t
+ *     ITEM      a value of its stream             rpc_ext_t, the value (slot is 0, check counts the items from 0)
+ *     END       no more of them                   (check: how many there were)
+ *     CREDIT    how many may be sent in all       rpc_credit_t
  *
- * Where bytes (arguments, results, an item) do not fit the header they are the first bytes of the payload instead, F_BYTES, and the pieces follow
- * after them, from the next multiple of 8 on. */
+ * Bytes (arguments, results, an item) that do not fit the header are the first bytes of the payload (F_BYTES); the pieces follow
+ * them, from the next multiple of 8 on. */
 #ifndef WEFTI_RPC_WIRE_H
 #define WEFTI_RPC_WIRE_H
 
 #include <stdint.h>
 #include <weft/am.h>
-
 
 #define RPC_AM_TO_SERVER (WEFT_AM_RESERVED + 2)
 #define RPC_AM_TO_CLIENT (WEFT_AM_RESERVED + 3)
@@ -50,7 +51,7 @@ typedef struct rpc_head {
     uint8_t version_kind; /* RPC_VERSION << 4 | kind */
     uint16_t slot;        /* of the function, at the server */
     uint32_t check;       /* of the signature that the caller means, and of the slot's use */
-    uint64_t call;        /* the caller's number for it: slots of its endpoint */
+    uint64_t call;        /* the client's number for it: slots of its endpoint */
 } rpc_head_t;
 
 /* flags of rpc_ext_t; what they name follows in this order */
@@ -70,8 +71,8 @@ typedef struct rpc_ext {
 typedef struct rpc_once {
     uint64_t client; /* random, never 0 */
     uint64_t seq;    /* of the client, from 1 */
-    uint64_t acked;  /* the replies to all below are known: forget them */
-    uint64_t epoch;  /* of the service it was first sent to: another one does not run it */
+    uint64_t acked;  /* the client has the replies to all below: forget them */
+    uint64_t epoch;  /* of the service it was first sent to: no other one runs it */
 } rpc_once_t;
 
 typedef struct rpc_failure {

@@ -1,19 +1,20 @@
 /* store/ask.c - requests of a client: from the post to the reply.
  *
- *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered (client.c, block.c, list.c, request.c)
+ *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered
  *
- * Cancelling or running out of time completes the operation at once. A request that was sent then stays, without operation, until its reply comes and
- * is dropped; what the reply gave (a block, a lease) is given back. When the endpoint goes down, all of them end with why.
+ * client.c, block.c, list.c and request.c handle the answers. A cancel or a deadline completes the operation at once. If the
+ * request was sent, it stays without an operation until its reply comes; what the reply gives (a block, a lease) is given
+ * back. When the endpoint goes down, all of its requests end.
  *
- * Promise: every operation completes once, whatever the server says, or whether it says anything; the memory of a request goes when neither
- * the network nor an operation of ours has it. tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * Promise: every operation completes once, also if the server never answers. The memory of a request is freed when neither the
+ * network nor an operation of this library uses it. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include "store/state.h"
 
 typedef struct asking {
     store_ask_t *ask;
 } asking_t;
 
-/* --- one request --------------------------------------------------------------------------------------------------------------- */
+/* --- one request  ----------------------------------------------------------------------------------------------------- */
 
 store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name)
 {
@@ -42,13 +43,13 @@ void wefti_store_ask_of(store_ask_t *a, weft_store_t *store)
 weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out)
 {
     if (!op)
-        return wefti_fail(WEFT_ERR_INVALID, "the operation is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the operation is NULL");
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
     *ask_out = wefti_store_ask_new(store, kind, name);
     wefti_store_leave(store);
-    return *ask_out ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    return *ask_out ? WEFT_OK : weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
 }
 
 void wefti_store_ask_drop(store_ask_t *a)
@@ -70,13 +71,14 @@ static void let_go(store_ask_t *a)
 void wefti_store_ask_end(store_ask_t *a, weft_status_t status)
 {
     weft_op_t *op = a->op;
+    uint64_t sentence = a->sentence;
     a->op = NULL;
     a->over = true;
     if (a->renewal)
         a->store->renewing = false;
     let_go(a);
     if (op)
-        wefti_op_complete(op, status);
+        weft_ext_op_complete(op, status, sentence);
 }
 
 /* An operation that several requests serve, one after the other. */
@@ -84,7 +86,7 @@ void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a)
 {
     next->op = a->op;
     a->op = NULL;
-    wefti_op_scratch(next->op, asking_t)->ask = next;
+    weft_ext_scratch(next->op, asking_t)->ask = next;
 }
 
 static void own_done(weft_op_t *op, void *user)
@@ -96,7 +98,7 @@ static void own_done(weft_op_t *op, void *user)
     let_go(a);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------ */
+/* --- sending  --------------------------------------------------------------------------------------------------------- */
 
 static bool can_store(weft_ep_t *ep)
 {
@@ -104,7 +106,7 @@ static bool can_store(weft_ep_t *ep)
     return !weft_ep_get_info(ep, &info) && info.peer_capabilities & WEFT_CAN_STORE;
 }
 
-/* It awaits no reply any more. */
+/* Stop waiting for its reply. */
 static void unsend(store_ask_t *a, weft_ep_t *ep)
 {
     wefti_slots_remove(&store_ep(ep)->asked, a->id);
@@ -136,8 +138,7 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
     if (a->kind == STORE_OPEN && !can_store(ep)) {
-        if (a->op) /* else nobody hears it, and the next failure would say it */
-            wefti_ep_says(ep, "its library serves no memory; it is too old");
+        a->sentence = weft_ext_sentence(ep, "its program cannot serve memory: libweft-elements is not in it");
         return WEFT_ERR_UNSUPPORTED;
     }
     weft_status_t st = wefti_slots_add(&e->asked, a, &a->id);
@@ -161,11 +162,11 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
     return WEFT_OK;
 }
 
-/* As many of those that wait as may be sent. */
+/* Send as many of the waiting requests as may be under way. */
 static void flush(weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
-    while (ep->lane && e->asked.taken < STORE_ASKS && !wefti_list_empty(&e->waiting)) {
+    while (weft_ep_get_state(ep) == WEFT_EP_UP && e->asked.taken < STORE_ASKS && !wefti_list_empty(&e->waiting)) {
         store_ask_t *a = wefti_container_of(wefti_list_pop(&e->waiting), store_ask_t, link);
         a->state = ASK_NEW;
         weft_status_t st = transmit(a, ep);
@@ -177,7 +178,7 @@ static void flush(weft_ep_t *ep)
 void wefti_store_ask_send(store_ask_t *a)
 {
     weft_ep_t *ep = wefti_store_ep(a->store);
-    weft_status_t st = ep ? wefti_ep_may_wait(ep) : (weft_status_t)atomic_load(&a->store->state);
+    weft_status_t st = ep ? weft_ext_ep_usable(ep) : (weft_status_t)atomic_load(&a->store->state);
     if (st || !ep) {
         wefti_store_ask_end(a, st ? st : WEFT_ERR_CLOSED);
         return;
@@ -187,29 +188,29 @@ void wefti_store_ask_send(store_ask_t *a)
     flush(ep);
 }
 
-/* --- operations ---------------------------------------------------------------------------------------------------------------- */
+/* --- operations  ------------------------------------------------------------------------------------------------------ */
 
 static store_ask_t *ask_of(weft_op_t *op)
 {
-    return wefti_op_scratch(op, asking_t)->ask;
+    return weft_ext_scratch(op, asking_t)->ask;
 }
 
 static weft_status_t start(weft_op_t *op)
 {
     store_ask_t *a = ask_of(op);
     weft_store_t *store = a->store;
-    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server does about it */
-    weft_status_t st = must ? WEFT_OK : wefti_op_may_start(op);
+    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server answers */
+    weft_status_t st = must ? WEFT_OK : weft_ext_op_may_start(op);
     if (!st)
-        st = wefti_op_track(op);
+        st = weft_ext_op_track(op);
     if (st && !must)
         return st;
     weft_status_t state = (weft_status_t)atomic_load_explicit(&store->state, memory_order_relaxed);
     if (!state)
-        state = wefti_store_ep(store) ? wefti_ep_may_wait(store->ep) : WEFT_ERR_CLOSED;
+        state = wefti_store_ep(store) ? weft_ext_ep_usable(store->ep) : WEFT_ERR_CLOSED;
     if (state && !must)
-        return wefti_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
-                                                       : "the store cannot be used any more; open it again");
+        return weft_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
+                                                      : "the store cannot be used any more; open it again");
     a->op = op;
     if (a->kind == STORE_CLOSE)
         wefti_store_closing(store);
@@ -229,6 +230,7 @@ static void failed(weft_op_t *op, weft_status_t st)
 static void cancel(weft_op_t *op, weft_status_t why)
 {
     store_ask_t *a = ask_of(op);
+    uint64_t sentence = 0;
     a->op = NULL;
     if (a->state == ASK_WAITING) {
         wefti_list_remove(&a->link);
@@ -237,19 +239,19 @@ static void cancel(weft_op_t *op, weft_status_t why)
     } else if (a->state == ASK_ATTACHING) {
         weft_op_cancel(&a->attach);
     } else if (a->state == ASK_SENT && why == WEFT_ERR_TIMEOUT && wefti_store_ep(a->store)) {
-        wefti_ep_says(wefti_store_ep(a->store), "the memory server has not answered in time");
+        sentence = weft_ext_sentence(wefti_store_ep(a->store), "the memory server has not answered in time");
     }
-    wefti_op_complete(op, why);
+    weft_ext_op_complete(op, why, sentence);
 }
 
-static const wefti_op_kind_t ask_kind = {.name = "store request", .start = start, .cancel = cancel, .failed = failed};
-static const wefti_op_kind_t own_kind = {
+static const weft_op_kind_t ask_kind = {.name = "store request", .start = start, .cancel = cancel, .failed = failed};
+static const weft_op_kind_t own_kind = {
     .name = "store request", .start = start, .cancel = cancel, .failed = failed, .by_post = true};
 
 static weft_status_t post(store_ask_t *a, weft_op_t *op)
 {
     store_state_t *ss = a->store->ss;
-    const wefti_op_kind_t *kind = op ? &ask_kind : &own_kind;
+    const weft_op_kind_t *kind = op ? &ask_kind : &own_kind;
     if (!op) {
         op = &a->own;
         op->fn = own_done;
@@ -257,10 +259,10 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
         a->owning = true;
         store_begin(ss);
     }
-    weft_status_t st = wefti_op_prepare(ss->rt, op, kind);
+    weft_status_t st = weft_ext_op_prepare(ss->rt, op, kind);
     if (!st) {
-        wefti_op_scratch(op, asking_t)->ask = a;
-        st = wefti_op_go_by(ss->rt, op, start);
+        weft_ext_scratch(op, asking_t)->ask = a;
+        st = weft_ext_op_start(op);
     }
     if (st && a->owning) {
         a->owning = false;
@@ -272,13 +274,13 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
 {
     weft_runtime_t *rt = a->store->rt;
-    weft_status_t st = wefti_join(rt); /* so that the room stays */
+    weft_status_t st = weft_ext_enter(rt); /* so that its state stays */
     if (st)
         return st;
     st = wefti_store_there(a->store);
     if (!st)
         st = post(a, op); /* it is gone then, perhaps */
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -290,7 +292,7 @@ weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op)
     return st;
 }
 
-/* --- what the endpoint says ------------------------------------------------------------------------------------------------------ */
+/* --- what the endpoint says  ------------------------------------------------------------------------------------------ */
 
 void wefti_store_replied(weft_am_t *am, void *user)
 {
@@ -298,14 +300,14 @@ void wefti_store_replied(weft_am_t *am, void *user)
     store_reply_t p;
     (void)user;
     if (am->len || !wefti_store_get_reply(am->header, am->header_len, &p)) {
-        wefti_ep_protocol_error(ep, "a reply of a store that is none");
+        weft_ext_ep_break(ep, WEFT_ERR_PROTOCOL, "a reply of a store that is none");
         return;
     }
     store_ask_t *a = (store_ask_t *)wefti_slots_get(&store_ep(ep)->asked, p.id);
     if (!a) /* of a connection before this one */
         return;
     if (a->kind != p.kind) {
-        wefti_ep_protocol_error(ep, "a reply of a store to something else");
+        weft_ext_ep_break(ep, WEFT_ERR_PROTOCOL, "a reply of a store to something else");
         return;
     }
     unsend(a, ep);
@@ -314,7 +316,7 @@ void wefti_store_replied(weft_am_t *am, void *user)
     if (p.flags & STORE_LEASE_OVER)
         atomic_store(&a->store->state, WEFT_ERR_STALE);
     if (p.status && a->op)
-        wefti_store_refusal(a, ep, &p);
+        a->sentence = wefti_store_refusal(a, ep, &p);
     wefti_store_answer(a, &p);
     flush(ep);
 }
@@ -339,15 +341,15 @@ void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)
     }
 }
 
-/* --- checks of what the program gave --------------------------------------------------------------------------------------------- */
+/* --- checks of what the program gave  --------------------------------------------------------------------------------- */
 
 weft_status_t wefti_store_check_name(const char *name, const char *what)
 {
     if (!name)
-        return wefti_fail(WEFT_ERR_INVALID, "the name of %s is NULL", what);
+        return weft_fail(WEFT_ERR_INVALID, "the name of %s is NULL", what);
     size_t n = strnlen(name, WEFT_RMA_NAME_MAX + 1);
     if (!wefti_store_name_ok(name, n))
-        return wefti_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
-                          WEFT_RMA_NAME_MAX);
+        return weft_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
+                         WEFT_RMA_NAME_MAX);
     return WEFT_OK;
 }

@@ -1,15 +1,14 @@
 /* store/client.c - stores: a client's lease at a server.
  *
  *     (open) --> OK --lease over--> STALE
- *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
+ *                 \--endpoint down--> PEER, CLOSED ...        state: what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for: so it learns
- * that the lease is
- * over. It does not live by that: a server keeps the lease while the endpoint is up. A close tells the server, and so does leaving: the lease
- * runs from then on. Either way the store goes when the last request and the last block of it have gone: blocks can be
+ * While the runtime is driven, the store renews its lease three times per lease, with a request that nobody waits for. That is
+ * how it learns that the lease is over; the server keeps the lease anyway while the endpoint is up. A close and a leave tell the
+ * server, and the lease runs from then on. The store is freed with its last request and its last block, since blocks may be
  * dropped later.
  *
- * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
+ * If an open was cancelled and succeeds all the same, its lease is given back, unless the program knows its id.
  *
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include <sodium.h>
@@ -20,7 +19,7 @@
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_store_t, rt);
 
-/* --- life -------------------------------------------------------------------------------------------------------------------- */
+/* --- life  ------------------------------------------------------------------------------------------------------------ */
 
 void wefti_store_unref(weft_store_t *store)
 {
@@ -32,17 +31,18 @@ void wefti_store_unref(weft_store_t *store)
 
 weft_status_t wefti_store_there(const weft_store_t *store)
 {
-    if (wefti_gone(store->rt))
-        return wefti_fail_gone(store->rt);
-    return store->rt->handle.uses == store->rt_uses ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the runtime of the store is closed");
+    weft_status_t st = weft_ext_check(store->rt);
+    if (st)
+        return st;
+    return weft_ext_use(store->rt) == store->rt_use ? WEFT_OK : weft_fail(WEFT_ERR_CLOSED, "the runtime of the store is closed");
 }
 
 weft_status_t wefti_store_enter(const weft_store_t *store)
 {
     if (!store)
-        return wefti_fail(WEFT_ERR_INVALID, "the store is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the store is NULL");
     if (!wefti_handle_enter(&((weft_store_t *)(uintptr_t)store)->handle))
-        return wefti_fail(WEFT_ERR_CLOSED, "the store was closed");
+        return weft_fail(WEFT_ERR_CLOSED, "the store was closed");
     weft_status_t st = wefti_store_there(store);
     if (st)
         wefti_store_leave(store);
@@ -57,16 +57,17 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
     if (store->rt == rt)
         atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
     else
-        st = wefti_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
+        st = weft_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
     wefti_store_leave(store);
     return st;
 }
 
-/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one goes. */
+/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one
+ * goes. */
 static void part(weft_store_t *store)
 {
     wefti_handle_quiet(&store->handle);
-    wefti_timer_stop(store->rt, &store->renew);
+    weft_ext_timer_stop(store->rt, &store->renew);
     wefti_list_remove(&store->all_link);
     if (wefti_list_linked(&store->ep_link))
         wefti_list_remove(&store->ep_link);
@@ -78,7 +79,7 @@ void wefti_store_closing(weft_store_t *store)
     wefti_store_unref(store); /* the program's; the request has one */
 }
 
-static void leave(wefti_call_t *call)
+static void leave(weft_ext_call_t *call)
 {
     weft_store_t *store = wefti_container_of(call, weft_store_t, leave_call);
     store_ask_t *bye = store->bye;
@@ -90,8 +91,8 @@ static void leave(wefti_call_t *call)
     wefti_store_unref(store);
 }
 
-/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and mirrors still have it) is
- * not told when that goes: it is looked for. */
+/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and
+ * mirrors still have it) is not told when that goes: it is looked for. */
 weft_ep_t *wefti_store_ep(weft_store_t *store)
 {
     if (store->ep && !wefti_list_linked(&store->ep_link) && weft_ep_find(store->rt, store->ep_id) != store->ep)
@@ -104,7 +105,7 @@ void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
     for (wefti_list_t *l; (l = wefti_list_pop(&store_ep(ep)->stores));) {
         weft_store_t *store = wefti_container_of(l, weft_store_t, ep_link);
         int32_t ok = WEFT_OK;
-        wefti_timer_stop(store->rt, &store->renew);
+        weft_ext_timer_stop(store->rt, &store->renew);
         atomic_compare_exchange_strong(&store->state, &ok, (int32_t)why);
         store->ep = NULL;
     }
@@ -113,10 +114,10 @@ void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
 void wefti_store_stores_shutdown(store_state_t *ss)
 {
     wefti_list_each(l, &ss->stores)
-        wefti_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
+        weft_ext_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
 }
 
-/* Those that the program forgot. */
+/* Those that the program did not close. */
 void wefti_store_stores_free(store_state_t *ss)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));) {
@@ -126,19 +127,19 @@ void wefti_store_stores_free(store_state_t *ss)
     }
 }
 
-/* --- the lease ----------------------------------------------------------------------------------------------------------------- */
+/* --- the lease  ------------------------------------------------------------------------------------------------------- */
 
 static void renew_later(weft_store_t *store)
 {
     if (!store->manual && !atomic_load(&store->state))
-        wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + store->lease_ns / 3);
+        weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
 }
 
-static void renew_due(wefti_timer_t *t)
+static void renew_due(weft_ext_timer_t *t)
 {
     weft_store_t *store = wefti_container_of(t, weft_store_t, renew);
     store_ask_t *a = store->renewing ? NULL : wefti_store_ask_new(store, STORE_RENEW, NULL);
-    renew_later(store); /* without memory now, there may be some the next time */
+    renew_later(store); /* without memory now, try again the next time */
     if (!a)
         return;
     store->renewing = true;
@@ -146,7 +147,7 @@ static void renew_due(wefti_timer_t *t)
     wefti_store_ask_send(a);
 }
 
-/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 static void give_lease_back(weft_store_t *store)
 {
@@ -165,10 +166,11 @@ static void opened(store_ask_t *a, const store_reply_t *p)
         wefti_store_ask_end(a, p->status);
         return;
     }
-    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN; /* whatever it says: renewing is not all we do */
+    /* a lower value would let a server make us send renewals at any rate */
+    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN;
     memcpy(store->server, p->server, sizeof store->server);
     weft_status_t st =
-        store->manual ? WEFT_OK : wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + store->lease_ns / 3);
+        store->manual ? WEFT_OK : weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
     if (st) {
         if (store->fresh)
             give_lease_back(store);
@@ -189,9 +191,7 @@ static void queried(store_ask_t *a, const store_reply_t *p)
     weft_store_stats_t all = WEFT_STORE_STATS_INIT;
     if (!p->status && a->op) {
         memcpy(&all.bytes, p->stats, sizeof p->stats);
-        size_t n = out->size < sizeof all ? out->size : sizeof all;
-        all.size = n;
-        memcpy(out, &all, n);
+        wefti_opts_write(out, &all, sizeof all);
     }
     wefti_store_ask_end(a, p->status);
 }
@@ -226,7 +226,7 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
     }
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+/* --- calls  ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
 {
@@ -234,17 +234,17 @@ void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
     crypto_generichash(id_out, WEFT_STORE_ID, (const uint8_t *)&n, sizeof n, ss->secret, sizeof ss->secret);
 }
 
-static weft_status_t open_on(weft_ep_t *ep, const weft_store_opts_t *o, weft_op_t *op)
+static weft_status_t open_on(store_state_t *ss, weft_ep_t *ep, const weft_store_opts_t *o, weft_op_t *op)
 {
     weft_store_t *store = (weft_store_t *)wefti_handle_new(&handles);
     store_ask_t *bye = wefti_store_ask_new(NULL, STORE_CLOSE, NULL);
     if (!store || !bye)
         goto err_store;
-    store->rt = ep->rt;
-    store->rt_uses = ep->rt->handle.uses;
-    store->ss = store_state(ep->rt);
+    store->rt = ss->rt;
+    store->rt_use = weft_ext_use(ss->rt);
+    store->ss = ss;
     store->ep = ep;
-    store->ep_id = ep->id;
+    store->ep_id = weft_ep_id(ep);
     store->manual = o->manual;
     store->fresh = !o->id;
     store->renew.fn = renew_due;
@@ -264,38 +264,41 @@ static weft_status_t open_on(weft_ep_t *ep, const weft_store_opts_t *o, weft_op_
 err_store:
     wefti_handle_free(&handles, store);
     wefti_free(bye);
-    return wefti_fail(WEFT_ERR_NOMEM, "no memory for a store");
+    return weft_fail(WEFT_ERR_NOMEM, "no memory for a store");
 }
 
 weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op)
 {
     weft_store_opts_t o;
     if (!ep || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_store_opts_t");
-    if (!st)
-        st = wefti_ep_check(ep);
     if (st)
         return st;
-    weft_runtime_t *rt = ep->rt;
-    st = wefti_join(rt);
+    weft_runtime_t *rt = weft_ep_runtime(ep);
+    st = weft_ext_enter(rt);
     if (st)
         return st;
-    st = open_on(ep, &o, op);
-    wefti_part(rt);
+    store_state_t *ss = store_state(rt);
+    if (weft_ep_get_state(ep) == WEFT_EP_GONE)
+        st = weft_fail(WEFT_ERR_CLOSED, "the endpoint %llu was closed", (unsigned long long)weft_ep_id(ep));
+    else
+        st = ss ? open_on(ss, ep, &o, op) : wefti_store_no_state(rt);
+    weft_ext_leave(rt);
     return st;
 }
-/* Close the handle, for the one who is first; the runtime stays until wefti_part(store->rt). WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+/* Close the handle, for the one who is first; the runtime stays until weft_ext_leave(store->rt). WEFT_ERR_INVALID, _CLOSED,
+ * _FORKED. */
 static weft_status_t close_handle(weft_store_t *store)
 {
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
     weft_runtime_t *rt = store->rt;
-    st = wefti_join(rt);
+    st = weft_ext_enter(rt);
     if (!st && !wefti_handle_close(&store->handle)) {
-        wefti_part(rt);
-        st = wefti_fail(WEFT_ERR_CLOSED, "the store is being closed already");
+        weft_ext_leave(rt);
+        st = weft_fail(WEFT_ERR_CLOSED, "the store is being closed already");
     }
     wefti_store_leave(store);
     return st;
@@ -311,13 +314,13 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
     store->bye = NULL;
     wefti_store_ask_of(bye, store);
     st = wefti_store_ask_post(bye, op);
-    if (st) { /* nothing was started: it is as it was */
+    if (st) { /* nothing was started: undo */
         bye->store = NULL;
         store->bye = bye;
         wefti_handle_reopen(&store->handle);
         wefti_store_unref(store);
     }
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -326,8 +329,8 @@ void weft_store_leave(weft_store_t *store)
     if (!store || close_handle(store))
         return;
     weft_runtime_t *rt = store->rt;
-    wefti_call_on_driver(rt, &store->leave_call); /* where that is too late, the end of the room lets go of it */
-    wefti_part(rt);
+    (void)weft_ext_call(rt, &store->leave_call); /* too late: the end of the runtime frees it */
+    weft_ext_leave(rt);
 }
 
 weft_status_t weft_store_renew(weft_store_t *store, weft_op_t *op)
@@ -341,7 +344,7 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
 {
     weft_store_info_t all = WEFT_STORE_INFO_INIT;
     if (!store || !info_out || !info_out->size)
-        return wefti_fail(WEFT_ERR_INVALID, store ? "info goes to a struct made with WEFT_STORE_INFO_INIT" : "the store is NULL");
+        return weft_fail(WEFT_ERR_INVALID, store ? "info goes to a struct made with WEFT_STORE_INFO_INIT" : "the store is NULL");
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
@@ -350,9 +353,7 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
     all.lease_ns = store->lease_ns;
     all.state = (weft_status_t)atomic_load(&store->state);
     wefti_store_leave(store);
-    size_t n = info_out->size < sizeof all ? info_out->size : sizeof all;
-    all.size = n;
-    memcpy(info_out, &all, n);
+    wefti_opts_write(info_out, &all, sizeof all);
     return WEFT_OK;
 }
 
@@ -360,7 +361,7 @@ weft_status_t weft_store_query(weft_store_t *store, weft_store_stats_t *stats_ou
 {
     store_ask_t *a;
     if (!stats_out || stats_out->size < sizeof stats_out->size)
-        return wefti_fail(WEFT_ERR_INVALID, "statistics go to a struct made with WEFT_STORE_STATS_INIT");
+        return weft_fail(WEFT_ERR_INVALID, "statistics go to a struct made with WEFT_STORE_STATS_INIT");
     weft_status_t st = wefti_store_ask_for(store, op, STORE_QUERY, NULL, &a);
     if (st)
         return st;

@@ -1,22 +1,21 @@
-/* store/lease.c - the clients of a server: who they are, over which endpoint they are here, and how long they may be silent.
+/* store/lease.c - the clients of a server: who they are, which endpoint they use, and how long they may be silent.
  *
- * A client is an id that it made up and keeps to itself, with a lease. It is here over one endpoint at a
- * time: opening again, over another, takes it there, and what comes over the first is refused. While that endpoint is up it stays: whether a process
- * lives its heartbeats say, which come whether or not its program drives the library. When its endpoint is lost its lease begins, and it stays until
- * that runs out, for it may come back; unless it has no blocks: then there is nothing to come back to, and it goes at once, so that strangers
- * who connect again and again do not use up the places of others.
- *
- * A client that wants to renew its lease itself, or has left, is TIMED: its lease always runs, and every request begins it anew.
+ * A client is an id that it chose and keeps secret, with a lease. It uses one endpoint at a time. If it opens its store again
+ * over another endpoint, what comes over the first is refused.
  *
  *     UP --endpoint lost--> RUNNING --opened again--> UP        TIMED --every request--> TIMED --silent for a lease--> gone
  *                                  \--its lease is over--> gone
  *
- * A timer that comes far too late says that this process was stopped. Then it is not known whether the client was silent: it gets half a lease more.
+ * While its endpoint is up a client stays: heartbeats tell whether its process lives. When the endpoint is lost, the lease
+ * begins, so that the client can come back. A client without blocks goes at once; otherwise strangers that connect again and
+ * again would take the places of others. A client that renews its lease itself, or has left, is TIMED: its lease always runs,
+ * and every request starts it anew.
  *
- * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease; none that is not shared stays for
- * longer than a
- * lease after that.
- * tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * A timer that comes far too late means that this process was stopped. Then nobody knows whether the client was silent, and it
+ * gets half a lease more.
+ *
+ * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease. No block that is not
+ * shared stays longer than a lease after that. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include <sodium.h>
 
 #include "store/state.h"
@@ -47,16 +46,16 @@ static void leave_ep(store_client_t *c)
     c->ep = NULL;
 }
 
-static void lease_over(wefti_timer_t *t)
+static void lease_over(weft_ext_timer_t *t)
 {
     store_client_t *c = wefti_container_of(t, store_client_t, lease);
     store_state_t *ss = c->server->ss;
-    uint64_t when = t->node.key, now = wefti_now(ss->rt);
+    uint64_t when = t->when, now = weft_now(ss->rt);
     pthread_mutex_lock(&ss->lock);
     bool up = c->ep && !c->timed; /* then its lease begins when its endpoint is lost */
     bool stopped = now > when && now - when > c->lease_ns / 4 + 10 * WEFT_MILLISECOND;
     uint64_t more = up ? c->lease_ns : stopped ? c->lease_ns / 2 : 0;
-    if (!more || wefti_timer_at(ss->rt, &c->lease, now + more))
+    if (!more || weft_ext_timer_set(ss->rt, &c->lease, now + more))
         wefti_store_client_end(c, true);
     pthread_mutex_unlock(&ss->lock);
 }
@@ -64,7 +63,7 @@ static void lease_over(wefti_timer_t *t)
 void wefti_store_client_renew(store_client_t *c)
 {
     weft_runtime_t *rt = c->server->ss->rt;
-    wefti_timer_at(rt, &c->lease, wefti_now(rt) + c->lease_ns); /* it is armed already: that cannot fail */
+    weft_ext_timer_set(rt, &c->lease, weft_now(rt) + c->lease_ns); /* it is armed already: that cannot fail */
 }
 
 void wefti_store_client_left(store_client_t *c)
@@ -90,7 +89,7 @@ static weft_status_t client_new(weft_store_server_t *s, const uint8_t id[WEFT_ST
     st = wefti_map_put(&s->clients, key, c);
     if (st)
         goto err_c;
-    st = wefti_timer_at(s->ss->rt, &c->lease, wefti_now(s->ss->rt) + lease_ns);
+    st = weft_ext_timer_set(s->ss->rt, &c->lease, weft_now(s->ss->rt) + lease_ns);
     if (st)
         goto err_map;
     wefti_list_push_back(&s->client_list, &c->link);
@@ -138,7 +137,7 @@ void wefti_store_client_end(store_client_t *c, bool expired)
 {
     weft_store_server_t *s = c->server;
     leave_ep(c);
-    wefti_timer_stop(s->ss->rt, &c->lease);
+    weft_ext_timer_stop(s->ss->rt, &c->lease);
     wefti_map_take(&s->clients, c->key);
     wefti_list_remove(&c->link);
     s->n_clients--;
@@ -156,9 +155,9 @@ void wefti_store_client_end(store_client_t *c, bool expired)
 
 void wefti_store_clients_down(weft_ep_t *ep)
 {
-    weft_store_server_t *s = store_state(ep->rt)->server;
-    if (s) /* before its blocks are freed: what is waiting would be served for nobody */
-        wefti_store_later_down(s, ep->id);
+    weft_store_server_t *s = store_state(weft_ep_runtime(ep))->server;
+    if (s) /* before its blocks are freed: its waiting requests must not be served then */
+        wefti_store_later_down(s, weft_ep_id(ep));
     wefti_list_each_safe(l, &store_ep(ep)->clients) {
         store_client_t *c = wefti_container_of(l, store_client_t, ep_link);
         leave_ep(c);

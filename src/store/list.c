@@ -1,7 +1,7 @@
 /* store/list.c - listing the blocks of a server, page by page.
  *
- * A reply has as many names as fit; the next request asks for those after the last. So a list is as old as its pages: blocks that come and go
- * meanwhile may be in it or not, but no name is in it twice, and none that was there all the time is missing. The program's function may
+ * A reply has as many names as fit; the next request asks for those after the last. A block that comes or goes meanwhile may be
+ * in the list or not. No name is in it twice, and no block that was there all the time is missing. The program's function may
  * do anything, also cancel the list or close the store.
  *
  * tests/wire/store_list.c. */
@@ -10,7 +10,7 @@
 static void bad(store_ask_t *a)
 {
     if (wefti_store_ep(a->store))
-        wefti_ep_protocol_error(a->store->ep, "a list of blocks that is none");
+        weft_ext_ep_break(a->store->ep, WEFT_ERR_PROTOCOL, "a list of blocks that is none");
     wefti_store_ask_end(a, WEFT_ERR_PROTOCOL);
 }
 
@@ -85,9 +85,9 @@ weft_status_t weft_store_list(weft_store_t *store, const char *prefix, weft_bloc
 {
     store_ask_t *a;
     if (!fn)
-        return wefti_fail(WEFT_ERR_INVALID, "a list needs a function to call");
+        return weft_fail(WEFT_ERR_INVALID, "a list needs a function to call");
     if (prefix && strnlen(prefix, WEFT_RMA_NAME_MAX + 1) > WEFT_RMA_NAME_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "a name has at most %u bytes, and so has the beginning of one", WEFT_RMA_NAME_MAX);
+        return weft_fail(WEFT_ERR_INVALID, "a name has at most %u bytes, and so has the beginning of one", WEFT_RMA_NAME_MAX);
     weft_status_t st = wefti_store_ask_for(store, op, STORE_LIST, prefix, &a);
     if (st)
         return st;

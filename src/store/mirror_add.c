@@ -1,12 +1,12 @@
-/* store/mirror_add.c - a server in place of one that was lost.
+/* store/mirror_add.c - adding a server in place of one that was lost.
  *
- *     PLACE --a place is free--> ASK --> TAKE --> COPY --every block is there--> JOIN --the next configuration has it--> done
+ *     PLACE --a place is free--> ASK --> TAKE --> COPY --every unit is there--> JOIN --the next configuration has it--> done
  *
- * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it, so that nobody
- * counts on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it
- * is lost before anyone was told of a configuration with it there is nobody to be fenced, and nothing to wait for.
+ * TAKE makes the block at the server, or takes the block of a former member. It is REFILLING, and its record does not list it,
+ * so that nobody relies on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of
+ * one unit take turns. If it is lost before any server was told of a configuration with it, nobody has to be fenced.
  *
- * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold us to it. */
+ * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c, tests/fault/mirror_loss.c. */
 #include "store/mirror_state.h"
 
 typedef struct mir_add {
@@ -27,7 +27,7 @@ void wefti_mirror_add_end(weft_mirror_t *m, weft_status_t why)
         m->scan.failed = why ? why : WEFT_ERR_CANCELLED;
     mir_wake(m);
     if (op)
-        wefti_op_complete_why(op, why, wefti_mirror_why(m, why));
+        weft_ext_op_complete(op, why, wefti_mirror_why(m, why));
 }
 
 static void give_up(mir_member_t *mb, weft_status_t why)
@@ -41,7 +41,7 @@ void wefti_mirror_add_lost(weft_mirror_t *m, weft_status_t why)
     wefti_mirror_add_end(m, why);
 }
 
-/* What it has there: nothing; a former member's copy; or something that is not ours to write over. */
+/* What the server has under that name: nothing, a former member's copy, or something else that must not be overwritten. */
 static void found(mir_member_t *mb, weft_status_t st)
 {
     weft_mirror_t *m = mb->m;
@@ -53,8 +53,8 @@ static void found(mir_member_t *mb, weft_status_t st)
     }
     bool ours = was->origin == m->origin && mb->answer.bytes == mir_bytes(m->len, m->checksums);
     if (!st && (!ours || mir_config(was->epoch) > mir_config(m->accepted))) {
-        wefti_warn("mirror %s: the server has a block of that name that is %s: remove it first", m->name,
-                   ours ? "newer" : "another's");
+        weft_log(WEFT_LOG_WARN, "mirror %s: the server has a block of that name that is %s: remove it first", m->name,
+                 ours ? "newer" : "another's");
         give_up(mb, WEFT_ERR_STATE);
         return;
     }
@@ -93,10 +93,10 @@ void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
     }
 }
 
-/* Is there a place that nothing is under way for any more? */
+/* Is there a place without anything under way? */
 static void take_place(weft_mirror_t *m)
 {
-    if (!wefti_mirror_settled(m)) /* its record is to tell of a configuration that there is */
+    if (!wefti_mirror_settled(m)) /* its record has to name a configuration that exists */
         return;
     mir_each(mb, m) {
         if ((mb->state && mb->state != WEFT_MEMBER_FENCED) || mb->asking || mb->renewing || mb->under_way)
@@ -151,7 +151,7 @@ void wefti_mirror_add_abort(weft_mirror_t *m)
         wefti_mirror_lose(m->added, WEFT_ERR_CANCELLED);
 }
 
-/* --- the call ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the call  -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
 {
@@ -159,23 +159,23 @@ static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
     if (m->state || m->phase != MIR_UP)
         return m->state ? m->state : WEFT_ERR_CLOSED;
     if (m->adding)
-        return wefti_fail(WEFT_ERR_STATE, "a server is being added already: wait for that");
+        return weft_fail(WEFT_ERR_STATE, "a server is being added already: wait for that");
     for (const mir_member_t *mb = m->at; mb < m->at + WEFT_MIRROR_MAX; mb++) {
         if (mir_gets(mb) && !memcmp(mb->server, store->server, WEFT_STORE_ID))
-            return wefti_fail(WEFT_ERR_STATE, "this server is a member already");
+            return weft_fail(WEFT_ERR_STATE, "this server is a member already");
         place = place || !mir_gets(mb);
     }
-    return place ? WEFT_OK : wefti_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
+    return place ? WEFT_OK : weft_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
 }
 
 static weft_status_t add_start(weft_op_t *op)
 {
-    const mir_add_t *a = wefti_op_scratch(op, mir_add_t);
+    const mir_add_t *a = weft_ext_scratch(op, mir_add_t);
     weft_mirror_t *m = a->m;
     weft_store_t *store = a->store;
     weft_status_t st = may_add(m, store);
     if (!st)
-        st = wefti_op_track(op);
+        st = weft_ext_op_track(op);
     st = wefti_mirror_came(op, st);
     if (st) {
         wefti_store_unref(store);
@@ -191,24 +191,24 @@ static weft_status_t add_start(weft_op_t *op)
 
 static void add_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_mirror_t *m = wefti_op_scratch(op, mir_add_t)->m;
+    weft_mirror_t *m = weft_ext_scratch(op, mir_add_t)->m;
     m->add_op = NULL;
-    wefti_op_complete(op, why);
+    weft_ext_op_complete(op, why, 0);
     wefti_mirror_add_abort(m);
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t add_kind = {.name = "mirror add", .start = add_start, .cancel = add_cancel};
+static const weft_op_kind_t add_kind = {.name = "mirror add", .start = add_start, .cancel = add_cancel};
 
 weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_op_t *op)
 {
     if (!mirror || !store || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !mirror ? "the mirror" : !store ? "the store" : "the operation");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", !mirror ? "the mirror" : !store ? "the store" : "the operation");
     weft_status_t st = wefti_mirror_enter(mirror);
     if (st)
         return st;
     st = mirror->writer ? wefti_store_hold(store, mirror->rt)
-                        : wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
+                        : weft_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
     bool held = !st;
     st = wefti_mirror_prepare(mirror, op, &add_kind, st);
     if (st) {
@@ -216,9 +216,9 @@ weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_o
             wefti_store_unref(store);
         return st;
     }
-    *wefti_op_scratch(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
+    *weft_ext_scratch(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
     st = wefti_mirror_go(mirror, op);
-    if (st && wefti_op_scratch(op, mir_add_t)->m) /* it did not even begin */
+    if (st && weft_ext_scratch(op, mir_add_t)->m) /* it did not begin */
         wefti_store_unref(store);
     return st;
 }

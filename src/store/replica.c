@@ -1,14 +1,16 @@
-/* store/replica.c - the server's half of mirrors: the record of a replica, the lease that its writer grants, and who may read and write it.
+/* store/replica.c - the server's half of mirrors: the record of a replica, the lease that its writer grants, and who may read
+ * and write it.
  *
  * The states, and why a lease counts from a stamp, are in replica.h. Here they are flags of the record:
  *
  *     REFILLING set       only the key of the last make or set is there
- *     none set            LEASED until `until`; the region itself refuses every access from then on (wefti_region_until), whether or not the timer
+ *     none set            LEASED until `until`; the region itself refuses every access from then on (weft_region_until),
+ *                         whether or not the timer
  *                         came that makes it LAPSED
  *     LAPSED, SEALED set
  *
- * A set or a seal revokes the region, and its reply comes when no access with an old key is under way any more. A set that comes meanwhile is
- * done at once as well, and the one before it ends with WEFT_ERR_STALE.
+ * A set or a seal revokes the region, and its reply comes when no access with an old key is under way any more. A set that
+ * comes meanwhile is done at once as well, and the one before it ends with WEFT_ERR_STALE.
  *
  * tests/wire/store_replica.c, tests/sim/mirror_history.c. */
 #include "store/state.h"
@@ -17,7 +19,7 @@ struct store_replica {
     store_held_t *block;
     wefti_replica_t rec;
     uint64_t until; /* LEASED: when that ends */
-    wefti_timer_t timer;
+    weft_ext_timer_t timer;
 };
 
 static bool leased(const store_replica_t *r)
@@ -28,18 +30,18 @@ static bool leased(const store_replica_t *r)
 static void lapse(store_replica_t *r)
 {
     r->rec.flags |= WEFTI_REPLICA_LAPSED;
-    wefti_timer_stop(r->block->server->ss->rt, &r->timer);
-    weft_region_revoke(r->block->region, NULL); /* should there be no memory for that: `until` has passed, and nobody gets in */
+    weft_ext_timer_stop(r->block->server->ss->rt, &r->timer);
+    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
 }
 
-/* What it is now, whether or not the timer came yet. */
+/* What it is now, also if its timer is late. */
 static void look(store_replica_t *r)
 {
-    if (leased(r) && wefti_now(r->block->server->ss->rt) >= r->until)
+    if (leased(r) && weft_now(r->block->server->ss->rt) >= r->until)
         lapse(r);
 }
 
-static void lease_over(wefti_timer_t *t)
+static void lease_over(weft_ext_timer_t *t)
 {
     store_replica_t *r = wefti_container_of(t, store_replica_t, timer);
     store_state_t *ss = r->block->server->ss;
@@ -53,23 +55,23 @@ static void serve_until(store_replica_t *r, uint64_t until)
 {
     weft_runtime_t *rt = r->block->server->ss->rt;
     r->until = until;
-    wefti_region_until(r->block->region, until);
+    (void)weft_region_until(r->block->region, until);
     if (until)
-        wefti_timer_at(rt, &r->timer, until); /* without memory for it the region still refuses, and look() finds it lapsed */
+        weft_ext_timer_set(rt, &r->timer, until); /* without memory for it the region still refuses, and look() finds it lapsed */
     else
-        wefti_timer_stop(rt, &r->timer);
+        weft_ext_timer_stop(rt, &r->timer);
 }
 
 void wefti_store_replica_free(store_held_t *b)
 {
     if (!b->replica)
         return;
-    wefti_timer_stop(b->server->ss->rt, &b->replica->timer);
+    weft_ext_timer_stop(b->server->ss->rt, &b->replica->timer);
     wefti_free(b->replica);
     b->replica = NULL;
 }
 
-/* --- replies -------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 /* The reply about a replica: with its record, whatever the status, and with a key for those rights if it is WEFT_OK. */
 static void reply(store_held_t *b, const store_asker_t *to, weft_status_t status, uint32_t rights)
@@ -83,7 +85,7 @@ static void reply(store_held_t *b, const store_asker_t *to, weft_status_t status
     p.flags = STORE_BODY;
     p.len = b->len;
     p.rec = b->replica->rec;
-    p.stamp = wefti_now(s->ss->rt);
+    p.stamp = weft_now(s->ss->rt);
     s->stats.refused += status != WEFT_OK;
     wefti_store_reply(s->ss, to->ep, &p);
 }
@@ -95,7 +97,7 @@ static void refuse(weft_store_server_t *s, const store_asker_t *to, weft_status_
     wefti_store_reply(s->ss, to->ep, &p);
 }
 
-/* --- revoking ------------------------------------------------------------------------------------------------------------------- */
+/* --- revoking  -------------------------------------------------------------------------------------------------------- */
 
 /* A set or seal that waits for accesses to end. */
 typedef struct setting {
@@ -155,7 +157,7 @@ static void revoke(store_held_t *b, setting_t *w)
     }
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------------------- */
+/* --- requests  -------------------------------------------------------------------------------------------------------- */
 
 static void on_make(weft_store_server_t *s, store_client_t *c, const store_asker_t *to, const store_request_t *q)
 {
@@ -191,7 +193,7 @@ static void on_get(store_held_t *b, const store_asker_t *to)
 /* A stamp of ours that leaves something of the lease. */
 static bool fresh(const store_held_t *b, uint64_t stamp, uint64_t lease_ns)
 {
-    uint64_t now = wefti_now(b->server->ss->rt);
+    uint64_t now = weft_now(b->server->ss->rt);
     return stamp <= now && now - stamp < lease_ns;
 }
 
@@ -271,7 +273,7 @@ static void on_unmake(store_held_t *b, const store_asker_t *to, const store_requ
 
 void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q)
 {
-    store_asker_t to = {ep->id, q->id, q->kind};
+    store_asker_t to = {weft_ep_id(ep), q->id, q->kind};
     if (q->kind == STORE_R_MAKE) {
         on_make(s, c, &to, q);
         return;

@@ -19,12 +19,12 @@ void wefti_store_replica_answer(store_ask_t *a, const store_reply_t *p)
 static weft_status_t ask(weft_store_t *store, uint8_t kind, const char *name, void *out, weft_op_t *op, store_ask_t **ask_out)
 {
     weft_status_t st = store && op ? wefti_store_check_name(name, "a mirror")
-                                   : wefti_fail(WEFT_ERR_INVALID, "%s is NULL", store ? "the operation" : "the store");
+                                   : weft_fail(WEFT_ERR_INVALID, "%s is NULL", store ? "the operation" : "the store");
     if (st)
         return st;
     store_ask_t *a = wefti_store_ask_new(store, kind, name);
     if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
     a->out = out;
     *ask_out = a;
     return WEFT_OK;
@@ -35,7 +35,7 @@ weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t
 {
     store_ask_t *a = NULL;
     if (!wefti_replica_ok(rec) || !bytes)
-        return wefti_fail(WEFT_ERR_INVALID, "a record of a mirror that no server takes");
+        return weft_fail(WEFT_ERR_INVALID, "a record of a mirror that no server takes");
     weft_status_t st = ask(store, STORE_R_MAKE, name, out, op, &a);
     if (st)
         return st;
@@ -56,7 +56,7 @@ weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t 
 {
     store_ask_t *a = NULL;
     if (!wefti_replica_ok(rec))
-        return wefti_fail(WEFT_ERR_INVALID, "a record of a mirror that no server takes");
+        return weft_fail(WEFT_ERR_INVALID, "a record of a mirror that no server takes");
     weft_status_t st = ask(store, STORE_R_SET, name, out, op, &a);
     if (st)
         return st;

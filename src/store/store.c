@@ -1,15 +1,17 @@
-/* store/store.c - the room: what it tells conn and core about itself.
+/* store/store.c - the room as an extension of libweft: its state per runtime and per endpoint.
  *
- * It has no records of its own: requests and replies are active messages, and to conn it is traffic that only wants to know when endpoints
- * come and go. */
+ * Requests and replies are active messages. From weft/extend.h the room has to know when endpoints come and go and when the
+ * runtime closes. It is registered when the library is loaded, so that every runtime of the program answers requests, also one
+ * that serves nothing. */
 #include "store/store.h"
 
 #include "store/mirror_state.h"
 #include "store/state.h"
 
-static void ep_new(weft_ep_t *ep)
+static void ep_new(weft_ep_t *ep, void *state)
 {
-    store_ep_t *e = store_ep(ep);
+    store_ep_t *e = (store_ep_t *)state;
+    (void)ep;
     wefti_slots_init(&e->asked, UINT32_MAX - 1);
     wefti_list_init(&e->waiting);
     wefti_list_init(&e->sent);
@@ -17,16 +19,16 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->clients);
 }
 
-static void ep_up(weft_ep_t *ep)
+static void ep_up(weft_ep_t *ep, void *state)
 {
-    store_ep(ep)->owed = 0;
+    ((store_ep_t *)state)->owed = 0;
     wefti_store_asks_up(ep);
 }
 
-static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
+static void ep_down(weft_ep_t *ep, void *state, weft_status_t why)
 {
-    store_state_t *ss = store_state(ep->rt);
-    (void)discard;
+    store_state_t *ss = store_state(weft_ep_runtime(ep));
+    (void)state;
     wefti_store_stores_down(ep, why);
     wefti_store_asks_down(ep, why);
     pthread_mutex_lock(&ss->lock);
@@ -34,59 +36,72 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     pthread_mutex_unlock(&ss->lock);
 }
 
-static void ep_free(weft_ep_t *ep)
+static void ep_free(weft_ep_t *ep, void *state)
 {
-    wefti_slots_free(&store_ep(ep)->asked);
+    (void)ep;
+    wefti_slots_free(&((store_ep_t *)state)->asked);
 }
 
-static const wefti_traffic_t traffic = {
-    .first_kind = 1,
-    .last_kind = 0,
+static weft_status_t open(weft_runtime_t *rt, void *state)
+{
+    store_state_t *ss = (store_state_t *)state;
+    ss->rt = rt;
+    wefti_list_init(&ss->mirrors);
+    wefti_list_init(&ss->stores);
+    weft_ext_random(rt, ss->secret, sizeof ss->secret);
+    weft_ext_random(rt, &ss->rng, sizeof ss->rng);
+    weft_status_t st = weft_am_handle(rt, STORE_AM_REQUEST, wefti_store_request, ss, &ss->handle_op[0]);
+    if (!st)
+        st = weft_am_handle(rt, STORE_AM_REPLY, wefti_store_replied, ss, &ss->handle_op[1]);
+    if (!st)
+        pthread_mutex_init(&ss->lock, NULL);
+    return st;
+}
+
+static void shutdown(weft_runtime_t *rt, void *state)
+{
+    wefti_mirror_shutdown(rt);
+    wefti_store_stores_shutdown((store_state_t *)state);
+    wefti_store_server_shutdown((store_state_t *)state);
+}
+
+static bool idle(weft_runtime_t *rt, void *state)
+{
+    return !atomic_load(&((store_state_t *)state)->under_way) && wefti_mirror_idle(rt);
+}
+
+static void closed(weft_runtime_t *rt, void *state)
+{
+    store_state_t *ss = (store_state_t *)state;
+    (void)rt;
+    wefti_store_stores_free(ss);
+    wefti_store_server_gone(ss);
+    pthread_mutex_destroy(&ss->lock);
+}
+
+const weft_ext_t wefti_store_ext = {
+    .size = sizeof wefti_store_ext,
+    .name = "the store",
     .capability = WEFT_CAN_STORE,
+    .state_size = sizeof(store_state_t),
     .ep_state_size = sizeof(store_ep_t),
+    .open = open,
+    .shutdown = shutdown,
+    .idle = idle,
+    .closed = closed,
     .ep_new = ep_new,
     .ep_up = ep_up,
     .ep_down = ep_down,
     .ep_free = ep_free,
 };
 
-/* --- the room, for core -------------------------------------------------------------------------------------------------------- */
-
-static void shutdown(weft_runtime_t *rt)
+__attribute__((constructor)) void wefti_store_register(void)
 {
-    wefti_mirror_shutdown(rt);
-    wefti_store_stores_shutdown(store_state(rt));
-    wefti_store_server_shutdown(store_state(rt));
+    if (weft_ext_register(&wefti_store_ext))
+        weft_log(WEFT_LOG_ERROR, "libweft-elements is of another version than libweft, and does nothing: %s", weft_last_error());
 }
 
-static bool idle(weft_runtime_t *rt)
+weft_status_t wefti_store_no_state(const weft_runtime_t *rt)
 {
-    return !atomic_load(&store_state(rt)->under_way) && wefti_mirror_idle(rt);
-}
-
-static void room_free(weft_runtime_t *rt)
-{
-    store_state_t *ss = store_state(rt);
-    wefti_store_stores_free(ss);
-    wefti_store_server_gone(ss);
-    pthread_mutex_destroy(&ss->lock);
-    wefti_free(ss);
-}
-
-static const wefti_room_t room = {shutdown, idle, room_free, NULL};
-
-weft_status_t wefti_store_attach(weft_runtime_t *rt)
-{
-    store_state_t *ss = (store_state_t *)wefti_calloc(1, sizeof *ss);
-    if (!ss)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the stores of a runtime");
-    ss->rt = rt;
-    pthread_mutex_init(&ss->lock, NULL);
-    wefti_list_init(&ss->mirrors);
-    wefti_list_init(&ss->stores);
-    rt->fabric->ops->random(rt->fabric, ss->secret, sizeof ss->secret);
-    wefti_runtime_attach(rt, WEFTI_ROOM_STORE, &room, ss);
-    wefti_conn_traffic(rt, WEFTI_TRAFFIC_STORE, &traffic);
-    weft_status_t st = weft_am_handle(rt, STORE_AM_REQUEST, wefti_store_request, ss, &ss->handle_op[0]);
-    return st ? st : weft_am_handle(rt, STORE_AM_REPLY, wefti_store_replied, ss, &ss->handle_op[1]);
+    return weft_fail(WEFT_ERR_STATE, "the runtime \"%s\" was opened before libweft-elements was loaded", weft_runtime_name(rt));
 }

@@ -1,9 +1,9 @@
-/* store/store.h - the door of the room, for src/open.c. */
+/* store/store.h - the door of the room, for element. */
 #ifndef WEFTI_STORE_H
 #define WEFTI_STORE_H
 
-#include "core/core.h"
-
-weft_status_t wefti_store_attach(weft_runtime_t *rt);
+/* Have every runtime that is opened from now on serve and reach memory. Happens when the library is loaded; before whatever
+ * uses it. */
+void wefti_store_register(void);
 
 #endif

@@ -1,10 +1,12 @@
 /* store/wire.c - the codec of requests and replies.
  *
- * One table says which fields a kind has, and both directions walk it, so that they cannot differ. Everything that is read was checked: kinds,
- * flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
+ * One table says which fields a kind has, and both directions use it, so that they cannot differ. Everything that is read is
+ * checked: kinds, flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
 #include "store/wire.h"
 
-#include "base/status.h"
+#include <string.h>
+#include <weft/config.h>
+
 #include "base/utf8.h"
 
 enum {
@@ -50,7 +52,7 @@ static const struct {
     [STORE_SHARE] = {HAS_BLOCK | HAS_NAME, 0, STORE_REPLACE, STORE_BODY},
 };
 
-/* --- pieces ------------------------------------------------------------------------------------------------------------------- */
+/* --- pieces  ---------------------------------------------------------------------------------------------------------- */
 
 static void put_name(wefti_writer_t *w, const char *name, uint8_t n)
 {
@@ -111,7 +113,7 @@ bool wefti_replica_ok(const wefti_replica_t *rec)
     return true;
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------------------ */
+/* --- requests  -------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap)
 {
@@ -184,7 +186,7 @@ bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
     return !r.bad && !wefti_reader_left(&r);
 }
 
-/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 static void put_body(wefti_writer_t *w, uint16_t has, const store_reply_t *p)
 {
@@ -232,7 +234,7 @@ static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
     if (has & HAS_SERVER)
         get_id(r, p->server);
     if (has & HAS_STATS) {
-        uint8_t n = wefti_get_u8(r); /* a newer server may have more, an older one less */
+        uint8_t n = wefti_get_u8(r); /* a newer server may send more, an older one less */
         for (uint8_t i = 0; i < n; i++) {
             uint64_t v = wefti_get_u64(r);
             if (i < STORE_STATS_N)
@@ -263,6 +265,16 @@ size_t wefti_store_put_reply(const store_reply_t *p, void *buf, size_t cap)
     return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
 }
 
+/* A status of a newer server that is not known here is a failure of this request all the same. */
+static weft_status_t told(int16_t status, uint32_t *reason_out)
+{
+    if (strcmp(weft_status_name((weft_status_t)status), "WEFT_ERR_?"))
+        return (weft_status_t)status;
+    *reason_out = (uint32_t)-status;
+    weft_log(WEFT_LOG_INFO, "a memory server failed with status %d, which version %s does not know", status, WEFT_VERSION_STRING);
+    return WEFT_ERR_REJECTED;
+}
+
 bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
 {
     wefti_reader_t r = wefti_reader(bytes, n);
@@ -274,13 +286,13 @@ bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
     if (r.bad || status > 0 || !p->kind || p->kind >= STORE_KINDS ||
         p->flags & ~(kinds[p->kind].reply_flags | STORE_LEASE_OVER) || (status == WEFT_OK && !(p->flags & STORE_BODY)))
         return false;
-    p->status = wefti_status_told(status, "a memory server", &p->reason);
+    p->status = told(status, &p->reason);
     if (p->flags & STORE_BODY)
         get_body(&r, kinds[p->kind].reply, p);
     return !r.bad && !wefti_reader_left(&r);
 }
 
-/* --- lists --------------------------------------------------------------------------------------------------------------------- */
+/* --- lists  ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_put_entry(wefti_writer_t *w, const store_entry_t *e)
 {
@@ -308,7 +320,7 @@ bool wefti_store_get_entry(wefti_reader_t *r, store_entry_t *e)
     return !r->bad;
 }
 
-/* --- names --------------------------------------------------------------------------------------------------------------------- */
+/* --- names  ----------------------------------------------------------------------------------------------------------- */
 
 bool wefti_store_name_ok(const char *name, size_t n)
 {

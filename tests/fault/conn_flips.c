@@ -8,6 +8,7 @@
  * ctest: timeout=600 long */
 #define TEST_SECONDS 550
 #include <limits.h>
+#include <weft/elements.h>
 #include <weft/service.h>
 #include <weft/weft.h>
 

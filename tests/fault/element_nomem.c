@@ -5,6 +5,7 @@
 #define TEST_SECONDS 280
 #include "lib/nomem.h"
 #include "test.h"
+#include "weft/elements.h"
 #include "weft/weft.h"
 
 static weft_runtime_t *memory_rt, *second_rt, *user_rt;

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "store/wire.h"
 #include "test.h"
+#include "weft/elements.h"
 #include "weft/weft.h"
 
 #define PAGE 4096u

@@ -4,6 +4,7 @@
  * ctest: timeout=300 */
 #define TEST_SECONDS 120
 #include <signal.h>
+#include <weft/elements.h>
 
 #include "lib/peer.h"
 #include "test.h"

@@ -6,6 +6,7 @@
 #include "core/core.h"
 #include "lib/nomem.h"
 #include "test.h"
+#include "weft/elements.h"
 #include "weft/weft.h"
 
 static weft_runtime_t *server_rt, *client_rt;

@@ -1,4 +1,5 @@
-"""What the tests of calls share: the demo service of the `weft` command, and a service in Python with a function for every type, as processes."""
+"""What the tests of calls share: the demo service of the `weft` command, and a service in Python with a function for every
+type, as processes."""
 import json
 import os
 import subprocess
@@ -98,7 +99,8 @@ class Process:
     """A service in a process of its own."""
 
     def __init__(self, args, env):
-        self.process = subprocess.Popen(args, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(args, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
         self.line = self.process.stdout.readline().strip()
         if not self.line:
             self.process.kill()
@@ -119,7 +121,8 @@ def serve(*options, **env):
     """The demo service, at an address of its own."""
     if not os.path.exists(COMMAND):
         pytest.skip("the weft command is not built")
-    return Process([COMMAND, "serve", "--json", "--listen", "tcp://127.0.0.1:0", *(options or ["--no-registry"])], environment(**env))
+    return Process([COMMAND, "serve", "--json", "--listen", "tcp://127.0.0.1:0", *(options or ["--no-registry"])],
+                   environment(**env))
 
 
 @pytest.fixture

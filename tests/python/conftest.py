@@ -1,4 +1,5 @@
-"""What the tests of the package share: event loops of both kinds, pairs of connected endpoints, other processes, and a bound on everything."""
+"""What the tests of the package share: event loops of both kinds, pairs of connected endpoints, other processes, and a bound
+on everything."""
 import asyncio
 import collections
 import faulthandler
@@ -41,7 +42,8 @@ def run(request):
             async with asyncio.timeout(BOUND):
                 return await coroutine
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if request.param == "uvloop" else None) as runner:
-            # development mode logs whatever takes a tenth of a second, as anything does on a busy machine; pytest keeps it, which looks like a leak
+            # development mode logs whatever takes a tenth of a second, as anything does on a busy machine; pytest keeps it, which
+            # looks like a leak
             runner.get_loop().slow_callback_duration = BOUND
             return runner.run(bound())
     return go
@@ -63,7 +65,8 @@ def pair(request, run):
     """Run an async function with two connected endpoints over this transport; nothing may be left under way by it."""
     def go(function, **options):
         async def inner():
-            async with weft.Runtime(transports=request.param, **options) as left, weft.Runtime(transports=request.param, **options) as right:
+            async with weft.Runtime(transports=request.param, **options) as left, weft.Runtime(transports=request.param,
+                                                                                               **options) as right:
                 p = await connected(left, right)
                 assert p.a.info["transport"] == p.b.info["transport"] == request.param
                 await function(p)
@@ -78,8 +81,8 @@ def child():
     children = []
 
     def start(text, *args, stderr=None):
-        process = subprocess.Popen([*PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                                   env=environment())
+        process = subprocess.Popen([*PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+                                   text=True, env=environment())
         children.append(process)
         return process
     yield start

@@ -1,7 +1,8 @@
-"""A small OpenWhisk: actions, containers in which `disagg.serve` runs, activations, and as much of the REST API as actions use. On loopback.
+"""A small OpenWhisk: actions, containers in which `disagg.serve` runs, activations, and as much of the REST API as actions use.
+On loopback.
 
-A container runs one activation at a time and is used again for its action. What can be tested with it is what an action sees of OpenWhisk; that the
-real one behaves so is written in its documents, and not tested here.
+A container runs one activation at a time and is used again for its action. What can be tested with it is what an action sees of
+OpenWhisk; that the real one behaves so is written in its documents, and not tested here.
 """
 import base64
 import contextlib
@@ -106,7 +107,8 @@ class Controller:
             container = activation.container = self._container(activation.action)
             more = {"api_key": self.api_key} if self.actions[activation.action][1]["provide-api-key"] else {"api_key": None}
             activation.status, activation.response = container.run(
-                params, namespace="guest", action_name=f"/guest/{activation.action}", activation_id=activation.aid, deadline=in_ms(seconds),
+                params, namespace="guest", action_name=f"/guest/{activation.action}", activation_id=activation.aid,
+                                                                   deadline=in_ms(seconds),
                 api_host=self.host, **more)
             with self._lock:
                 self._idle[activation.action].append(container)
@@ -141,7 +143,8 @@ class Controller:
         if name not in self.actions:
             return 404, {"error": "The requested resource does not exist."}
         if body is None:
-            return 200, {"name": name, "annotations": [{"key": key, "value": value} for key, value in self.actions[name][1].items()]}
+            return 200, {"name": name, "annotations": [{"key": key, "value": value} for key,
+                                                       value in self.actions[name][1].items()]}
         assert urllib.parse.parse_qs(parts.query) == {"blocking": ["false"], "result": ["false"]}
         return 202, {"activationId": self.invoke(name, json.loads(body)).aid}
 

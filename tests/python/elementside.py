@@ -1,4 +1,5 @@
-"""What the tests of elements share: memory elements in this process and in others, actions that use them, and waiting for what is bound to happen."""
+"""What the tests of elements share: memory elements in this process and in others, actions that use them, and waiting for
+what is bound to happen."""
 import contextlib
 import os
 import signal
@@ -41,7 +42,8 @@ def memory(size, name="mem", transports="all", **options):
 @contextlib.contextmanager
 def action(*durls, transports="all", heartbeat=None, **options):
     """An action with these transports, on a runtime of its own."""
-    with runtime(transports, heartbeat=heartbeat) as own, disagg.LibdAction(None, "test", transports=durls, runtime=own, **options) as made:
+    with runtime(transports, heartbeat=heartbeat) as own, disagg.LibdAction(None, "test", transports=durls, runtime=own,
+                                                                            **options) as made:
         yield made
 
 

@@ -2,10 +2,10 @@
 
     python fuzz_args.py SEED SECONDS KIND
 
-KIND is loop, threads (a loop whose objects another thread calls too) or blocking. What is called is found by looking: the functions and types of
-weft._core, and every attribute of every object of those types that a call ever gave. Ends with status 0; 3 for a SystemError, which is what the
-interpreter says of an extension that broke its rules; 1 from faulthandler where it hangs, after a line for each call under way; a signal where it
-crashes. WEFT_FUZZ_TRACE=1 prints each call before it is made.
+KIND is loop, threads (a loop whose objects another thread calls too) or blocking. What is called is found by looking: the
+functions and types of weft._core, and every attribute of every object of those types that a call ever gave. Ends with status 0; 3
+for a SystemError, which is what the interpreter says of an extension that broke its rules; 1 from faulthandler where it hangs,
+after a line for each call under way; a signal where it crashes. WEFT_FUZZ_TRACE=1 prints each call before it is made.
 """
 import asyncio
 import ctypes
@@ -32,15 +32,19 @@ except ImportError:
 
 HANG = 60
 EPISODE_CALLS = 250
-BIG = 64 << 20  # what is longer is made and let go of: going through gigabytes again and again is no hang, and takes as long as one
-CLOSE = _core.Runtime._close  # attributes are set to anything, this one too: what ends an episode is not looked up in what was called
+# what is longer is made and let go of: going through gigabytes again and again is no hang, and takes as long as one
+BIG = 64 << 20
+# attributes are set to anything, this one too: what ends an episode is not looked up in what was called
+CLOSE = _core.Runtime._close
 TRACE = bool(os.environ.get("WEFT_FUZZ_TRACE"))
 TYPES = tuple(t for t in vars(_core).values() if isinstance(t, type))
 KINDS = tuple(t for t in TYPES if not issubclass(t, BaseException))
 # of every object: what the interpreter does by itself, and nothing of ours
-PLAIN = set(dir(object)) - {"__init__", "__repr__", "__str__", "__new__", "__hash__", "__eq__", "__reduce__", "__sizeof__", "__dir__", "__class__"}
+PLAIN = set(dir(object)) - {"__init__", "__repr__", "__str__", "__new__", "__hash__", "__eq__", "__reduce__", "__sizeof__",
+                            "__dir__", "__class__"}
 
-ENDS = {"close", "_close", "abort", "release", "__exit__", "__aexit__", "__del__", "clear"}  # seldom, or there is little left to call
+# seldom, or there is little left to call
+ENDS = {"close", "_close", "abort", "release", "__exit__", "__aexit__", "__del__", "clear"}
 
 
 def broken(what, error):
@@ -126,7 +130,8 @@ class World:
         return Evil()
 
     def raise_it(self):
-        raise self.rng.choice([RuntimeError, KeyError, StopIteration, MemoryError, asyncio.CancelledError, weft.ClosedError, OSError])("evil")
+        raise self.rng.choice([RuntimeError, KeyError, StopIteration, MemoryError, asyncio.CancelledError, weft.ClosedError,
+                               OSError])("evil")
 
     def close_one(self):
         for thing in self.rng.sample(self.pool, min(4, len(self.pool))):
@@ -142,21 +147,26 @@ class World:
         rng, n = self.rng, self.rng.choice([0, 1, 8, 100, 5000, 100_000])
         released = memoryview(bytearray(n or 1))
         released.release()
-        choices = [bytes(n), bytearray(n), memoryview(bytearray(n)), memoryview(bytes(n)), memoryview(bytearray(n + 4))[::2], released,
-                   (ctypes.c_char * n)(), (ctypes.c_int * 3)(), (ctypes.py_object * 2)(), memoryview(bytearray(24)).cast("B", (2, 3, 4))]
+        choices = [bytes(n), bytearray(n), memoryview(bytearray(n)), memoryview(bytes(n)), memoryview(bytearray(n + 4))[::2],
+                   released,
+                   (ctypes.c_char * n)(), (ctypes.c_int * 3)(), (ctypes.py_object * 2)(),
+                   memoryview(bytearray(24)).cast("B", (2, 3, 4))]
         if numpy:
             choices += [numpy.zeros(n), numpy.zeros((3, 4))[:, 1], numpy.empty(3, dtype=object), numpy.zeros(3, "M8[s]"),
                         numpy.broadcast_to(numpy.zeros(1), (5,)), numpy.zeros(4).reshape(2, 2, order="F")]
         return rng.choice(choices)
 
     def number(self):
-        return self.rng.choice([0, 1, 2, 3, 7, 12345, -1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 10**5000, True, 1.5, -0.5,
+        return self.rng.choice([0, 1, 2, 3, 7, 12345, -1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 10**5000,
+                                True, 1.5, -0.5,
                                 1e-9, 1e308, float("nan"), float("inf"), float("-inf"), self.rng.getrandbits(64)])
 
     def text(self):
-        return self.rng.choice(["", "text", "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", "unix://@weft-fuzz", "\ud800", "a\0b", "é" * 300,
+        return self.rng.choice(["", "text", "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", "unix://@weft-fuzz", "\ud800", "a\0b",
+                                "é" * 300,
                                 "tcp://" + "9" * 300, ",,", "tcp://[::1]:0", "loop", "caller", "nonsense", "x" * 100_000, "i32",
-                                "(str) -> str", "host", "__name__", "mem", "late", "rdma", "mem;rdma_tcp;", "late;rdma_local;size,64;"])
+                                "(str) -> str", "host", "__name__", "mem", "late", "rdma", "mem;rdma_tcp;",
+                                "late;rdma_local;size,64;"])
 
     def value(self):
         rng = self.rng
@@ -174,7 +184,8 @@ class World:
         if kind == 8:
             return [self.value() for _ in range(rng.randrange(4))]
         if kind == 9:
-            return rng.choice([print, len, lambda *a, **k: None, lambda *a: self.call_one(), int, object(), ..., range(3), {}, (), {"a": 1}])
+            return rng.choice([print, len, lambda *a, **k: None, lambda *a: self.call_one(), int, object(), ..., range(3), {}, (),
+                               {"a": 1}])
         if kind == 10:
             return rng.choice([0.001, 0.01, 0])  # which is often a timeout
         return None
@@ -201,7 +212,8 @@ class World:
         if name == "timeout":
             return rng.choice([None, 0.001, 0.01, 0, self.evil()])
         if name in ("uri", "source", "name", "address"):
-            return rng.choice([self.text(), *(thing.uri for thing in self.pool if isinstance(thing, (_core.Listener, _core.BlockingListener)))])
+            return rng.choice([self.text(), *(thing.uri for thing in self.pool
+                                              if isinstance(thing, (_core.Listener, _core.BlockingListener)))])
         if name in ("handler", "callback", "fn", "function"):
             return rng.choice([None, lambda *a: None, lambda *a: self.call_one(), self.evil(), print])
         return rng.choice([0, 1, 1, 2, 5, 7, None, True, self.evil(), self.number()])
@@ -260,7 +272,8 @@ class World:
                     return  # a runtime that nobody drives any more is a short episode
                 if TRACE:
                     print(" ", [type(a).__name__ for a in args], {k: type(v).__name__ for k, v in kw.items()}, flush=True)
-                under_way[threading.get_ident(), self.depth] = what, [type(a).__name__ for a in args], {k: type(v).__name__ for k, v in kw.items()}
+                under_way[threading.get_ident(), self.depth] = what, [type(a).__name__ for a in args], {k: type(v).__name__ for k,
+                                                                                                        v in kw.items()}
                 self.keep(thing(*args, **kw))
         except (Exception, asyncio.CancelledError) as error:
             self.look(what, error)
@@ -292,7 +305,8 @@ def elements(left, right):
     action = _core.Action(left, "fuzz")
     for durl in (memory.durl, "late;rdma_tcp;", "own;rdma_local;size,64;", "server;rdma_tcp_server;size,64;"):
         action.add(durl)
-    transports = [_core.Transport(action, name, "rdma_server" if name == "server" else "rdma") for name in ("mem", "late", "own", "server")]
+    transports = [_core.Transport(action, name, "rdma_server" if name == "server" else "rdma")
+                  for name in ("mem", "late", "own", "server")]
     for trans in transports[:3]:
         trans.reg(128)
     return [memory, action, *transports]
@@ -321,8 +335,8 @@ async def loop_episode(rng, threads):
     right.am_handler(5, lambda message: world.keep(message))
     cancelled = b.recv(tag=77)
     cancelled.cancel()
-    for thing in (left, right, listener, accepting, a, b, m, n, sending, cancelled, b.recv(tag=1), b.recv_into(bytearray(100), tag=2),
-                  right.listen("tcp://127.0.0.1:0", world.keep)):
+    for thing in (left, right, listener, accepting, a, b, m, n, sending, cancelled, b.recv(tag=1),
+                  b.recv_into(bytearray(100), tag=2), right.listen("tcp://127.0.0.1:0", world.keep)):
         world.keep(thing)
     for thing in elements(left, right):
         world.keep(thing)
@@ -338,8 +352,8 @@ async def loop_episode(rng, threads):
     server = right.store_server(1 << 20)
     store = await a.store()
     region = right.region(4096, name="fuzz", rights="rwa")
-    for thing in (server, store, await store.alloc(1000, "fuzz"), await left.mirror("mirror", [store], size=1000, write=True), region,
-                  await a.find("fuzz")):
+    for thing in (server, store, await store.alloc(1000, "fuzz"), await left.mirror("mirror", [store], size=1000, write=True),
+                  region, await a.find("fuzz")):
         world.keep(thing)
     stop = threading.Event()
 
@@ -387,7 +401,8 @@ def blocking_episode(rng):
     server = right.store_server(1 << 20)
     store = a.store(timeout=HANG)
     region = right.region(4096, name="fuzz", rights="rwa")
-    for thing in (left, right, listener, a, b, m, service, client, *elements(left, right), server, store, store.alloc(1000, "fuzz", timeout=HANG),
+    for thing in (left, right, listener, a, b, m, service, client, *elements(left, right), server, store,
+                  store.alloc(1000, "fuzz", timeout=HANG),
                   left.mirror("mirror", [store], size=1000, write=True, timeout=HANG), region, a.find("fuzz", timeout=HANG)):
         world.keep(thing)
 

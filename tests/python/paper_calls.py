@@ -37,7 +37,8 @@ def test_arguments_and_results(types):
                 want = bytes(i % 251 for i in range(n))
                 assert memory.tobytes(0, n) == want and memory.tobytes(n, 100) == bytes(100)
                 assert result.__dlpack_device__()[0] == 2 and result.shape == (n,) and repr(result)
-                for call in (lambda: memoryview(result), lambda: numpy.asarray(result, dtype="u1"), result.tobytes, result.tolist):
+                for call in (lambda: memoryview(result), lambda: numpy.asarray(result, dtype="u1"), result.tobytes,
+                             result.tolist):
                     with pytest.raises((BufferError, TypeError, ValueError)):
                         call()
                 assert (await client.echo_tensor(result)).tobytes() == want

@@ -67,7 +67,8 @@ def test_memory_of_a_gpu(driver):
     interface = memory.__cuda_array_interface__
     assert (interface["shape"], interface["data"], interface["version"]) == ((len(DATA),), (memory.ptr, False), 3)
     managed = gpu(b"both see it", "cuda-managed")
-    assert bytes(managed) == b"both see it" and managed.__dlpack_device__()[0] == 13 and hasattr(managed, "__cuda_array_interface__")
+    assert bytes(managed) == b"both see it" and managed.__dlpack_device__()[0] == 13 and hasattr(managed,
+                                                                                                 "__cuda_array_interface__")
     assert not hasattr(weft.Memory(1), "__cuda_array_interface__")
 
 
@@ -133,18 +134,21 @@ def test_streams_are_waited_for(driver, pair):
     pair(body)
 
 
-HOSTILE = [("dict", None), ("dict", 7), ("dict", []), ("no dict of version", {"version": 4}), ("no dict of version", {"version": -1}),
-           ("dict", {"version": "3"}),
-           ("sound", {"shape": (-1,)}), ("sound", {"shape": (2**62, 2**62)}), ("sound", {"shape": (2**62, 4, 0)}), ("sound", {"shape": 7}),
-           ("sound", {"shape": [1]}),
-           ("sound", {"shape": (1.5,)}), ("sound", {"shape": (2**70,)}), ("sound", {"shape": (1,) * 17}), ("sound", {"shape": KeyError}),
+HOSTILE = [("dict", None), ("dict", 7), ("dict", []), ("no dict of version", {"version": 4}),
+           ("no dict of version", {"version": -1}), ("dict", {"version": "3"}),
+           ("sound", {"shape": (-1,)}), ("sound", {"shape": (2**62, 2**62)}), ("sound", {"shape": (2**62, 4, 0)}),
+           ("sound", {"shape": 7}), ("sound", {"shape": [1]}),
+           ("sound", {"shape": (1.5,)}), ("sound", {"shape": (2**70,)}), ("sound", {"shape": (1,) * 17}),
+           ("sound", {"shape": KeyError}),
            ("sound", {"typestr": ""}), ("sound", {"typestr": "|"}), ("sound", {"typestr": "u1"}), ("sound", {"typestr": "|O8"}),
            ("sound", {"typestr": "<f"}),
-           ("sound", {"typestr": "<f-4"}), ("sound", {"typestr": "<f99999999999999"}), ("sound", {"typestr": 7}), ("sound", {"typestr": "\ud800"}),
+           ("sound", {"typestr": "<f-4"}), ("sound", {"typestr": "<f99999999999999"}), ("sound", {"typestr": 7}),
+           ("sound", {"typestr": "\ud800"}),
            ("sound", {"data": None}), ("sound", {"data": 7}), ("sound", {"data": (1,)}), ("sound", {"data": ("x", False)}),
            ("sound", {"data": (-1, False)}),
            ("sound", {"data": (2**64, False)}), ("sound", {"strides": (1, 1)}), ("sound", {"strides": 7}),
-           ("not contiguous", {"strides": (2,)}), ("not contiguous", {"strides": (-1,)}), ("not contiguous", {"shape": (2, 2), "strides": (4, 1)}),
+           ("not contiguous", {"strides": (2,)}), ("not contiguous", {"strides": (-1,)}),
+           ("not contiguous", {"shape": (2, 2), "strides": (4, 1)}),
            ("mask", {"mask": object()}), ("stream", {"stream": 0}), ("stream", {"stream": "x"}), ("stream", {"stream": -1}),
            ("address", {"data": (0, False)}), ("address", {"data": (4096, False)}), ("address", {"data": (2**64 - 1, False)}),
            ("address", {"shape": (2**40,)}), ("address", {"shape": (2**63 - 1,)}), ("address", {"data": (id(DATA), False)})]
@@ -176,7 +180,8 @@ def test_read_only_and_empty(driver, pair):
         await p.a.send(frozen)
         assert await p.b.recv() == DATA[:100]
         assert p.right.region(frozen, name="x") and (await p.a.find("x")).rights == "r"
-        for entries in ({"shape": (0,), "data": (0, False)}, {"shape": (0, 5), "data": (None, False)}, {"shape": (5, 0), "strides": (1, 7)}):
+        for entries in ({"shape": (0,), "data": (0, False)}, {"shape": (0, 5), "data": (None, False)},
+                        {"shape": (5, 0), "strides": (1, 7)}):
             await p.a.send(Array(memory, **entries))
             assert await p.b.recv() == b""
         for entries in ({"shape": (5, 2), "typestr": "<f4"}, {"shape": (2, 5), "typestr": "<f4", "strides": (4, 8)},

@@ -23,7 +23,8 @@ def transports(request):
 @pytest.fixture
 def sides(progress, transports):
     """Two endpoints of two runtimes; caller-driven ones are driven by the calls that wait, so each side has its thread."""
-    options = {"progress": progress, "transports": transports, "heartbeat": 120}  # on a busy machine a caller may not come to drive it for long
+    # on a busy machine a caller may not come to drive it for long
+    options = {"progress": progress, "transports": transports, "heartbeat": 120}
     with weft.blocking.Runtime(**options) as left, weft.blocking.Runtime(**options) as right:
         listener = right.listen("tcp://127.0.0.1:0")
         got = []
@@ -185,7 +186,8 @@ def test_after_a_fork_there_is_a_sentence_and_a_new_runtime():
 def test_a_lost_peer(child, progress, transports):
     with weft.blocking.Runtime(progress=progress, transports=transports, heartbeat=1) as runtime:
         listener = runtime.listen("tcp://127.0.0.1:0")
-        process = child("import sys, weft.blocking as w\nep = w.connect(sys.argv[1])\nep.send(b'here')\nep.recv(tag=9)", listener.uri)
+        process = child("import sys, weft.blocking as w\nep = w.connect(sys.argv[1])\nep.send(b'here')\nep.recv(tag=9)",
+                        listener.uri)
         ep = listener.accept(timeout=30)
         assert ep.recv() == b"here"
         process.kill()

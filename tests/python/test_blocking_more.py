@@ -1,4 +1,5 @@
-"""The rest of what blocking endpoints do: many messages in one call, functions for active messages, on_close, IPv6, closing within a time."""
+"""The rest of what blocking endpoints do: many messages in one call, functions for active messages, on_close, IPv6, closing
+within a time."""
 import os
 import signal
 import socket
@@ -247,7 +248,8 @@ def test_ipv6():
 
 def test_close_within_a_time(sides):
     a, b = sides
-    sending = beside(lambda: a.send(bytes(8 << 20), 1, timeout=BOUND))  # which nobody receives: a graceful close has to wait for it
+    # which nobody receives: a graceful close has to wait for it
+    sending = beside(lambda: a.send(bytes(8 << 20), 1, timeout=BOUND))
     time.sleep(0.05)
     with pytest.raises(weft.TimeoutError):
         a.close(timeout=0.2)

@@ -177,7 +177,8 @@ def test_a_random_key_as_bytes_and_as_the_line_of_its_file_is_the_same(run):
     async def body():
         key = bytes(range(100, 132))
         line = b"weft-key-1 " + key.hex().encode() + b"\n"
-        async with weft.Runtime(key=key, key_random=True) as right, weft.Runtime(key=line) as left, weft.Runtime(key=key) as typed:
+        async with weft.Runtime(key=key,
+                                key_random=True) as right, weft.Runtime(key=line) as left, weft.Runtime(key=key) as typed:
             listener = right.listen("tcp://127.0.0.1:0")
             assert (await left.connect(listener.uri)).info["authenticated"]
             with pytest.raises(weft.AuthError):
@@ -187,3 +188,20 @@ def test_a_random_key_as_bytes_and_as_the_line_of_its_file_is_the_same(run):
         with pytest.raises(weft.InvalidError, match="weft key new"):
             weft.Runtime(key=line[:30])
     run(body())
+
+
+def test_the_repr_of_an_endpoint_names_the_peer(pair):
+    async def body(p):
+        said = repr(p.a)
+        assert p.listener.uri.rsplit(":", 1)[1] in said and p.right.name in said and said.endswith(", up>"), said
+        assert p.left.name in repr(p.b)
+        await p.a.close()
+        assert repr(p.a) == f"<weft.Endpoint {p.a.id}, closed>"
+    pair(body)
+
+
+@pytest.mark.parametrize("call", [lambda: weft.connect("tcp://127.0.0.1:1"), lambda: weft.listen("tcp://127.0.0.1:0"),
+                                  lambda: weft.runtime(), lambda: weft.client("tcp://127.0.0.1:1")])
+def test_without_an_event_loop_the_error_names_the_blocking_package(call):
+    with pytest.raises(RuntimeError, match="weft.blocking"):
+        call()

@@ -33,7 +33,8 @@ def quiet():
 
 @pytest.fixture
 def cluster():
-    with LocalCluster(n_workers=2, threads_per_worker=1, protocol="weft", processes=True, dashboard_address=None, memory_limit=0) as made:
+    with LocalCluster(n_workers=2, threads_per_worker=1, protocol="weft", processes=True, dashboard_address=None,
+                      memory_limit=0) as made:
         yield made
 
 
@@ -45,7 +46,8 @@ def client(cluster):
 
 def transports(dask_worker):
     """How the worker's comms to others go."""
-    return sorted({comm.extra_info.get("transport", "?") for comm in type(dask_worker.batched_stream.comm)._instances if not comm.closed()})
+    return sorted({comm.extra_info.get("transport", "?") for comm in type(dask_worker.batched_stream.comm)._instances
+                   if not comm.closed()})
 
 
 def test_everything_goes_over_weft(client):
@@ -125,7 +127,8 @@ def make(i, rows):
 
 def check(part):
     """Its rows, the sum of its keys modulo a prime, and whether rows are whole."""
-    return pd.DataFrame({"rows": [len(part)], "keys": [int((part.key % 1000003).sum())], "whole": [bool((part.key * 2 == part.twice).all())]})
+    return pd.DataFrame({"rows": [len(part)], "keys": [int((part.key % 1000003).sum())],
+                         "whole": [bool((part.key * 2 == part.twice).all())]})
 
 
 @pytest.mark.parametrize("method", ["p2p", "tasks"])
@@ -145,7 +148,8 @@ def test_a_shuffle(client, method):
 
 def test_an_asynchronous_cluster_in_one_process():
     async def body():
-        async with LocalCluster(n_workers=2, processes=False, protocol="weft", asynchronous=True, dashboard_address=None) as cluster:
+        async with LocalCluster(n_workers=2, processes=False, protocol="weft", asynchronous=True,
+                                dashboard_address=None) as cluster:
             async with Client(cluster, asynchronous=True) as client:
                 assert cluster.scheduler_address.startswith("weft://")
                 assert await client.gather(client.map(lambda i: i + 1, range(10))) == list(range(1, 11))
@@ -154,7 +158,8 @@ def test_an_asynchronous_cluster_in_one_process():
 
 def test_a_cluster_with_a_key():
     with dask.config.set({"distributed.comm.weft": {"key": "a secret that everyone here knows", "transports": "tcp"}}):
-        with LocalCluster(n_workers=1, processes=True, protocol="weft", dashboard_address=None) as cluster, Client(cluster) as client:
+        with LocalCluster(n_workers=1, processes=True, protocol="weft",
+                          dashboard_address=None) as cluster, Client(cluster) as client:
             assert client.submit(lambda: 7).result(timeout=BOUND) == 7
             assert set(map(tuple, client.run(transports).values())) == {("tcp",)}
 

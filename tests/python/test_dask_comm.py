@@ -83,7 +83,8 @@ def test_frames_are_packed_and_unpacked(sizes):
 
 @pytest.mark.parametrize("head", [b"", b"WDK1", b"WDK1\xff\xff\xff\xff", b"XXXX\0\0\0\0", b"WDK1\0\0\0\0more",
                                   b"WDK1\1\0\0\0" + struct.pack("<Q", 9) + b"abc",
-                                  b"WDK1\1\0\0\0" + struct.pack("<Q", 1 << 63), b"WDK1\1\0\0\0" + struct.pack("<Q", (1 << 64) - 1)])
+                                  b"WDK1\1\0\0\0" + struct.pack("<Q", 1 << 63), b"WDK1\1\0\0\0"
+                                  + struct.pack("<Q", (1 << 64) - 1)])
 def test_a_head_that_is_none_is_refused(head):
     with pytest.raises((ValueError, MemoryError)):
         weft.dask.unpack(head)
@@ -92,7 +93,8 @@ def test_a_head_that_is_none_is_refused(head):
 def test_messages_both_ways(comms):
     async def body(a, b):
         array = np.arange(3_000_000, dtype="f8")
-        for message in [1, "text", {"op": "x", "list": (1, 2, 3)}, {"data": to_serialize(array), "small": to_serialize(np.arange(5))}]:
+        for message in [1, "text", {"op": "x", "list": (1, 2, 3)},
+                        {"data": to_serialize(array), "small": to_serialize(np.arange(5))}]:
             for source, to in ((a, b), (b, a)):
                 writing = asyncio.create_task(source.write(message))
                 got = await to.read()
@@ -184,7 +186,8 @@ def test_a_peer_that_does_not_read_sees_that_the_comm_is_closed(comms):
 def test_abort_ends_reads_and_writes_on_both_sides(comms):
     async def body(a, b):
         reads = [asyncio.create_task(c.read()) for c in (a, b)]
-        write = asyncio.create_task(a.write({"x": to_serialize(np.zeros(10_000_000))}))  # which nobody takes: b waits for it, and is aborted
+        # which nobody takes: b waits for it, and is aborted
+        write = asyncio.create_task(a.write({"x": to_serialize(np.zeros(10_000_000))}))
         await asyncio.sleep(0)
         a.abort()
         a.abort()

@@ -1,4 +1,5 @@
-"""Debian's Dask (python3-distributed) on Weft, through `ucp`: `protocol="ucx"`, with Debian's interpreter and workers in processes of their own.
+"""Debian's Dask (python3-distributed) on Weft, through `ucp`: `protocol="ucx"`, with Debian's interpreter and workers in
+processes of their own.
 
 The shuffle moves SHUFFLE_MIB megabytes: a gigabyte, and less under a sanitizer.
 """
@@ -96,7 +97,8 @@ def program(tmp_path, text, *args):
     path = tmp_path / "program.py"
     path.write_text(HEAD + text + TAIL)
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen([PYTHON, str(path), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
+    process = subprocess.Popen([PYTHON, str(path), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+                               start_new_session=True)
     try:
         out, err = process.communicate(timeout=BOUND)
     finally:
@@ -110,7 +112,8 @@ def program(tmp_path, text, *args):
 
 @pytest.fixture(scope="module", autouse=True)
 def debian():
-    asked = subprocess.run([PYTHON, "-c", "import distributed, dask.dataframe; print(distributed.__version__)"], capture_output=True, text=True, timeout=60) \
+    asked = subprocess.run([PYTHON, "-c", "import distributed, dask.dataframe; print(distributed.__version__)"],
+                           capture_output=True, text=True, timeout=60) \
         if os.path.exists(PYTHON) else None
     if asked is None or asked.returncode:
         pytest.skip("Debian's python3-distributed, python3-dask and python3-pandas are not installed")

@@ -1,4 +1,5 @@
-"""Actions: transports by name, added and configured from any thread, released, terminated, closed; and what they keep for profile()."""
+"""Actions: transports by name, added and configured from any thread, released, terminated, closed; and what they keep for
+profile()."""
 import gc
 import subprocess
 import sys
@@ -86,7 +87,8 @@ class Told(threading.Condition):
 def test_the_condition_is_told():
     cv = Told()
     with memory(64) as element, runtime() as own, disagg.LibdAction(cv, "x", runtime=own) as made:
-        for i, step in enumerate([lambda: made.add_transport("mem;rdma_tcp;"), lambda: made.config_transport("mem", element.durl), made.terminate]):
+        for i, step in enumerate([lambda: made.add_transport("mem;rdma_tcp;"), lambda: made.config_transport("mem", element.durl),
+                                  made.terminate]):
             step()
             assert cv.times == i + 1
 
@@ -192,7 +194,8 @@ def test_after_release_every_use_raises():
         trans.wait_ready(BOUND)
         remote, view = trans.remote(), trans.buf
         made.release_transport("mem")
-        for use in (lambda: trans.read(4, 0), lambda: trans.write(4, 0), lambda: trans.reg(64), lambda: trans.batch([("read", 4, 0)]),
+        for use in (lambda: trans.read(4, 0), lambda: trans.write(4, 0), lambda: trans.reg(64),
+                    lambda: trans.batch([("read", 4, 0)]),
                     lambda: trans.fetch_add(0), lambda: trans.wait_ready(1), lambda: trans.remote(), lambda: remote.read(0, 4),
                     lambda: second.read(4, 0), lambda: trans.alloc(64), lambda: trans.flush(), lambda: trans.readv([(4, 0)])):
             with pytest.raises(weft.WeftError):
@@ -237,7 +240,8 @@ def test_close_ends_everything_and_views_stay():
         view[:3] = b"abc"
         made.close()
         made.close()
-        for use in (lambda: trans.read(4, 0), lambda: trans.reg(8), lambda: trans.buf, lambda: trans.stats(), lambda: trans.remote(),
+        for use in (lambda: trans.read(4, 0), lambda: trans.reg(8), lambda: trans.buf, lambda: trans.stats(),
+                    lambda: trans.remote(),
                     lambda: made.add("x;rdma_tcp;"), lambda: made.configure("mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;"),
                     lambda: made.release("mem")):
             with pytest.raises(weft.ClosedError):
@@ -339,7 +343,8 @@ def test_the_runtime_of_the_process_is_made_when_it_is_needed():
             "a.add_transport('s;rdma_local;size,64;')\n"
             "t = a.get_transport('s', 'rdma'); t.reg(8); t.write(8, 0)\n"
             "print('weft._core' in sys.modules, 'asyncio' in sys.modules, 'numpy' in sys.modules)\n")
-    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", text], capture_output=True, text=True, timeout=BOUND, check=True)
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", text], capture_output=True, text=True, timeout=BOUND,
+                          check=True)
     assert done.stdout.split() == ["False"] * 3 + ["True", "False", "False"] and not done.stderr
 
 

@@ -1,4 +1,5 @@
-"""alloc_async: more memory at an element, awaited; cancelled at every moment, with elements that stop and die, and nothing is left at them."""
+"""alloc_async: more memory at an element, awaited; cancelled at every moment, with elements that stop and die, and nothing is
+left at them."""
 import asyncio
 import gc
 import random
@@ -243,7 +244,7 @@ def test_a_loop_that_ends_too_soon(run, place):
 
 
 def _cleared(run, element):
-    """What came to a loop that had ended is on its desk until there is a new one."""
+    """What came to a loop that had ended is on the list of its completion fd until there is a new one."""
     async def nothing():
         with action("x;rdma_tcp;") as made, pytest.raises(weft.TimeoutError):
             await made.get_transport("x", "rdma").wait_ready_async(0.001)

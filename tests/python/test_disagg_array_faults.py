@@ -1,4 +1,5 @@
-"""Arrays over replicas: elements killed while an array is fetched or flushed, all of them killed, stopped ones, and other programs that write."""
+"""Arrays over replicas: elements killed while an array is fetched or flushed, all of them killed, stopped ones, and other
+programs that write."""
 import os
 import sys
 import threading
@@ -81,7 +82,8 @@ def test_only_what_is_touched_moves(child):
 
 
 def goes_on_though_one_is_killed(work, victim):
-    """Do work(how often it was done) again and again in a thread, kill the process, and see it go on; how often it was done in the end."""
+    """Do work(how often it was done) again and again in a thread, kill the process, and see it go on; how often it was done
+    in the end."""
     done, wrong, enough = [0], [], threading.Event()
 
     def often():

@@ -28,7 +28,8 @@ def moved(element):
 def test_only_what_is_touched_moves(trans):
     trans, element = trans
     with trans.remote_array("f8", (100, 100)) as array:
-        assert (array.shape, array.ndim, array.size, array.nbytes, len(array), array.dtype) == ((100, 100), 2, 10000, 80000, 100, numpy.float64)
+        assert (array.shape, array.ndim, array.size, array.nbytes, len(array), array.dtype) == ((100, 100), 2, 10000, 80000, 100,
+                                                                                                numpy.float64)
         assert moved(element) == (0, 0)
         assert array[7].tolist() == [0.0] * 100 and moved(element) == (800, 0)
         assert array[7, 5] == 0.0 and array[7, 10:20].sum() == 0 and moved(element) == (800, 0)  # it is here
@@ -69,8 +70,8 @@ def test_it_is_as_numpy_would_have_it(trans):
     trans, _ = trans
     rng = numpy.random.default_rng(3)
     model = numpy.zeros((8, 9, 10), "i4")
-    keys = [0, -1, (1, 2), (1, 2, 3), slice(2, 6), (slice(None), 3), (..., 4), (slice(None, None, 2), slice(8, 2, -3)), ..., (slice(0, 0),),
-            (None, 3), (slice(None), slice(1, 8, 3), slice(None, None, -1)), ()]
+    keys = [0, -1, (1, 2), (1, 2, 3), slice(2, 6), (slice(None), 3), (..., 4), (slice(None, None, 2), slice(8, 2, -3)), ...,
+            (slice(0, 0),), (None, 3), (slice(None), slice(1, 8, 3), slice(None, None, -1)), ()]
     with trans.remote_array("i4", (8, 9, 10), offset=400) as array:
         for _ in range(60):
             key = keys[rng.integers(len(keys))]

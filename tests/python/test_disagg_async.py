@@ -1,4 +1,5 @@
-"""Reads and writes that an event loop awaits, beside threads that wait: results, failures, cancelling, many at once, loops that end too soon."""
+"""Reads and writes that an event loop awaits, beside threads that wait: results, failures, cancelling, many at once, loops
+that end too soon."""
 import asyncio
 import gc
 import os
@@ -11,7 +12,7 @@ import weakref
 import pytest
 
 import weft
-from weft import _core, _later
+from weft import _core, _awaited
 
 from elementside import BOUND, action, memory, pair, until
 from program import PYTHON, environment
@@ -57,7 +58,7 @@ def test_failures_are_raised_where_it_is_awaited(run, trans):
     run(use())
 
 
-def test_without_a_loop_nothing_is_posted(trans):
+def test_without_a_loop_nothing_is_awaited(trans):
     before = trans.stats()["reads"]
     with pytest.raises(RuntimeError):
         trans.read_async(8, 0)
@@ -182,16 +183,16 @@ def test_loops_of_threads_use_one_transport(trans):
 
 
 def test_loops_that_begin_at_once_clear_up_after_those_before(monkeypatch):
-    """Another thread may come between any two steps: here it does, where a desk is emptied."""
-    class Desk:
+    """Another thread may come between any two steps: here it does, where a completion fd is emptied."""
+    class Fd:
         under_way = 0
 
         def forget(self):
-            for entry in tuple(_later._all):
+            for entry in tuple(_awaited._all):
                 if entry[1] is self:
-                    _later._all.remove(entry)
+                    _awaited._all.remove(entry)
 
-    monkeypatch.setattr(_later, "_all", [(lambda: None, Desk())])
+    monkeypatch.setattr(_awaited, "_all", [(lambda: None, Fd())])
     with pair() as trans:
         async def use():
             await trans.read_async(8, 0)
@@ -206,11 +207,11 @@ def test_an_action_that_is_closed_while_its_future_is_made(run, monkeypatch):
                 trans.reg(8192)
                 trans.wait_ready(BOUND)
 
-                class Closes(_later.Later):
+                class Closes(_awaited.AwaitedFuture):
                     def __setattr__(self, name, value):
                         made.close()
                         super().__setattr__(name, value)
-                monkeypatch.setattr(_later, "Later", Closes)
+                monkeypatch.setattr(_awaited, "AwaitedFuture", Closes)
                 with pytest.raises(weft.ClosedError):
                     await trans.read_async(size, 0)
                 monkeypatch.undo()
@@ -238,21 +239,22 @@ def test_a_loop_that_ends_too_soon_leaves_nothing(run):
         run(more())
         gc.collect()
         assert not [r for r in kept if r() is not None]
-        assert sum(desk.under_way for _, desk in _later._all) == 0 and len(_later._all) <= 2
+        assert sum(fd.under_way for _, fd in _awaited._all) == 0 and len(_awaited._all) <= 2
 
 
-def test_a_desk_is_there_until_the_thread_that_rings_it_is_done():
+def test_a_completion_fd_is_there_until_the_thread_that_writes_to_it_is_done():
     late = os.path.join(os.path.dirname(_core.__file__), "..", "..", "tests", "late", "liblate.so")
     if not os.path.exists(late):
         pytest.skip("the eventfd_write() that takes its time is not built")
     preload = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), os.path.abspath(late))))
     here = os.path.dirname(os.path.abspath(__file__))
-    child = subprocess.run([*PYTHON, os.path.join(here, "late_desk.py"), "5"], env=environment(LD_PRELOAD=preload, LATE_MS="200"), timeout=BOUND,
+    child = subprocess.run([*PYTHON, os.path.join(here, "late_completion_fd.py"), "5"],
+                           env=environment(LD_PRELOAD=preload, LATE_MS="200"), timeout=BOUND,
                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     assert child.returncode == 0, child.stdout
 
 
-def test_a_forked_child_leaves_the_desks_of_its_parent_alone(run):
+def test_a_forked_child_leaves_the_completion_fds_of_its_parent_alone(run):
     with action("mem;rdma_tcp;") as made:
         trans = made.get_transport("mem", "rdma")
         trans.reg(8)
@@ -260,22 +262,22 @@ def test_a_forked_child_leaves_the_desks_of_its_parent_alone(run):
         async def leave():
             trans.read_async(4, 0)
         run(leave())  # whose loop ends too soon
-        desk = _later._all[-1][1]
+        fd = _awaited._all[-1][1]
         made.terminate()
-        until(lambda: select.select([desk.fd], [], [], 0)[0], "the end of the operation")
+        until(lambda: select.select([fd.fd], [], [], 0)[0], "the end of the operation")
         pid = os.fork()
         if not pid:
             wrong = 1
             try:
-                wrong = 2 * bool(desk.drain()) + 4 * bool(desk.forget()) + 8 * bool(desk.under_way)
+                wrong = 2 * bool(fd.drain()) + 4 * bool(fd.forget()) + 8 * bool(fd.under_way)
             finally:
                 os._exit(wrong)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert select.select([desk.fd], [], [], 0)[0], "the child has read what was the parent's"
-        assert desk.under_way == 1 and desk.forget() == 1
+        assert select.select([fd.fd], [], [], 0)[0], "the child has read what was the parent's"
+        assert fd.under_way == 1 and fd.forget() == 1
 
 
-def test_desks_come_and_go_while_threads_ring_them():
+def test_completion_fds_come_and_go_while_threads_write_to_them():
     """Loops that end with operations under way, in several threads, while others end them: for the sanitizer."""
     failed, over = [], threading.Event()
 
@@ -301,7 +303,7 @@ def test_desks_come_and_go_while_threads_ring_them():
 
     def sweep():
         async def begin():
-            _later.begin()
+            _awaited.begin()
         while not over.is_set():
             asyncio.run(begin())
     threads = [threading.Thread(target=storm, args=(seed,)) for seed in range(3)]

@@ -1,4 +1,5 @@
-"""trans.buf: a view of the registered buffer that everything writes through, shared by those who ask for that, and kept by who looks at it."""
+"""trans.buf: a view of the registered buffer that everything writes through, shared by those who ask for that, and kept by
+who looks at it."""
 import gc
 import struct
 
@@ -18,7 +19,8 @@ def test_it_is_a_writable_view_of_bytes():
     with pair(buffer=100) as trans:
         view = trans.buf
         assert isinstance(view, memoryview)
-        assert (view.format, view.ndim, view.shape, view.itemsize, view.readonly, view.contiguous) == ("B", 1, (100,), 1, False, True)
+        assert (view.format, view.ndim, view.shape, view.itemsize, view.readonly, view.contiguous) == ("B", 1, (100,), 1, False,
+                                                                                                       True)
         assert bytes(view) == bytes(100)
         view[10:15] = b"slice"
         struct.pack_into("<Q", trans.buf, 16, 1 << 40)
@@ -85,8 +87,8 @@ def test_transports_share_a_buffer():
 
 def test_what_cannot_be_registered():
     with pair(buffer=16) as trans:
-        for bad in (lambda: trans.reg(), lambda: trans.reg(None), lambda: trans.reg("8"), lambda: trans.reg(8, 5), lambda: trans.reg(8, size=8),
-                    lambda: trans.reg(8, object())):
+        for bad in (lambda: trans.reg(), lambda: trans.reg(None), lambda: trans.reg("8"), lambda: trans.reg(8, 5),
+                    lambda: trans.reg(8, size=8), lambda: trans.reg(8, object())):
             with pytest.raises(TypeError):
                 bad()
         for size in (1 << 63, 1 << 62, 1 << 50):

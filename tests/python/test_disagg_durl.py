@@ -13,12 +13,14 @@ GOOD = "mem;rdma_tcp;size,65536;url,tcp://127.0.0.1:4000;token,00ff10;timeout_ms
 
 def test_a_durl_is_taken_apart_and_put_together():
     parts = _core.durl_parse(GOOD)
-    assert parts == {"name": "mem", "impl": "rdma_tcp", "size": 65536, "url": "tcp://127.0.0.1:4000", "token": b"\0\xff\x10", "timeout_ms": 250}
+    assert parts == {"name": "mem", "impl": "rdma_tcp", "size": 65536, "url": "tcp://127.0.0.1:4000", "token": b"\0\xff\x10",
+                     "timeout_ms": 250}
     assert _core.durl_parse(_core.durl_format(parts)) == parts
     assert _core.durl_parse("a;rdma_uverbs_server;size,64k") == {"name": "a", "impl": "rdma_uverbs_server", "size": 65536}
     many = {"name": "m", "impl": "rdma_tcp", "size": 4096, "replicas": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]}
     assert _core.durl_parse(_core.durl_format(many)) == many
-    for impl in ("rdma_local", "rdma_shared", "rdma_tcp", "rdma_uverbs", "rdma_local_server", "rdma_shared_server", "rdma_tcp_server",
+    for impl in ("rdma_local", "rdma_shared", "rdma_tcp", "rdma_uverbs", "rdma_local_server", "rdma_shared_server",
+                 "rdma_tcp_server",
                  "rdma_uverbs_server", "rdma_uverbs_proxy"):
         assert _core.durl_parse(f"x;{impl};")["impl"] == impl
 
@@ -29,10 +31,13 @@ def test_none_is_what_a_durl_does_not_have():
 
 
 BAD = ["", ";", "mem", "mem;", "mem;smoke;", ";rdma_tcp;", "mem;rdma_tcp;size", "mem;rdma_tcp;size,", "mem;rdma_tcp;size,-1;",
-       "mem;rdma_tcp;size,1e9;", "mem;rdma_tcp;size,99999999999999999999;", "mem;rdma_tcp;colour,red;", "mem;rdma_tcp;size,1;size,2;",
+       "mem;rdma_tcp;size,1e9;", "mem;rdma_tcp;size,99999999999999999999;", "mem;rdma_tcp;colour,red;",
+       "mem;rdma_tcp;size,1;size,2;",
        "mem;rdma_tcp;token,xyz;",
-       "mem;rdma_tcp;token,0;", "mem;rdma_tcp;url," + "x" * 600 + ";", "m" * 200 + ";rdma_tcp;", "mem;rdma_tcp;" + "size,1;" * 2000,
-       "mem;rdma_tcp;replicas,a|b|c|d|e;", "mem;rdma_uverbs_proxy_server;", "\x01;rdma_tcp;", "mem;rdma_tcp;token," + "00" * 5000 + ";"]
+       "mem;rdma_tcp;token,0;", "mem;rdma_tcp;url," + "x" * 600 + ";", "m" * 200 + ";rdma_tcp;", "mem;rdma_tcp;"
+       + "size,1;" * 2000,
+       "mem;rdma_tcp;replicas,a|b|c|d|e;", "mem;rdma_uverbs_proxy_server;", "\x01;rdma_tcp;", "mem;rdma_tcp;token,"
+       + "00" * 5000 + ";"]
 
 
 @pytest.mark.parametrize("text", BAD)
@@ -52,7 +57,8 @@ def test_what_is_none_is_refused_with_a_sentence(text):
 @pytest.mark.parametrize("text", [None, 5, b"mem;rdma_tcp;", object()])
 def test_what_is_no_text_is_a_type_error(text):
     with action() as made:
-        for call in (_core.durl_parse, made.add_transport, lambda t: made.config_transport("x", t), lambda t: made.config_transport(t, GOOD)):
+        for call in (_core.durl_parse, made.add_transport, lambda t: made.config_transport("x", t),
+                     lambda t: made.config_transport(t, GOOD)):
             with pytest.raises(TypeError):
                 call(text)
     with action() as made, pytest.raises(ValueError, match="NUL"):
@@ -66,17 +72,23 @@ def test_half_a_letter_is_refused():
                 call("m\udc80;rdma_tcp;")
 
 
-@pytest.mark.parametrize("parts", [{}, {"name": "a"}, {"impl": "rdma_tcp"}, {"name": "a", "impl": "smoke"}, {"name": "a;b", "impl": "rdma_tcp"},
-                                   {"name": "a", "impl": "rdma_tcp", "url": "x;y"}, {"name": "a", "impl": "rdma_tcp", "colour": 1},
-                                   {"name": "x" * 999, "impl": "rdma_tcp"}, {"name": "a", "impl": "rdma_tcp", "token": bytes(9999)},
-                                   {"name": "a", "impl": "rdma_tcp", "replicas": ["x"] * 9}, {"name": "a\0b", "impl": "rdma_tcp"}])
+@pytest.mark.parametrize("parts", [{}, {"name": "a"}, {"impl": "rdma_tcp"}, {"name": "a", "impl": "smoke"},
+                                   {"name": "a;b", "impl": "rdma_tcp"},
+                                   {"name": "a", "impl": "rdma_tcp", "url": "x;y"},
+                                   {"name": "a", "impl": "rdma_tcp", "colour": 1},
+                                   {"name": "x" * 999, "impl": "rdma_tcp"},
+                                   {"name": "a", "impl": "rdma_tcp", "token": bytes(9999)},
+                                   {"name": "a", "impl": "rdma_tcp", "replicas": ["x"] * 9},
+                                   {"name": "a\0b", "impl": "rdma_tcp"}])
 def test_what_cannot_be_read_back_is_not_written(parts):
     with pytest.raises(ValueError):
         _core.durl_format(parts)
 
 
-@pytest.mark.parametrize("parts", [None, 3, "x", [], {"name": 1, "impl": "rdma_tcp"}, {1: 2}, {"name": "a", "impl": "rdma_tcp", "token": "00"},
-                                   {"name": "a", "impl": "rdma_tcp", "replicas": 5}, {"name": "a", "impl": "rdma_tcp", "size": "1"}])
+@pytest.mark.parametrize("parts", [None, 3, "x", [], {"name": 1, "impl": "rdma_tcp"}, {1: 2},
+                                   {"name": "a", "impl": "rdma_tcp", "token": "00"},
+                                   {"name": "a", "impl": "rdma_tcp", "replicas": 5},
+                                   {"name": "a", "impl": "rdma_tcp", "size": "1"}])
 def test_what_is_no_durl_is_a_type_error(parts):
     with pytest.raises(TypeError):
         _core.durl_format(parts)

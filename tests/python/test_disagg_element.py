@@ -22,9 +22,11 @@ class Element:
         self.ours, theirs = socket.socketpair()
         self.ours.settimeout(BOUND)
         self.lines = self.ours.makefile("rb")
-        self.process = subprocess.Popen([sys.executable, "-X", "dev", "-m", "disagg.element"], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen([sys.executable, "-X", "dev", "-m", "disagg.element"], pass_fds=[theirs.fileno()],
+                                        stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-                                        env={**os.environ, "WEFT_ELEMENT_FD": str(theirs.fileno()), "PYTHONPATH": os.pathsep.join(sys.path)})
+                                        env={**os.environ, "WEFT_ELEMENT_FD": str(theirs.fileno()),
+                                             "PYTHONPATH": os.pathsep.join(sys.path)})
         theirs.close()
 
     def say(self, what):
@@ -34,7 +36,8 @@ class Element:
         path = os.path.join(self.folder, "it.o.py")
         with open(path, "w", encoding="utf-8") as f:
             f.write(textwrap.dedent(text))
-        self.say({"do": "run", "name": "it", "id": "it@0", "index": 0, "copies": 1, "file": path, "path": str(self.folder), "imports": [],
+        self.say({"do": "run", "name": "it", "id": "it@0", "index": 0, "copies": 1, "file": path, "path": str(self.folder),
+                  "imports": [],
                   "params": params or {}, "transports": [], **more})
         return self
 
@@ -96,7 +99,8 @@ def test_transports_are_used_and_what_moved_is_told(element):
                 return bytes(trans.buf[1000:1005]).decode()
             """, transports=[words.durl, "unused;rdma_tcp;"]).end()
     assert outcome(said) == {"did": "result", "value": "hello"} and status == 0, err
-    assert said[1] == {"did": "stats", "transports": {"words": {"reads": 1, "writes": 1, "bytes_read": 100, "bytes_written": 4096}}}
+    assert said[1] == {"did": "stats", "transports": {"words": {"reads": 1, "writes": 1, "bytes_read": 100,
+                                                                "bytes_written": 4096}}}
 
 
 def test_a_transport_is_configured_while_main_waits(element):
@@ -110,7 +114,8 @@ def test_a_transport_is_configured_while_main_waits(element):
                 return trans.state
             """, transports=["late;rdma_tcp;"])
         assert one.process.stdout.readline() == "waiting\n"
-        for bad in (b"nonsense\n", b"[]\n", b'{"do": "config", "name": "nobody", "durl": "x;rdma_tcp;"}\n', b'{"do": "config", "name": 5}\n',
+        for bad in (b"nonsense\n", b"[]\n", b'{"do": "config", "name": "nobody", "durl": "x;rdma_tcp;"}\n',
+                    b'{"do": "config", "name": 5}\n',
                     b'{"do": "dance"}\n', b'{"do": "config", "name": "late", "durl": "junk"}\n'):
             one.say(bad)  # none of which ends it
         one.say({"do": "config", "name": "late", "durl": late.durl})
@@ -156,11 +161,13 @@ def test_a_failure_shows_its_traceback(element):
 
 
 @pytest.mark.parametrize("text, says", [("def main(params, action): return {1, 2}", "the result is of type set"),
-                                        ("def main(params, action): return {'a': [1, {'b': b'x'}]}", r"the result['a'][1]['b'] is of type bytes"),
+                                        ("def main(params, action): return {'a': [1, {'b': b'x'}]}",
+                                         r"the result['a'][1]['b'] is of type bytes"),
                                         ("def main(params, action): return [float('nan')]", "the result[0] is nan"),
                                         ("def main(params, action): return {(1, 2): 3}", "has the key (1, 2)"),
                                         ("def main(params, action):\n    x = []\n    x.append(x)\n    return x", "Circular"),
-                                        ("def main(params, action):\n    x = []\n    for _ in range(100000): x = [x]\n    return x", "not JSON"),
+                                        ("def main(params, action):\n    x = []\n    for _ in range(100000): x = [x]\n    "
+                                         "return x", "not JSON"),
                                         ("def main(params):\n    x = []\n    for _ in range(250): x = [{'a': x}]\n    return x",
                                          "more than 400 deep"),
                                         ("def main(params, action): return object", "of type type")])
@@ -170,11 +177,14 @@ def test_what_is_not_json_gives_a_sentence(element, text, says):
     assert last["did"] == "error" and says in last["error"] and not last["traceback"] and status == 1
 
 
-@pytest.mark.parametrize("text, says", [("x = 1", "has no function main"), ("main = 5", "has no function main"), ("def main(:", "SyntaxError"),
-                                        ("import nobody_has_this", "ModuleNotFoundError"), ("raise ValueError('early')", "ValueError: early"),
+@pytest.mark.parametrize("text, says", [("x = 1", "has no function main"), ("main = 5", "has no function main"),
+                                        ("def main(:", "SyntaxError"),
+                                        ("import nobody_has_this", "ModuleNotFoundError"),
+                                        ("raise ValueError('early')", "ValueError: early"),
                                         ("def main(params, action): import sys; sys.exit(3)", "sys.exit(3)"),
                                         ("def main(params, action): raise KeyboardInterrupt", "KeyboardInterrupt"),
-                                        ("def main(params, action): raise BaseException('odd')", "odd"), ("\0", "null bytes|SyntaxError"),
+                                        ("def main(params, action): raise BaseException('odd')", "odd"),
+                                        ("\0", "null bytes|SyntaxError"),
                                         ("def main(): pass", "it.o.py, line 1: main takes 0 arguments"),
                                         ("\n\ndef main(a, b, c): pass", "it.o.py, line 3: main takes 3 arguments"),
                                         ("def main(a, b, *, c): pass", "needs c by name")])
@@ -185,7 +195,8 @@ def test_programs_that_do_not_run(element, text, says):
     assert status == 1
 
 
-@pytest.mark.parametrize("head", ["(params)", "(params, action)", "(params, action, more=1)", "(*all)", "(params, *rest)", "(params=1, action=2)",
+@pytest.mark.parametrize("head", ["(params)", "(params, action)", "(params, action, more=1)", "(*all)", "(params, *rest)",
+                                  "(params=1, action=2)",
                                   "(params, action, *, more=1)", "(**all)"])
 def test_arguments_that_main_may_have(element, head):
     said, status, _, _ = element().run(f"def main{head}: return 1").end()
@@ -250,16 +261,19 @@ def test_results_of_parents_answer_both_ways(element):
     assert outcome(said)["value"] == [1, 2, [1, 2], "none", True, ["n"], 2, 5, ["a", "b"]]
     assert results([1]) == [1] and not isinstance(results({"a": []})["a"], Results)
     one = Results([{"a": 1}])
-    assert (list(one.values()), list(one.items()), one[0:1], {"a": 1} in one, "b" in one) == ([1], [("a", 1)], [{"a": 1}], True, False)
+    assert (list(one.values()), list(one.items()), one[0:1], {"a": 1} in one, "b" in one) == ([1], [("a", 1)], [{"a": 1}], True,
+                                                                                              False)
     with pytest.raises(KeyError):
         one["b"]
     with pytest.raises(IndexError):
         Results()["a"]
 
 
-@pytest.mark.parametrize("first, says", [(b"nonsense\n", "no JSON"), (b"[]\n", "no JSON object"), (b'{"do": "dance"}\n', "first thing"),
+@pytest.mark.parametrize("first, says", [(b"nonsense\n", "no JSON"), (b"[]\n", "no JSON object"),
+                                         (b'{"do": "dance"}\n', "first thing"),
                                          (b'{"do": "run"}\n', "no file"), (b'{"do": "run", "file": 5}\n', "should be a text"),
-                                         (b'{"do": "run", "file": "/nobody/has/this"}\n', "cannot be read"), (b"\xff\n", "no JSON"),
+                                         (b'{"do": "run", "file": "/nobody/has/this"}\n', "cannot be read"),
+                                         (b"\xff\n", "no JSON"),
                                          (b'{"do": "run", "file": "x", "transports": [5]}\n', "list of texts"),
                                          (b'{"do": "run", "file": "x", "transports": ["junk"]}\n', "InvalidError"),
                                          (b"[" * 100000 + b"\n", "no JSON")])
@@ -312,8 +326,8 @@ def test_lines_may_come_from_stdin(tmp_path):
     ours, theirs = os.pipe()
     try:
         done = subprocess.run([sys.executable, "-m", "disagg.element", "--out", str(theirs)],
-                              input=json.dumps({"do": "run", "file": str(path)}) + "\n", pass_fds=[theirs], capture_output=True, text=True,
-                              timeout=BOUND, check=True)
+                              input=json.dumps({"do": "run", "file": str(path)}) + "\n", pass_fds=[theirs], capture_output=True,
+                              text=True, timeout=BOUND, check=True)
     finally:
         os.close(theirs)
     with open(ours, encoding="utf-8") as f:
@@ -321,23 +335,24 @@ def test_lines_may_come_from_stdin(tmp_path):
     assert done.stdout == "mine\n"
 
 
-@pytest.mark.parametrize("args, env", [([], {}), (["--out"], {}), (["--out", "x"], {}), (["--out", "77"], {}), ([], {"WEFT_ELEMENT_FD": "-1"}),
-                                       ([], {"WEFT_ELEMENT_FD": "99"})])
+@pytest.mark.parametrize("args, env", [([], {}), (["--out"], {}), (["--out", "x"], {}), (["--out", "77"], {}),
+                                       ([], {"WEFT_ELEMENT_FD": "-1"}), ([], {"WEFT_ELEMENT_FD": "99"})])
 def test_people_who_run_it_are_told_what_it_is(args, env):
-    done = subprocess.run([sys.executable, "-m", "disagg.element", *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND,
-                          check=False, env={**os.environ, **env})
+    done = subprocess.run([sys.executable, "-m", "disagg.element", *args], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=BOUND, check=False, env={**os.environ, **env})
     assert done.returncode == 1 and done.stderr.startswith("disagg.element: ") and "Traceback" not in done.stderr
 
 
 def test_it_loads_no_more_than_it_needs(tmp_path):
     path = tmp_path / "it.o.py"
     path.write_text("import sys\ndef main(params, action):\n"
-                    "    return [m for m in ('asyncio', 'numpy', 'weft', 'typing', 'socket', 'traceback', 'inspect') if m in sys.modules]")
+                    "    return [m for m in ('asyncio', 'numpy', 'weft', 'typing', 'socket', 'traceback', 'inspect') if m in "
+                    "sys.modules]")
     ours, theirs = os.pipe()
     try:
         subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path[:0] = {sys.path!r}; from disagg import element; "
-                        f"sys.exit(element.main(['--out', '{theirs}']))"], input=json.dumps({"do": "run", "file": str(path)}) + "\n",
-                       pass_fds=[theirs], text=True, timeout=BOUND, check=True)
+                        f"sys.exit(element.main(['--out', '{theirs}']))"], input=json.dumps({"do": "run", "file": str(path)})
+                       + "\n", pass_fds=[theirs], text=True, timeout=BOUND, check=True)
     finally:
         os.close(theirs)
     with open(ours, encoding="utf-8") as f:
@@ -345,7 +360,8 @@ def test_it_loads_no_more_than_it_needs(tmp_path):
 
 
 def test_the_first_transport_does_not_wait_for_the_kernel():
-    """Registering for membarrier() takes some twenty milliseconds in a process with threads, so that it is done before there are any."""
+    """Registering for membarrier() takes some twenty milliseconds in a process with threads, so that it is done before there
+    are any."""
     code = "import ctypes; from disagg._process import runtime; c = ctypes.CDLL(None); had = c.syscall(324, 512, 0); kept = runtime(); " \
            "print(had, c.syscall(324, 512, 0))"  # MEMBARRIER_CMD_GET_REGISTRATIONS
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True)

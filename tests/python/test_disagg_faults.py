@@ -1,4 +1,5 @@
-"""Memory elements that die, stop and come back in the middle of things: an exception within the deadline, and with replicas the right bytes."""
+"""Memory elements that die, stop and come back in the middle of things: an exception within the deadline, and with replicas
+the right bytes."""
 import os
 import signal
 import threading

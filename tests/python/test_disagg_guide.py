@@ -1,4 +1,5 @@
-"""What docs/guide/elements.md shows of the module disagg does what it says. tests/tools/tools_run_examples.py runs what it shows of the launcher."""
+"""What docs/guide/elements.md shows of the module disagg does what it says. tests/tools/tools_run_examples.py runs what it
+shows of the launcher."""
 import json
 import os
 import re
@@ -38,7 +39,8 @@ def test_the_elements_give_what_they_should(n, value, tmp_path):
         try:
             theirs.close()
             ours.settimeout(BOUND)
-            ours.sendall(json.dumps({"do": "run", "file": str(path), "params": {}, "transports": [element.durl]}).encode() + b"\n")
+            ours.sendall(json.dumps({"do": "run", "file": str(path), "params": {}, "transports": [element.durl]}).encode()
+                         + b"\n")
             said = [json.loads(line) for line in ours.makefile("rb")]
             assert said[-1] == {"did": "result", "value": value}
         finally:

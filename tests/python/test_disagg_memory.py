@@ -46,7 +46,8 @@ def test_what_is_checked_is_counted():
         with pytest.raises(weft.RangeError):
             trans.batch([("read", 64, 4090)])
         stats = element.stats()
-        assert (stats["reads"], stats["writes"], stats["bytes_read"], stats["bytes_written"], stats["mapped"]) == (1, 1, 64, 32, 0)
+        assert (stats["reads"], stats["writes"], stats["bytes_read"], stats["bytes_written"],
+                stats["mapped"]) == (1, 1, 64, 32, 0)
 
 
 def test_a_named_one_is_reached_without_a_region_key():

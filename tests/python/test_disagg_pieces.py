@@ -1,4 +1,5 @@
-"""read_many and write_many: pieces of an element's memory and memory of the program's own, on one element and on replicas, whatever is registered."""
+"""read_many and write_many: pieces of an element's memory and memory of the program's own, on one element and on replicas,
+whatever is registered."""
 import array
 import asyncio
 
@@ -32,7 +33,8 @@ def trans(request, child):
 
 def test_pieces_go_and_come_without_a_buffer(trans):
     text = bytes(range(256)) * 8
-    assert trans.write_many([(0, text), (4000, memoryview(text)[100:110]), (SIZE - 4, array.array("I", [7]))], timeout=BOUND) is None
+    assert trans.write_many([(0, text), (4000, memoryview(text)[100:110]), (SIZE - 4, array.array("I", [7]))],
+                            timeout=BOUND) is None
     whole, part, end = bytearray(2048), bytearray(10), array.array("I", [0])
     assert trans.read_many([(0, whole), (4000, part), (SIZE - 4.0, end)]) is None
     assert whole == text and part == text[100:110] and end[0] == 7
@@ -90,8 +92,8 @@ def test_what_are_no_pieces(trans):
         def __dlpack__(self):
             raise ZeroDivisionError
 
-    for bad in ([5], [(1,)], [(1, 2, 3)], [[0, bytearray(8)]], [(0, 5)], [(None, bytearray(8))], [("0", bytearray(8))], [(0, "text")], 5, None,
-                [(0, Closes())]):
+    for bad in ([5], [(1,)], [(1, 2, 3)], [[0, bytearray(8)]], [(0, 5)], [(None, bytearray(8))], [("0", bytearray(8))],
+                [(0, "text")], 5, None, [(0, Closes())]):
         with pytest.raises((TypeError, ZeroDivisionError)):
             trans.read_many(bad)
         with pytest.raises((TypeError, ZeroDivisionError)):
@@ -115,7 +117,8 @@ def test_they_are_awaited(run, trans):
     async def use():
         assert await trans.write_many_async([(8 * i, bytes([i]) * 8) for i in range(100)]) is None
         pieces = [bytearray(8) for _ in range(100)]
-        await asyncio.gather(*[trans.read_many_async([(8 * i, pieces[i]), (8 * i, pieces[i])], timeout=BOUND) for i in range(100)])
+        await asyncio.gather(*[trans.read_many_async([(8 * i, pieces[i]), (8 * i, pieces[i])], timeout=BOUND)
+                               for i in range(100)])
         assert all(piece == bytes([i]) * 8 for i, piece in enumerate(pieces))
         assert await trans.read_many_async([]) is None
         with pytest.raises(weft.RangeError, match="item 0 of 1"):

@@ -1,4 +1,5 @@
-"""action.runtime: elements started and released through a backend; the local launcher's socket, with one that answers well, badly and never."""
+"""action.runtime: elements started and released through a backend; the local launcher's socket, with one that answers well,
+badly and never."""
 import json
 import os
 import socket
@@ -114,8 +115,8 @@ def test_a_backend_that_fails_does_not_keep_the_transport():
 
 def test_names_are_names():
     with action(backend=Own()) as made:
-        for bad in (lambda: made.runtime.invoke("", "x"), lambda: made.runtime.invoke("x", None), lambda: made.runtime.invoke("x", "y", []),
-                    lambda: made.runtime.release(""), lambda: made.runtime.release(7)):
+        for bad in (lambda: made.runtime.invoke("", "x"), lambda: made.runtime.invoke("x", None),
+                    lambda: made.runtime.invoke("x", "y", []), lambda: made.runtime.release(""), lambda: made.runtime.release(7)):
             with pytest.raises(TypeError):
                 bad()
 
@@ -176,7 +177,8 @@ def launcher(tmp_path, monkeypatch):
 def test_the_launcher_is_asked_by_its_socket(launcher):
     answers, asked, _ = launcher
     with memory(4096, "more") as element, action() as made:
-        answers += [json.dumps({"ok": True, "durl": element.durl, "unknown": 1}).encode() + b"\n", b'{"ok": true}\n', b'{"ok": true}\n']
+        answers += [json.dumps({"ok": True, "durl": element.durl, "unknown": 1}).encode() + b"\n", b'{"ok": true}\n',
+                    b'{"ok": true}\n']
         made.runtime.invoke("words", "more", {"size": 4096})
         trans = made.get_transport("more", "rdma")
         trans.reg(8)
@@ -191,8 +193,10 @@ def test_the_launcher_is_asked_by_its_socket(launcher):
 
 @pytest.mark.parametrize("answer, says", [(b'{"ok": false, "error": "there is no element"}\n', "there is no element"),
                                           (b'{"ok": false}\n', "did not say why"),
-                                          (b"", "hung up"), (b'{"ok": tr', "hung up"), (b"nonsense\n", "no JSON"), (b"[1]\n", "does not say"),
-                                          (b'{"ok": 1}\n', "does not say"), (b'{"ok": true, "durl": 5}\n', "no text"), (b"\xff\xfe\n", "no JSON"),
+                                          (b"", "hung up"), (b'{"ok": tr', "hung up"), (b"nonsense\n", "no JSON"),
+                                          (b"[1]\n", "does not say"),
+                                          (b'{"ok": 1}\n', "does not say"), (b'{"ok": true, "durl": 5}\n', "no text"),
+                                          (b"\xff\xfe\n", "no JSON"),
                                           (b"x" * (1 << 17), "longer"), (b"[" * 60000 + b"\n", "no JSON|longer|does not")])
 def test_a_launcher_that_answers_badly(launcher, answer, says):
     answers, _, _ = launcher

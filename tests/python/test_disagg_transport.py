@@ -1,4 +1,5 @@
-"""Reads, writes and their like: where the bytes go, what is out of range, what arguments mean, and which of them wait without the GIL."""
+"""Reads, writes and their like: where the bytes go, what is out of range, what arguments mean, and which of them wait without
+the GIL."""
 import itertools
 import os
 import signal
@@ -50,7 +51,8 @@ def test_arguments_have_names_and_places(trans):
     trans.read(size=2, addr=8, timeout=BOUND)
     trans.read(2, addr=8)
     for bad in (lambda: trans.read(), lambda: trans.read(1), lambda: trans.read(1, 2, 3, 4), lambda: trans.read(1, 2, where=3),
-                lambda: trans.read(1, 2, size=1), lambda: trans.read("1", 2), lambda: trans.read(None, 0), lambda: trans.read(1, None),
+                lambda: trans.read(1, 2, size=1), lambda: trans.read("1", 2), lambda: trans.read(None, 0),
+                lambda: trans.read(1, None),
                 lambda: trans.read([], 0), lambda: trans.write(1, 2, b""), lambda: trans.read(1, 2, timeout="soon")):
         with pytest.raises(TypeError):
             bad()
@@ -80,8 +82,10 @@ def test_out_of_range_raises_and_touches_nothing(trans):
     trans.buf[:] = before
     trans.write(8192, 0)
     trans.write(8192, 65536 - 8192)
-    for size, addr, offset in [(8193, 0, 0), (1, 0, 8192), (2, 0, 8191), (1 << 40, 0, 0), (1, 0, 1 << 63), (1, 65536, 0), (2, 65535, 0),
-                               (8192, 65536 - 8191, 0), (1, (1 << 64) - 1, 0), (8192, (1 << 64) - 8192, 0), ((1 << 64) - 1, 1, 1)]:
+    for size, addr, offset in [(8193, 0, 0), (1, 0, 8192), (2, 0, 8191), (1 << 40, 0, 0), (1, 0, 1 << 63), (1, 65536, 0),
+                               (2, 65535, 0),
+                               (8192, 65536 - 8191, 0), (1, (1 << 64) - 1, 0), (8192, (1 << 64) - 8192, 0),
+                               ((1 << 64) - 1, 1, 1)]:
         for call in (trans.read, trans.write):
             with pytest.raises(weft.RangeError):
                 call(size, addr, offset)
@@ -157,7 +161,8 @@ def test_atomics_give_the_value_before(trans):
     for bad in (1 << 64, -(1 << 63) - 1):
         with pytest.raises(OverflowError):
             trans.fetch_add(64, bad)
-    for bad in (lambda: trans.fetch_add(), lambda: trans.fetch_add(0, 1.5), lambda: trans.compare_swap(0, 1), lambda: trans.compare_swap(0, None, 1)):
+    for bad in (lambda: trans.fetch_add(), lambda: trans.fetch_add(0, 1.5), lambda: trans.compare_swap(0, 1),
+                lambda: trans.compare_swap(0, None, 1)):
         with pytest.raises(TypeError):
             bad()
 
@@ -224,7 +229,8 @@ def test_a_deadline_ends_a_wait():
     with action("mem;rdma_tcp;") as made:
         trans = made.get_transport("mem", "rdma")
         trans.reg(8)
-        for call in (lambda: trans.read(4, 0, timeout=0.01), lambda: trans.write(4, 0, 0, timeout=0.01), lambda: trans.fetch_add(0, timeout=0.01),
+        for call in (lambda: trans.read(4, 0, timeout=0.01), lambda: trans.write(4, 0, 0, timeout=0.01),
+                     lambda: trans.fetch_add(0, timeout=0.01),
                      lambda: trans.batch([("read", 4, 0)], timeout=0.01), lambda: trans.readv([(4, 0)], timeout=0.01)):
             with pytest.raises(TimeoutError):
                 call()
@@ -311,9 +317,11 @@ def test_a_forked_child_is_told_so():
 def told_so(trans, server, own):
     """In a forked child: every call on what the parent has says so."""
     assert trans.state == server.state == "released" and trans.why is weft.ForkedError and trans.durl is server.durl is None
-    for use in (lambda: trans.stats(), lambda: trans.buf, lambda: server.buf, lambda: trans.reg(8), lambda: trans.read(8, 0), lambda: trans.remote(),
+    for use in (lambda: trans.stats(), lambda: trans.buf, lambda: server.buf, lambda: trans.reg(8), lambda: trans.read(8, 0),
+                lambda: trans.remote(),
                 lambda: trans.alloc(5), lambda: trans.flush(), lambda: own.add("x;rdma_tcp;"), lambda: own.release("mem"),
-                lambda: own.configure("mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;"), lambda: weft._core.Transport(own, "mem"), own.close):
+                lambda: own.configure("mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;"), lambda: weft._core.Transport(own, "mem"),
+                own.close):
         with pytest.raises(weft.ForkedError):
             use()
     own.terminate()

@@ -12,7 +12,8 @@ COMMAND = os.path.join(os.path.dirname(_core.__file__), "..", "..", "weft")  # t
 
 
 def run(registry):
-    done = subprocess.run([*PYTHON, EXAMPLE], capture_output=True, text=True, timeout=120, check=False, env=environment(WEFT_REGISTRY=registry))
+    done = subprocess.run([*PYTHON, EXAMPLE], capture_output=True, text=True, timeout=120, check=False,
+                          env=environment(WEFT_REGISTRY=registry))
     assert not done.returncode and not done.stderr, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -26,7 +27,8 @@ def test_and_call_a_service_written_in_c(tmp_path):
     if not os.path.exists(COMMAND):
         pytest.skip("the command is not built here")
     registry = f"dir://{tmp_path}"
-    with subprocess.Popen([COMMAND, "serve"], env={**os.environ, "WEFT_REGISTRY": registry}, stdout=subprocess.PIPE, text=True) as service:
+    with subprocess.Popen([COMMAND, "serve"], env={**os.environ, "WEFT_REGISTRY": registry}, stdout=subprocess.PIPE,
+                          text=True) as service:
         try:
             assert service.stdout.readline()  # it says where it is once it can be found
             assert run(registry)[2:] == ["calc.add(25, 17) = 42", "calc.primes(20) = [2, 3, 5, 7, 11, 13, 17, 19]"]

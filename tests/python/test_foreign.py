@@ -1,4 +1,5 @@
-"""Buffers of objects without the buffer protocol: DLPack on the host, hostile tensors, and GPU memory with a CUDA driver made of paper."""
+"""Buffers of objects without the buffer protocol: DLPack on the host, hostile tensors, and GPU memory with a CUDA driver made
+of paper."""
 import ctypes
 import gc
 import os
@@ -15,8 +16,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
                 ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
 
 
@@ -45,7 +48,8 @@ class Made:
     def __init__(self, memory, shape, strides=None, *, versioned=True, device=(1, 0), major=1, flags=0, name=None, **fields):
         self.memory, self.device, self.deleted, self.calls, self.versioned = memory, device, 0, [], versioned
         self.keep = numbers(shape), numbers(strides)
-        t = {"data": ctypes.addressof(memory) if memory else None, "device_type": device[0], "device_id": device[1], "ndim": len(shape), "code": 1,
+        t = {"data": ctypes.addressof(memory) if memory else None, "device_type": device[0], "device_id": device[1],
+             "ndim": len(shape), "code": 1,
              "bits": 8, "lanes": 1, "shape": self.keep[0] and ctypes.cast(self.keep[0], ctypes.POINTER(ctypes.c_int64)),
              "strides": self.keep[1] and ctypes.cast(self.keep[1], ctypes.POINTER(ctypes.c_int64)), **fields}
         tensor = Tensor(**{k: v for k, v in t.items() if v is not None})
@@ -98,7 +102,8 @@ def test_a_tensor_is_sent_received_and_given_back(pair, versioned):
 def test_orders_and_emptiness(pair, versioned):
     async def body(p):
         memory = block(24, bytes(range(24)))
-        for shape, strides in (((2, 3, 4), None), ((2, 3, 4), (12, 4, 1)), ((2, 3, 4), (1, 2, 6)), ((24, 1), (1, 77)), ((), None), ((1,) * 16, None)):
+        for shape, strides in (((2, 3, 4), None), ((2, 3, 4), (12, 4, 1)), ((2, 3, 4), (1, 2, 6)), ((24, 1), (1, 77)), ((), None),
+                               ((1,) * 16, None)):
             made = Made(memory, shape, strides, versioned=versioned)
             await p.a.send(made, tag=1)
             assert len(await p.b.recv(tag=1)) == int(numpy.prod(shape)) and made.deleted == 1
@@ -241,9 +246,10 @@ def test_what_has_no_gpu_says_so(pair):
 def test_gpu_memory_with_a_driver_made_of_paper():
     if not os.path.exists(os.path.join(PAPER, "libcuda.so.1")):
         pytest.skip("the CUDA driver made of paper is not built")
-    child = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", os.path.join(HERE, "paper_cuda.py")],
-                           env={**os.environ, "LD_LIBRARY_PATH": PAPER, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=150, text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    child = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+                            os.path.join(HERE, "paper_cuda.py")],
+                           env={**os.environ, "LD_LIBRARY_PATH": PAPER, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=150,
+                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert child.returncode == 0, child.stdout
     assert " 0 skipped" in child.stdout
 

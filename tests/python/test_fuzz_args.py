@@ -1,4 +1,5 @@
-"""Every entry point of the extension, with whatever arguments: no crash, no SystemError, no hang. fuzz_args.py is the program that calls.
+"""Every entry point of the extension, with whatever arguments: no crash, no SystemError, no hang. fuzz_args.py is the program
+that calls.
 
 WEFT_FUZZ_SECONDS is how long each kind runs (5), WEFT_FUZZ_SEED where the seeds begin.
 """

@@ -36,5 +36,6 @@ def test_what_is_cut_from_programs_declares_what_it_says():
     for block in blocks():
         if "import" not in block:
             exec(block, scope)
-    assert scope["service"].signatures == ["scale(image: tensor, by: f32) -> tensor idempotent", "ask(question: string) -> string",
+    assert scope["service"].signatures == ["scale(image: tensor, by: f32) -> tensor idempotent",
+                                           "ask(question: string) -> string",
                                            "store(values: tensor) -> void"]

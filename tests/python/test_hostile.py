@@ -34,12 +34,17 @@ class Liar:
     __hash__ = None
 
 
-THINGS = [None, 0, 1, -1, 2**63, 2**64 - 1, 2**64, 10**30, 1.5, float("nan"), float("inf"), -0.5, "", "text", "tcp://127.0.0.1:0", "\ud800", "a\0b",
-          b"", b"bytes", bytearray(3), [], [b"x"], [1, 2], (), {}, object(), Liar(), print, int, True, memoryview(b"123"), range(3), ...]
-NAMES = ["buffer", "buffers", "tag", "mask", "timeout", "max_len", "uri", "source", "handler", "id", "header", "context", "msg", "reason",
+THINGS = [None, 0, 1, -1, 2**63, 2**64 - 1, 2**64, 10**30, 1.5, float("nan"), float("inf"), -0.5, "", "text", "tcp://127.0.0.1:0",
+          "\ud800", "a\0b",
+          b"", b"bytes", bytearray(3), [], [b"x"], [1, 2], (), {}, object(), Liar(), print, int, True, memoryview(b"123"),
+          range(3), ...]
+NAMES = ["buffer", "buffers", "tag", "mask", "timeout", "max_len", "uri", "source", "handler", "id", "header", "context", "msg",
+         "reason",
          "callback", "confirm", "urgent", "shared", "backlog", "nonsense", "", "memory", "name",
-         "rights", "max_len", "mapped", "notify", "offset", "n", "lifetime", "size", "key", "path", "value", "width", "compare", "items", "size",
-         "lease", "renew", "prefix", "replace", "stores", "store", "write", "force", "checksums", "kind", "blocks", "clients", "shared"]
+         "rights", "max_len", "mapped", "notify", "offset", "n", "lifetime", "size", "key", "path", "value", "width", "compare",
+         "items", "size",
+         "lease", "renew", "prefix", "replace", "stores", "store", "write", "force", "checksums", "kind", "blocks", "clients",
+         "shared"]
 
 
 def attack(rng, function):
@@ -73,17 +78,22 @@ def test_every_entry_point_survives_every_argument(run, seed):
                 store = await a.store()
                 block = await store.alloc(100)
                 mirror = await left.mirror("mirror", [store], size=100, write=True)
-                targets = [a.send, a.recv, a.recv_into, a.send_many, a.recv_many, a.probe, a.am_send, a.am_recv, m.read, m.read_into, m.reject,
-                           left._connect, left._listen, left._am_handle, left.stats, left.endpoints, listener.accept, op.add_done_callback,
+                targets = [a.send, a.recv, a.recv_into, a.send_many, a.recv_many, a.probe, a.am_send, a.am_recv, m.read,
+                           m.read_into, m.reject,
+                           left._connect, left._listen, left._am_handle, left.stats, left.endpoints, listener.accept,
+                           op.add_done_callback,
                            op.remove_done_callback, op.result, op.exception, op.get_loop, weft._core.config, weft._core.info,
                            lambda *a, **k: weft._core.Runtime(*a, **k)._close(), a.__aexit__, listener.__aexit__,
-                           left._region, a.attach, a.find, region.key, region.revoke, region.extend, region.__exit__, remote.read, remote.read_into,
-                           remote.write, remote.write_notify, remote.readv, remote.writev, remote.read_many, remote.write_many, remote.atomic_add,
-                           remote.atomic_cas, remote.flush, remote.fence, right.store_server, left.mirror, a.store, store.alloc, store.open,
-                           store.remove,
-                           store.list, store.query, store.renew, block.extend, block.share, block.key, mirror.read, mirror.read_into, mirror.write,
-                           mirror.add, server.__exit__, weft.Memory, weft.Memory(10).copy_from, weft.Memory(10).copy_to, weft.Memory(10).fill,
-                           weft.Memory(10).tobytes, weft.Memory(10).__dlpack__]
+                           left._region, a.attach, a.find, region.key, region.revoke, region.extend, region.__exit__, remote.read,
+                           remote.read_into,
+                           remote.write, remote.write_notify, remote.readv, remote.writev, remote.read_many, remote.write_many,
+                           remote.atomic_add,
+                           remote.atomic_cas, remote.flush, remote.fence, right.store_server, left.mirror, a.store, store.alloc,
+                           store.open, store.remove,
+                           store.list, store.query, store.renew, block.extend, block.share, block.key, mirror.read,
+                           mirror.read_into, mirror.write,
+                           mirror.add, server.__exit__, weft.Memory, weft.Memory(10).copy_from, weft.Memory(10).copy_to,
+                           weft.Memory(10).fill, weft.Memory(10).tobytes, weft.Memory(10).__dlpack__]
                 made = [attack(rng, rng.choice(targets)) for _ in range(300)]
                 for thing in made:
                     if isinstance(thing, weft.Op):

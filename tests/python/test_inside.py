@@ -1,4 +1,5 @@
-"""Calls that wait, made where nobody may wait: inside the progress of an event loop's runtime, by destructors of buffers. They are refused, or done
+"""Calls that wait, made where nobody may wait: inside the progress of an event loop's runtime, by destructors of buffers. They
+are refused, or done
 without waiting, and nothing of them is left behind."""
 import asyncio
 import gc
@@ -23,7 +24,8 @@ class Act(bytearray):
 
 
 def inside(run, act):
-    """Call act() inside progress: the runtime lets go of a buffer when its operation is complete. Gives what it gave or raised."""
+    """Call act() inside progress: the runtime lets go of a buffer when its operation is complete. Gives what it gave or
+    raised."""
     came = []
 
     def caught():

@@ -38,7 +38,8 @@ async def everything(p, n):
         with pytest.raises(weft.TruncatedError):
             await p.a.send(b"12345", tag=6)
             await p.b.recv_into(bytearray(1), tag=6)
-        for bad in (lambda: p.a.send(7), lambda: p.a.send(b"", -1), lambda: p.b.recv_into(b"const"), lambda: p.a.send(b"", nope=1)):
+        for bad in (lambda: p.a.send(7), lambda: p.a.send(b"", -1), lambda: p.b.recv_into(b"const"),
+                    lambda: p.a.send(b"", nope=1)):
             with pytest.raises((TypeError, OverflowError, weft.InvalidError)):
                 bad()
     while p.left.under_way or p.right.under_way:
@@ -134,15 +135,18 @@ class Bad:
 
 def arguments():
     """What every entry point is given: good and bad, each an object of its own, so that its references can be counted."""
-    return [int("1" * 12), b"".join([b"some", b"bytes"]), bytearray(64), "".join(["tcp://127", ".0.0.1:0"]), "".join(["te", "xt"]), float("2.5"),
-            Bad(), [bytearray(8), b"x" * 9], {"a": object()}, (lambda *a: None), object(), memoryview(bytearray(32))[::2], -int("9" * 30)]
+    return [int("1" * 12), b"".join([b"some", b"bytes"]), bytearray(64), "".join(["tcp://127", ".0.0.1:0"]),
+            "".join(["te", "xt"]), float("2.5"),
+            Bad(), [bytearray(8), b"x" * 9], {"a": object()}, (lambda *a: None), object(), memoryview(bytearray(32))[::2],
+            -int("9" * 30)]
 
 
 def call_everything(things, values):
     """Each attribute of each thing: read, and called with none, one and two of the values, by place and by name."""
     for thing in things:
         for name in dir(type(thing)):
-            if name.startswith("__") or name in ("close", "_close", "abort", "release", "drop", "_turn", "_timer", "_attach", "_ended"):
+            if name.startswith("__") or name in ("close", "_close", "abort", "release", "drop", "_turn", "_timer", "_attach",
+                                                 "_ended"):
                 continue
             try:
                 attribute = getattr(thing, name)
@@ -211,7 +215,8 @@ def test_every_entry_point_lets_go_of_its_arguments(run):
 
 
 class Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+    _fields_ = [(name, ctypes.c_size_t)
+                for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
 
 
 def allocated():

@@ -56,7 +56,8 @@ def test_another_thread_gets_a_sentence(pair):
         said = []
 
         def other():
-            for act in (lambda: p.a.send(b"x"), lambda: p.a.recv(), lambda: p.left.connect("tcp://127.0.0.1:1"), p.a.close, p.left._close):
+            for act in (lambda: p.a.send(b"x"), lambda: p.a.recv(), lambda: p.left.connect("tcp://127.0.0.1:1"), p.a.close,
+                        p.left._close):
                 with pytest.raises(weft.StateError, match="another thread"):
                     act()
             said.append(True)
@@ -105,7 +106,8 @@ def test_several_loops_in_threads_talk_to_each_other(run):
 
 
 def test_a_sleeping_loop_is_woken(pair):
-    """Each message comes when both runtimes have been asleep for a while, and a task waits in the loop; no timer of the library helps."""
+    """Each message comes when both runtimes have been asleep for a while, and a task waits in the loop; no timer of the
+    library helps."""
     async def body(p):
         async def receive(i):
             assert await p.b.recv(tag=1) == b"%d" % i

@@ -74,7 +74,8 @@ def test_bad_arguments():
     with pytest.raises((ValueError, TypeError)):
         weft.Memory(1, "a\0b")
     memory = weft.Memory(100)
-    for call in (lambda: memory.tobytes(101), lambda: memory.tobytes(0, 101), lambda: memory.fill(0, 50, 51), lambda: memory.copy_from(b"x", 100),
+    for call in (lambda: memory.tobytes(101), lambda: memory.tobytes(0, 101), lambda: memory.fill(0, 50, 51),
+                 lambda: memory.copy_from(b"x", 100),
                  lambda: memory.copy_to(bytearray(101)), lambda: memory.tobytes(2**64 - 1, 2)):
         with pytest.raises(weft.RangeError, match="not within"):
             call()

@@ -11,7 +11,8 @@ from weft import _core
 
 
 def test_every_status_has_a_class_of_its_own():
-    classes = [c for c in vars(_core).values() if isinstance(c, type) and issubclass(c, weft.WeftError) and c is not weft.WeftError]
+    classes = [c for c in vars(_core).values() if isinstance(c, type) and issubclass(c, weft.WeftError)
+               and c is not weft.WeftError]
     assert sorted(c.status for c in classes) == list(range(-28, 0))
     assert len({c.__name__ for c in classes}) == 28
     for c in classes:
@@ -20,8 +21,10 @@ def test_every_status_has_a_class_of_its_own():
 
 @pytest.mark.parametrize("ours, pythons", [("TimeoutError", TimeoutError), ("PeerError", ConnectionResetError),
                                            ("RefusedError", ConnectionRefusedError),
-                                           ("ClosedError", ConnectionError), ("InvalidError", ValueError), ("NoMemoryError", MemoryError),
-                                           ("AddressError", OSError), ("NotFoundError", LookupError), ("AuthError", PermissionError)])
+                                           ("ClosedError", ConnectionError), ("InvalidError", ValueError),
+                                           ("NoMemoryError", MemoryError),
+                                           ("AddressError", OSError), ("NotFoundError", LookupError),
+                                           ("AuthError", PermissionError)])
 def test_failures_are_what_python_calls_them(ours, pythons):
     assert issubclass(getattr(weft, ours), pythons)
     with pytest.raises(pythons):
@@ -47,7 +50,10 @@ def test_what_only_the_library_makes_cannot_be_made(name):
 
 
 def test_programs_without_an_event_loop_do_not_load_asyncio():
-    said = subprocess.run([sys.executable, "-c", "import sys, weft; weft._core.Runtime(progress='thread')._close(); print('asyncio' in sys.modules);"
-                           "weft.Service, weft.codes; print(all(hasattr(weft, n) for n in weft.__all__), set(weft.__all__) <= set(dir(weft)))"],
-                          capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).stdout
+    said = subprocess.run([sys.executable, "-c", "import sys, weft; weft._core.Runtime(progress='thread')._close(); "
+                                                 "print('asyncio' in sys.modules);"
+                           "weft.Service, weft.codes; print(all(hasattr(weft, n) for n in weft.__all__), set(weft.__all__) <= "
+                           "set(dir(weft)))"],
+                          capture_output=True, text=True, timeout=60, check=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).stdout
     assert said.split() == ["False", "True", "True"]

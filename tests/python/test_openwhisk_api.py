@@ -1,4 +1,5 @@
-"""disagg.openwhisk: elements invoked through OpenWhisk's REST API, with a server of our own that answers well, badly, slowly and never."""
+"""disagg.openwhisk: elements invoked through OpenWhisk's REST API, with a server of our own that answers well, badly, slowly
+and never."""
 import base64
 import contextlib
 import hashlib
@@ -113,7 +114,8 @@ def acting(timeout=BOUND):
 
 
 def shown(error):
-    """All that an exception can show: its words, those it was caused by, and the variables of the frames that it keeps outside of this file."""
+    """All that an exception can show: its words, those it was caused by, and the variables of the frames that it keeps
+    outside of this file."""
     text, todo = "", [error]
     while todo:
         one = todo.pop()
@@ -186,10 +188,14 @@ def test_an_element_that_computes_is_given_its_params_and_nothing_else(there):
     assert there.asked[1][3] == {"a": [1, "é"]}
 
 
-@pytest.mark.parametrize("props, look, kind", [({"type": "compute"}, None, "compute"), ({"type": "memory", "params": {"a": 1}}, None, "memory"),
-                                               ({}, answer(200, {"annotations": []}), "memory"), ({}, answer(200, {"annotations": 7}), "memory"),
-                                               ({}, answer(200, {"annotations": [7, {"key": "type", "value": "other"}]}), "memory"),
-                                               ({"params": {}}, answer(200, {}), "compute"), ({"size": 64}, answer(403, {}), "memory"),
+@pytest.mark.parametrize("props, look, kind", [({"type": "compute"}, None, "compute"),
+                                               ({"type": "memory", "params": {"a": 1}}, None, "memory"),
+                                               ({}, answer(200, {"annotations": []}), "memory"),
+                                               ({}, answer(200, {"annotations": 7}), "memory"),
+                                               ({}, answer(200, {"annotations": [7, {"key": "type", "value": "other"}]}),
+                                                "memory"),
+                                               ({"params": {}}, answer(200, {}), "compute"),
+                                               ({"size": 64}, answer(403, {}), "memory"),
                                                ({"params": {"a": 1}}, MEMORY, "memory"), ({}, COMPUTE, "compute")])
 def test_what_a_template_is(there, props, look, kind):
     there.answers += [STARTED] if look is None else [look, STARTED]
@@ -212,8 +218,10 @@ def test_a_template_is_looked_at_once(there):
     assert [method for method, *_ in there.asked] == ["GET", "POST", "POST"]
 
 
-@pytest.mark.parametrize("template, path", [("pkg/act", "_/actions/pkg/act"), ("/ns/act", "ns/actions/act"), ("/ns/pkg/act", "ns/actions/pkg/act"),
-                                            ("/_/act", "_/actions/act"), ("a b?c#d%2f", "_/actions/a%20b%3Fc%23d%252f"), ("é", "_/actions/%C3%A9")])
+@pytest.mark.parametrize("template, path", [("pkg/act", "_/actions/pkg/act"), ("/ns/act", "ns/actions/act"),
+                                            ("/ns/pkg/act", "ns/actions/pkg/act"),
+                                            ("/_/act", "_/actions/act"), ("a b?c#d%2f", "_/actions/a%20b%3Fc%23d%252f"),
+                                            ("é", "_/actions/%C3%A9")])
 def test_names_of_actions(there, template, path):
     there.answers += [STARTED]
     with acting() as made:
@@ -221,7 +229,8 @@ def test_names_of_actions(there, template, path):
     assert there.asked[0][1] == "/api/v1/namespaces/" + path + INVOKE
 
 
-@pytest.mark.parametrize("template", ["..", "a/..", "/../x", "/ns/../x", "a/b/c", "/ns", "/ns/", "/", "a//b", "a\nb", "a\r\nHost: x", "a\0",
+@pytest.mark.parametrize("template", ["..", "a/..", "/../x", "/ns/../x", "a/b/c", "/ns", "/ns/", "/", "a//b", "a\nb",
+                                      "a\r\nHost: x", "a\0",
                                       "x" * 300, "/ns/a/b/c", "./x", "\u2028"])
 def test_names_that_are_none(there, template):
     with acting() as made:
@@ -229,15 +238,18 @@ def test_names_that_are_none(there, template):
     assert not there.asked
 
 
-@pytest.mark.parametrize("host, where", [("host.example", "https://host.example:443"), ("host.example:8443", "https://host.example:8443"),
-                                         ("http://h", "http://h:80"), ("https://h/", "https://h:443"), ("http://[::1]:3233", "http://[::1]:3233")])
+@pytest.mark.parametrize("host, where", [("host.example", "https://host.example:443"),
+                                         ("host.example:8443", "https://host.example:8443"),
+                                         ("http://h", "http://h:80"), ("https://h/", "https://h:443"),
+                                         ("http://[::1]:3233", "http://[::1]:3233")])
 def test_hosts(host, where):
     with action() as made:
         assert where in repr(openwhisk.OpenWhisk(made, host, KEY))
         no_key_in(repr(openwhisk.OpenWhisk(made, host, KEY)) + repr(vars(openwhisk.OpenWhisk(made, host, KEY))))
 
 
-@pytest.mark.parametrize("host", ["ftp://h", "http://", "http://u:p@h", "http://h/api", "http://h?x", "http://h:port", "h:99999999", "h\r\nx",
+@pytest.mark.parametrize("host", ["ftp://h", "http://", "http://u:p@h", "http://h/api", "http://h?x", "http://h:port",
+                                  "h:99999999", "h\r\nx",
                                   "http://[::1", "a b", ""])
 def test_hosts_that_are_none(host):
     with action() as made, pytest.raises(disagg.InvokeError, match="__OW_API_HOST is not what") as caught:
@@ -245,8 +257,8 @@ def test_hosts_that_are_none(host):
     no_key_in(shown(caught.value))
 
 
-@pytest.mark.parametrize("key, says", [("", "provide-api-key true"), ("nocolon", "USER:PASSWORD"), ("a:b\r\nX: y", "USER:PASSWORD"),
-                                       ("a:é", "USER:PASSWORD")])
+@pytest.mark.parametrize("key, says", [("", "provide-api-key true"), ("nocolon", "USER:PASSWORD"),
+                                       ("a:b\r\nX: y", "USER:PASSWORD"), ("a:é", "USER:PASSWORD")])
 def test_keys_that_are_none(there, monkeypatch, key, says):
     monkeypatch.setenv("__OW_API_KEY", key)
     with action() as made, pytest.raises(disagg.InvokeError, match=says) as caught:
@@ -254,7 +266,8 @@ def test_keys_that_are_none(there, monkeypatch, key, says):
     assert not key or key not in shown(caught.value)
 
 
-@pytest.mark.parametrize("size", ["64", "M", "1.5G", "-1M", 0, -5, 1.5, True, [], "9" * 40 + "M", float("nan"), float("inf"), 1 << 60, "1 XB", "1Mx"])
+@pytest.mark.parametrize("size", ["64", "M", "1.5G", "-1M", 0, -5, 1.5, True, [], "9" * 40 + "M", float("nan"), float("inf"),
+                                  1 << 60, "1 XB", "1Mx"])
 def test_sizes_that_are_none(there, size):
     with acting() as made:
         assert "size is neither" in refused(made, "x", "t", {"size": size, "type": "memory"})
@@ -262,7 +275,8 @@ def test_sizes_that_are_none(there, size):
     assert not there.asked
 
 
-@pytest.mark.parametrize("size, number", [("1k", 1024), ("64M", 64 << 20), ("64 MB", 64 << 20), ("2GiB", 2 << 30), (4096, 4096), (4096.0, 4096)])
+@pytest.mark.parametrize("size, number", [("1k", 1024), ("64M", 64 << 20), ("64 MB", 64 << 20), ("2GiB", 2 << 30), (4096, 4096),
+                                          (4096.0, 4096)])
 def test_sizes(there, size, number):
     there.answers.append(STARTED)
     with acting() as made:
@@ -270,7 +284,8 @@ def test_sizes(there, size, number):
     assert there.asked[0][3]["__weft"]["size"] == number
 
 
-@pytest.mark.parametrize("props, says", [({"params": []}, "params is not"), ({"limits": 5}, "limits is not"), ({"type": "rdma"}, "type is neither"),
+@pytest.mark.parametrize("props, says", [({"params": []}, "params is not"), ({"limits": 5}, "limits is not"),
+                                         ({"type": "rdma"}, "type is neither"),
                                          ({"type": "memory", "params": {"x": object()}}, "JSON"),
                                          ({"type": "compute", "params": {"x": float("nan")}}, "JSON"),
                                          ({"type": "compute", "params": {"x": b""}}, "JSON")])
@@ -328,7 +343,8 @@ def test_an_answer_with_a_durl(there, monkeypatch, how):
     assert "configure" not in there.asked[0][3]["__weft"]
 
 
-@pytest.mark.parametrize("said", [{"durl": 5}, {"durl": "nonsense"}, {"transports": ["token,secret"]}, {"transports": 7}, {"transports": [None]}])
+@pytest.mark.parametrize("said", [{"durl": 5}, {"durl": "nonsense"}, {"transports": ["token,secret"]}, {"transports": 7},
+                                  {"transports": [None]}])
 def test_an_answer_with_a_durl_that_is_none(there, said):
     there.answers.append(answer(200, {"activationId": "f00", **said}))
     with acting() as made:
@@ -443,11 +459,14 @@ def test_an_action_that_is_told_to_end_does_not_wait_to_come_back(there):
                                        (b"HTTP/1.1 202 A\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "hung up"),
                                        (b"HTTP/1.1 202 A\r\n" + b"X: y\r\n" * 200 + b"\r\n", "not speak HTTP"),
                                        (b"HTTP/1.1 202 A\r\nX: " + b"y" * 100000 + b"\r\n\r\n", "not speak HTTP"),
-                                       (b"HTTP/1.1 99999 A\r\n\r\n", "not speak HTTP"), (b"\xff" * 100 + b"\r\n", "not speak HTTP"),
+                                       (b"HTTP/1.1 99999 A\r\n\r\n", "not speak HTTP"),
+                                       (b"\xff" * 100 + b"\r\n", "not speak HTTP"),
                                        (answer(202, b"nonsense"), "no JSON object"), (answer(202, b"[1]"), "no JSON object"),
                                        (answer(202, b""), "no JSON object"),
-                                       (answer(202, b"\xff\xfe"), "no JSON object"), (answer(202, b"[" * 100000), "no JSON object"),
-                                       (answer(202, {}), "without an activationId"), (answer(202, {"activationId": 5}), "without an activationId"),
+                                       (answer(202, b"\xff\xfe"), "no JSON object"),
+                                       (answer(202, b"[" * 100000), "no JSON object"),
+                                       (answer(202, {}), "without an activationId"),
+                                       (answer(202, {"activationId": 5}), "without an activationId"),
                                        (answer(202, {"activationId": "a\nb"}), "without an activationId"),
                                        (answer(202, b"x" * ((1 << 20) + 1)), "more than 1048576 bytes")])
 def test_answers_that_are_none(there, say, says):
@@ -524,7 +543,8 @@ def test_an_answer_to_a_request_that_was_not_read(there, monkeypatch):
     thread.start()
     monkeypatch.setenv("__OW_API_HOST", f"http://127.0.0.1:{server.getsockname()[1]}")
     with server, acting() as made:
-        assert "belongs in a memory element (413: too large)" in refused(made, "x", "t", {"type": "compute", "params": {"x": "y" * (8 << 20)}})
+        assert "belongs in a memory element (413: too large)" in refused(made, "x", "t",
+                                                                         {"type": "compute", "params": {"x": "y" * (8 << 20)}})
         thread.join(BOUND)
 
 
@@ -574,8 +594,10 @@ def certificate(tmp_path_factory):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     where = tmp_path_factory.mktemp("tls")
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-                    "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(where / "key"), "-out", str(where / "cert")],
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
+                    "2",
+                    "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(where / "key"), "-out",
+                    str(where / "cert")],
                    check=True, capture_output=True, timeout=BOUND)
     return where
 

@@ -105,8 +105,8 @@ def test_its_commands_do_what_they_say(tmp_path):
         commands = Commands(tmp_path, controller)
         try:
             env = {**os.environ, "PATH": f"{commands.folder}{os.pathsep}{os.environ['PATH']}"}
-            done = subprocess.run(["bash", "-e"], input=build + actions, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=BOUND,
-                                  check=False)
+            done = subprocess.run(["bash", "-e"], input=build + actions, cwd=tmp_path, env=env, capture_output=True, text=True,
+                                  timeout=BOUND, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             assert json.loads(done.stdout.splitlines()[-1]) == {"count": 5}
         finally:
@@ -119,7 +119,7 @@ def test_its_commands_do_what_they_say(tmp_path):
 
 def test_the_sentences_in_its_table_are_those_of_the_package():
     said = ""
-    for path in glob.glob(os.path.join(ROOT, "python", "disagg", "**", "*.py"), recursive=True):
+    for path in glob.glob(os.path.join(ROOT, "python", "weft_disagg", "disagg", "**", "*.py"), recursive=True):
         with open(path, encoding="utf-8") as f:
             for node in ast.walk(ast.parse(f.read())):
                 if isinstance(node, ast.JoinedStr):
@@ -133,7 +133,7 @@ def test_the_sentences_in_its_table_are_those_of_the_package():
 
 
 def test_what_it_says_of_props_is_all_there_is():
-    with open(os.path.join(ROOT, "python", "disagg", "openwhisk.py"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "python", "weft_disagg", "disagg", "openwhisk.py"), encoding="utf-8") as f:
         text = f.read()
     taken = set(re.findall(r"""props(?:\.get\(|\[)"(\w+)\"""", text)) | {"grace", "patience"}
     table = page().split("### What `invoke` takes")[1].split("###")[0]

@@ -1,4 +1,5 @@
-"""Strangers at the port of the OpenWhisk runtime: bytes that are no HTTP, slow ones, large ones, many; and code that lies about itself."""
+"""Strangers at the port of the OpenWhisk runtime: bytes that are no HTTP, slow ones, large ones, many; and code that lies
+about itself."""
 import base64
 import json
 import socket
@@ -169,7 +170,8 @@ def test_many_who_say_nothing_do_not_keep_others_out(one):
     idle = [socket.create_connection(("127.0.0.1", one.port), BOUND) for _ in range(web.MOST - 8)]
     try:
         assert one.run() == (200, {})
-        idle += [socket.create_connection(("127.0.0.1", one.port), BOUND) for _ in range(40)]  # more than are served: the last are hung up on
+        # more than are served: the last are hung up on
+        idle += [socket.create_connection(("127.0.0.1", one.port), BOUND) for _ in range(40)]
     finally:
         for s in idle:
             s.close()
@@ -255,7 +257,8 @@ def test_results_that_are_too_large(fresh):
 
 
 def test_texts_that_no_encoding_has(fresh):
-    fresh.loaded("def main(params):\n    if params.get('raise'): raise ValueError('\\ud800')\n    return {'x': '\\ud800', 'y': params['y']}")
+    fresh.loaded("def main(params):\n    if params.get('raise'): raise ValueError('\\ud800')\n    return {'x': '\\ud800', 'y': "
+                 "params['y']}")
     answer = raw(fresh, POST + b"Content-Length: 28\r\n\r\n" + b'{"value": {"y": "\\ud800 \\""}}'[:28])
     assert status(answer) in (200, 400)
     assert fresh.run({"raise": 1})[0] == 502

@@ -27,7 +27,8 @@ def test_source_is_loaded_once(whisk):
     assert one.init("def main(params): return {}") == (403, {"error": "Cannot initialize the action more than once."})
     assert one.run({"a": 41}) == (200, {"sum": 42})
     out, err = one.printed()
-    assert out == f"loading\n{SENTINEL}\n" and err == f"{SENTINEL}\n"  # no sentinel after /init: what it printed belongs to the first activation
+    # no sentinel after /init: what it printed belongs to the first activation
+    assert out == f"loading\n{SENTINEL}\n" and err == f"{SENTINEL}\n"
 
 
 def test_another_function_than_main(whisk):
@@ -41,22 +42,27 @@ def test_main_is_the_default(whisk, main):
 
 
 def test_unicode_is_kept(whisk):
-    one = whisk().loaded("def main(params):\n    s = params['d'] + ' \u2603 ' + params['d']\n    print(s)\n    return {'winter': s}")
+    one = whisk().loaded("def main(params):\n    s = params['d'] + ' \u2603 ' + params['d']\n    print(s)\n    return "
+                         "{'winter': s}")
     assert one.run({"d": "\u2744"}) == (200, {"winter": "\u2744 \u2603 \u2744"})
     assert one.printed()[0] == f"\u2744 \u2603 \u2744\n{SENTINEL}\n"
 
 
 def test_variables_of_init(whisk):
-    one = whisk().loaded("import os\nATLOAD = os.environ['A']\ndef main(params): return [ATLOAD, os.environ['N'], os.environ['L']]",
+    one = whisk().loaded("import os\nATLOAD = os.environ['A']\ndef main(params): return [ATLOAD, os.environ['N'], "
+                         "os.environ['L']]",
                          env={"A": "text", "N": 5, "L": [1, None]})
     assert one.run() == (200, ["text", "5", "[1, null]"])
 
 
 def test_a_zip_with_a_main_and_what_it_imports(whisk):
-    one = whisk().loaded({"__main__.py": "import helper, os, pack.deep\ndef main(params): return {'two': helper.two() + pack.deep.ZERO,"
+    one = whisk().loaded({"__main__.py": "import helper, os, pack.deep\ndef main(params): return {'two': helper.two() + "
+                                         "pack.deep.ZERO,"
                                          " 'file': open('data/x.txt').read(), 'run': os.access('tool', os.X_OK)}",
-                          "helper.py": "def two(): return 2", "pack/__init__.py": "", "pack/deep.py": "ZERO = 0", "data/": "", "data/x.txt": "here",
-                          "json.py": "raise RuntimeError('not the one of Python')", "tool": ({"external_attr": 0o100755 << 16}, "")})
+                          "helper.py": "def two(): return 2", "pack/__init__.py": "", "pack/deep.py": "ZERO = 0", "data/": "",
+                          "data/x.txt": "here",
+                          "json.py": "raise RuntimeError('not the one of Python')",
+                          "tool": ({"external_attr": 0o100755 << 16}, "")})
     assert one.run() == (200, {"two": 2, "file": "here", "run": True})
 
 
@@ -166,7 +172,8 @@ def test_zips_that_are_refused(whisk, name, tmp_path):
 def test_what_is_no_zip(whisk):
     one = whisk()
     for code, says in (("%%%", "base64"), (base64.b64encode(b"def main(p): pass").decode(), "no good zip"),
-                       (base64.b64encode(zipped({"__main__.py": "x" * 1000})[:-40]).decode(), "no good zip"), ("\u2603", "base64")):
+                       (base64.b64encode(zipped({"__main__.py": "x" * 1000})[:-40]).decode(), "no good zip"),
+                       ("\u2603", "base64")):
         status, said = one.init(code, binary=True)
         assert status == 502 and says in said["error"], said
 
@@ -179,7 +186,8 @@ def test_a_zip_whose_bytes_are_damaged(whisk):
 
 
 @pytest.mark.parametrize("value, says", [(None, "value"), ([], "value"), ({"code": 5}, "code of /init should be a text"),
-                                         ({"binary": "yes"}, "true or false"), ({"env": [1]}, "env"), ({"code": "x", "env": {"a=b": "c"}}, "a=b"),
+                                         ({"binary": "yes"}, "true or false"), ({"env": [1]}, "env"),
+                                         ({"code": "x", "env": {"a=b": "c"}}, "a=b"),
                                          ({"code": "x", "env": {"a": "b\0"}}, "zero"), ({"main": 1}, "main")])
 def test_requests_that_make_no_sense(whisk, value, says):
     one = whisk()
@@ -210,14 +218,17 @@ withMerged:
 empty:
 """)
     assert said == {"type": "compute", "parents": ["a", "b # c"],
-                    "corunning": {"mem": {"trans": "m", "type": "rdma"}, "more": {"trans": "x", "list": ["1", ["2", {"k": "v"}]]}},
+                    "corunning": {"mem": {"trans": "m", "type": "rdma"},
+                                  "more": {"trans": "x", "list": ["1", ["2", {"k": "v"}]]}},
                     "withMerged": [{"action": {"name": "z"}, "resources": {"mem": "64 MB"}}, {"action": ""}], "empty": ""}
     assert head.read("# nothing\n") == {} and head.of_program("x = 1\n#@ type: compute\n#@\n#@ a: b\ny: 2\n") == {"type": "compute", "a": "b"}
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "a: &x 1", "a: &x 1\nb: *x", "a: [1", "a: [1] 2", "a: 1\n  b: 2", "  a: 1\nb: 2", "a: 1\na: 2",
+@pytest.mark.parametrize("text", ["- a\n- b", "a: &x 1", "a: &x 1\nb: *x", "a: [1", "a: [1] 2", "a: 1\n  b: 2", "  a: 1\nb: 2",
+                                  "a: 1\na: 2",
                                   "? [a]\n: 1", "a: 1\n---\na: 2",
-                                  "just words", "\ta: 1", "a: \"x", "a: 'x' y'", "a: {b: 1]", "a: [" * 3, "a: " + "[" * 500, "a: !tag x",
+                                  "just words", "\ta: 1", "a: \"x", "a: 'x' y'", "a: {b: 1]", "a: [" * 3, "a: " + "[" * 500,
+                                  "a: !tag x",
                                   "a:\n" + "".join(" " * i + "- \n" for i in range(1, 80))])
 def test_what_is_more_than_they_have_is_refused(text):
     with pytest.raises(head.NotYaml, match="line [0-9]+"):

@@ -1,4 +1,5 @@
-"""Memory elements as actions of OpenWhisk: they tell their durl, serve it, and end when nobody uses them, with their time, or with their process."""
+"""Memory elements as actions of OpenWhisk: they tell their durl, serve it, and end when nobody uses them, with their time, or
+with their process."""
 import json
 import os
 import signal
@@ -87,7 +88,8 @@ def use(durl, name="more"):
         return size
 
 
-@pytest.mark.parametrize("code", [YAML, {"it.o.yaml": YAML}, {"it.o.yaml": YAML, "__init__.py": ""}], ids=["text", "zip", "zip with more"])
+@pytest.mark.parametrize("code", [YAML, {"it.o.yaml": YAML}, {"it.o.yaml": YAML, "__init__.py": ""}],
+                         ids=["text", "zip", "zip with more"])
 def test_it_serves_until_nobody_uses_it(whisk, invoker, code):
     one = whisk().loaded(code)
     for _ in range(2):
@@ -197,10 +199,12 @@ def test_the_one_who_invoked_refuses(whisk, invoker, answer):
                                          ({"configure": "http://u:p@h/action/a/transport/b"}, "not the URL"),
                                          ({"configure": "http://h/action/a/transport/b\r\nX: y"}, "not the URL"),
                                          ({"configure": "http://h:x/action/a/transport/"}, "not the URL"),
-                                         ({"size": -1}, "number of bytes"), ({"size": 1.5}, "number of bytes"), ({"size": "x"}, "number of bytes"),
+                                         ({"size": -1}, "number of bytes"), ({"size": 1.5}, "number of bytes"),
+                                         ({"size": "x"}, "number of bytes"),
                                          ({"size": True}, "number of bytes"), ({"size": 1 << 60}, "number of bytes"),
                                          ({"size": [1]}, "number of bytes"),
-                                         ({"grace": "x"}, "seconds"), ({"patience": -1}, "seconds"), ({"name": "a;b"}, "InvalidError")])
+                                         ({"grace": "x"}, "seconds"), ({"patience": -1}, "seconds"),
+                                         ({"name": "a;b"}, "InvalidError")])
 def test_parameters_that_make_no_sense(whisk, invoker, about, says):
     one = whisk().loaded(YAML)
     params = about if "__weft" in about or not about else invoker.about(**{"patience": 0, **about})

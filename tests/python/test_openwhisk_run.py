@@ -1,4 +1,5 @@
-"""POST /run of the OpenWhisk runtime: results, the environment, output and sentinels, deadlines, and code that fails, crashes and hangs."""
+"""POST /run of the OpenWhisk runtime: results, the environment, output and sentinels, deadlines, and code that fails, crashes
+and hangs."""
 import contextlib
 import errno
 import glob
@@ -39,10 +40,12 @@ def test_the_fields_become_variables_and_do_not_stay(whisk):
         def main(params):
             return {k: v for k, v in os.environ.items() if k.startswith("__OW_")}
         """)
-    status, said = one.run(deadline=(deadline := in_ms(50)), extra={"a": 1}, app_activation_id="app", function_activation_id="fn", name="it")
+    status, said = one.run(deadline=(deadline := in_ms(50)), extra={"a": 1}, app_activation_id="app", function_activation_id="fn",
+                           name="it")
     assert status == 200 and said == {
         "__OW_NAMESPACE": "guest", "__OW_ACTION_NAME": "/guest/it", "__OW_ACTIVATION_ID": "a1", "__OW_TRANSACTION_ID": "t1",
-        "__OW_DEADLINE": str(deadline), "__OW_API_KEY": "guest:verysecret", "__OW_API_HOST": "http://127.0.0.1:1", "__OW_EXTRA": '{"a": 1}',
+        "__OW_DEADLINE": str(deadline), "__OW_API_KEY": "guest:verysecret", "__OW_API_HOST": "http://127.0.0.1:1",
+                                      "__OW_EXTRA": '{"a": 1}',
         "__OW_APP_ACTIVATION_ID": "app", "__OW_FUNCTION_ACTIVATION_ID": "fn", "__OW_NAME": "it"}
     status, said = one.ask("POST", "/run", {"value": {}, "activation_id": "b", "api_host": "http://127.0.0.1:2"})
     assert (status, said) == (200, {"__OW_ACTIVATION_ID": "b", "__OW_API_HOST": "http://127.0.0.1:2"})
@@ -59,15 +62,16 @@ def test_plain_parameters_are_plain(whisk):
     assert one.run({"x": [{"a": 1}]}) == (200, {"type": "list"})
 
 
-@pytest.mark.parametrize("value, wanted", [("{'a': 1}", {"a": 1}), ("[1, 'x', None]", [1, "x", None]), ("(1, 2)", [1, 2]), ("{}", {}),
-                                           ("{'error': 'mine'}", {"error": "mine"})])
+@pytest.mark.parametrize("value, wanted", [("{'a': 1}", {"a": 1}), ("[1, 'x', None]", [1, "x", None]), ("(1, 2)", [1, 2]),
+                                           ("{}", {}), ("{'error': 'mine'}", {"error": "mine"})])
 def test_results(whisk, value, wanted):
     assert whisk().loaded(f"def main(params): return {value}").run() == (200, wanted)
 
 
-@pytest.mark.parametrize("value, says", [("None", "did not return a dictionary or an array"), ("5", "but int"), ("'text'", "but str"),
-                                         ("{'a': {1, 2}}", "the result['a'] is of type set"), ("[float('nan')]", "the result[0] is nan"),
-                                         ("{'a': b'x'}", "bytes")])
+@pytest.mark.parametrize("value, says", [("None", "did not return a dictionary or an array"), ("5", "but int"),
+                                         ("'text'", "but str"),
+                                         ("{'a': {1, 2}}", "the result['a'] is of type set"),
+                                         ("[float('nan')]", "the result[0] is nan"), ("{'a': b'x'}", "bytes")])
 def test_what_is_no_result(whisk, value, says):
     one = whisk().loaded(f"def main(params): return {value}")
     status, said = one.run()
@@ -179,7 +183,8 @@ def test_code_that_takes_its_process_down(whisk, name):
         """)
     assert one.run() == (200, {"n": 1})
     status, said = one.run({"crash": 1})
-    assert status == 502 and (says in said["error"] or (name == "segfault" and "status 1" in said["error"])), said  # as a sanitizer has it
+    # as a sanitizer has it
+    assert status == 502 and (says in said["error"] or (name == "segfault" and "status 1" in said["error"])), said
     assert one.run() == (200, {"n": 1})  # another process, with the same code
     assert one.printed()[0] == f"{END}about to\n{END}{END}" and one.printed()[1].count(SENTINEL) == 3
 
@@ -206,13 +211,15 @@ def test_the_process_is_killed_while_it_runs_and_while_it_does_not(whisk):
 
 
 def test_a_forked_copy_says_nothing(whisk):
-    one = whisk().loaded("import os\ndef main(params):\n    pid = os.fork()\n    if pid: os.waitpid(pid, 0)\n    return {'child': pid == 0}")
+    one = whisk().loaded("import os\ndef main(params):\n    pid = os.fork()\n    if pid: os.waitpid(pid, 0)\n    return "
+                         "{'child': pid == 0}")
     assert one.run() == one.run() == (200, {"child": False})
 
 
 # --- deadlines
 
-@pytest.mark.parametrize("how", ["time.sleep(600)", "while True: pass", "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); time.sleep(600)"])
+@pytest.mark.parametrize("how", ["time.sleep(600)", "while True: pass", "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, "
+                                                                        "65)); time.sleep(600)"])
 def test_code_that_does_not_end_in_time(whisk, how):
     one = whisk().loaded(f"""
         import signal, time

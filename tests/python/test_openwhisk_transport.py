@@ -1,4 +1,5 @@
-"""Elements on the OpenWhisk runtime: transports that come with /run, that are configured while it blocks, and whose memory dies; keys and secrets."""
+"""Elements on the OpenWhisk runtime: transports that come with /run, that are configured while it blocks, and whose memory
+dies; keys and secrets."""
 import glob
 import hashlib
 import hmac
@@ -103,7 +104,8 @@ def test_not_all_that_is_said_before_a_run_is_kept(whisk):
 
 def test_keys_alone_configure(whisk):
     one = whisk().loaded(WRITES)
-    with memory(4096, "other") as mem, one.running(transports=["mem;rdma_tcp;"], activation_id="a1", deadline=in_ms(50)) as answers:
+    with memory(4096, "other") as mem, one.running(transports=["mem;rdma_tcp;"], activation_id="a1",
+                                                   deadline=in_ms(50)) as answers:
         one.until_printed("waiting")
         assert one.put("a1", "mem", mem.durl.split(";", 2)[2]) == (200, {"ok": True})
     assert answers[0][0] == 200 and answers[0][1]["read"] == "hello", answers
@@ -201,7 +203,8 @@ def test_what_waits_is_ended_by_the_deadline(whisk):
     one = whisk().loaded(WRITES)
     begun = time.time()
     status, said = one.run(transports=["mem;rdma_tcp;"], deadline=in_ms(3))
-    assert status == 502 and ("CancelledError" in said["error"] or "TimeoutError" in said["error"]) and "time was over" in said["error"], said
+    assert status == 502 and ("CancelledError" in said["error"]
+                              or "TimeoutError" in said["error"]) and "time was over" in said["error"], said
     assert time.time() - begun > 0.5
     before = one.worker()
     assert one.run({"trans": "nobody"})[0] == 502 and one.worker() == before  # it ended by itself, and the process stays
@@ -230,7 +233,8 @@ def test_what_is_under_way_is_ended_by_the_deadline(whisk, child, tmp_path):
             until(lambda: all(state(path) == "T" for path in glob.glob(f"/proc/{process.pid}/task/*/stat")), "the stop")
             gate.touch()
         status, said = answers[0]
-        assert status == 502 and any(word in said["error"] for word in ("TimeoutError", "ClosedError", "CancelledError", "PeerError")), said
+        assert status == 502 and any(word in said["error"] for word in ("TimeoutError", "ClosedError", "CancelledError",
+                                                                        "PeerError")), said
     finally:
         process.send_signal(signal.SIGCONT)
     assert "deadline has passed" not in said["error"]  # it was an exception in main(), and not the end of its process
@@ -280,15 +284,19 @@ action.close()
 """
     with one.running(transports=[f"mem;rdma_tcp_server;size,4096;url,tcp://127.0.0.1:{port};"], deadline=in_ms(5)) as answers:
         one.until_printed("serving")
-        done = subprocess.run([sys.executable, "-c", user, f"mem;rdma_tcp;url,tcp://127.0.0.1:{port};"], check=True, timeout=BOUND, text=True,
+        done = subprocess.run([sys.executable, "-c", user, f"mem;rdma_tcp;url,tcp://127.0.0.1:{port};"], check=True,
+                              timeout=BOUND, text=True,
                               stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         assert done.stdout == "there\n"
     assert answers == [(200, {"served": True})]  # told to end before its deadline, serve() returned
 
 
-@pytest.mark.parametrize("more, says", [({"transports": "x"}, "list of durls"), ({"transports": [5]}, "list of durls"), ({"profile": [1]}, "profile"),
-                                        ({"profile": -1}, "profile"), ({"activation_id": 5}, "activation_id"), ({"deadline": "soon"}, "deadline"),
-                                        ({"deadline": -1}, "deadline"), ({"deadline": True}, "deadline"), ({"api_key": "a\0b"}, "zero")])
+@pytest.mark.parametrize("more, says", [({"transports": "x"}, "list of durls"), ({"transports": [5]}, "list of durls"),
+                                        ({"profile": [1]}, "profile"),
+                                        ({"profile": -1}, "profile"), ({"activation_id": 5}, "activation_id"),
+                                        ({"deadline": "soon"}, "deadline"),
+                                        ({"deadline": -1}, "deadline"), ({"deadline": True}, "deadline"),
+                                        ({"api_key": "a\0b"}, "zero")])
 def test_fields_that_make_no_sense(whisk, more, says):
     one = whisk().loaded("def main(params): return {}")
     status, said = one.run(**more)

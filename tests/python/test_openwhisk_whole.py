@@ -1,4 +1,5 @@
-"""Elements on OpenWhisk, whole: programs that invoke, use and release memory, over a small OpenWhisk that runs them in `disagg.serve`."""
+"""Elements on OpenWhisk, whole: programs that invoke, use and release memory, over a small OpenWhisk that runs them in
+`disagg.serve`."""
 import json
 import re
 
@@ -36,7 +37,8 @@ UNUSED = ("unused", "nobody came")
 
 def nothing_is_told(controller):
     """No authentication key and no region key is in what containers print, or in what activations answer."""
-    texts = [text for one in controller.containers for text in one.printed()] + [json.dumps(one.response) for one in controller.activations]
+    texts = [text for one in controller.containers for text in one.printed()] + [json.dumps(one.response)
+                                                                                 for one in controller.activations]
     for text in texts:
         assert KEY not in text and KEY.split(":")[1] not in text
         assert not re.search(r"token,[0-9a-zA-Z_-]{8}|key=[0-9a-f]{16}", text), text
@@ -154,7 +156,8 @@ def test_an_action_that_is_not_there():
 
 def test_a_stranger_cannot_say_where_the_memory_is():
     with Controller() as controller:
-        controller.create("words", "import time\ndef main(params):\n    time.sleep(0.5)\n    return {}\n", type="memory")  # one that says nothing
+        # one that says nothing
+        controller.create("words", "import time\ndef main(params):\n    time.sleep(0.5)\n    return {}\n", type="memory")
         controller.create("uses", """
             def main(params, action):
                 action.runtime.invoke("words", "more")

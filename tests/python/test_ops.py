@@ -208,7 +208,8 @@ def test_gather_takes_what_was_cancelled(pair):
         ops[1].cancel()
         await p.b.send(b"x", tag=9)
         results = await results
-        assert [type(r) for r in results] == [asyncio.CancelledError, asyncio.CancelledError, bytes] and results[0].args == ("why",)
+        assert [type(r) for r in results] == [asyncio.CancelledError, asyncio.CancelledError,
+                                              bytes] and results[0].args == ("why",)
         op = p.a.recv(tag=9)
         both = asyncio.gather(op)
         op.cancel("why")

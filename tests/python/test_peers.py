@@ -1,4 +1,5 @@
-"""Peers that are killed or stopped in the middle, thousands of awaits, storms of cancellations: every operation ends, and no byte comes late."""
+"""Peers that are killed or stopped in the middle, thousands of awaits, storms of cancellations: every operation ends, and no
+byte comes late."""
 # ctest: long computes
 import asyncio
 import os
@@ -57,7 +58,8 @@ def test_in_the_middle_of_everything(run, child, how, size, transports):
 
             async def take():
                 await (await ep.am_recv(2)).read_into(buffers[1])
-            tasks = [asyncio.create_task(forever(act)) for act in (lambda: ep.send(out, tag=2), lambda: ep.recv_into(buffers[0], tag=3),
+            tasks = [asyncio.create_task(forever(act)) for act in (lambda: ep.send(out, tag=2),
+                                                                   lambda: ep.recv_into(buffers[0], tag=3),
                                                                    lambda: ep.am_send(1, out), take)]
             while moved < 8:
                 await asyncio.sleep(0.01)
@@ -87,7 +89,8 @@ def test_in_the_middle_of_everything_without_a_loop(child, how, size):
                     moved[i] += 1
             except weft.WeftError as error:
                 ended.append(error)
-        acts = (lambda: ep.send(out, tag=2), lambda: ep.recv_into(buffer, tag=3), lambda: ep.am_send(1, out), lambda: ep.am_recv(2).read())
+        acts = (lambda: ep.send(out, tag=2), lambda: ep.recv_into(buffer, tag=3), lambda: ep.am_send(1, out),
+                lambda: ep.am_recv(2).read())
         threads = [threading.Thread(target=forever, args=pair) for pair in enumerate(acts)]
         for thread in threads:
             thread.start()

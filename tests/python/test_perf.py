@@ -11,7 +11,8 @@ import pytest
 from conftest import BOUND
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-FIELDS = {"test", "size", "tls", "transport", "mode", "endpoints", "seconds", "window", "outstanding", "iterations", "avg_us", "p50_us", "p90_us",
+FIELDS = {"test", "size", "transports", "tls", "transport", "mode", "endpoints", "seconds", "window", "outstanding", "iterations", "avg_us",
+          "p50_us", "p90_us",
           "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s"}
 
 
@@ -28,11 +29,12 @@ def test_every_test_in_every_mode(mode, tls):
     if mode == "uvloop":
         pytest.importorskip("uvloop")
     tests = ["tag_lat", "tag_bw", "tag_rate", "am_lat"] + (["awaits"] if mode in ("asyncio", "uvloop") else [])
-    done = perf("--json", "--mode", mode, "--tls", tls, "--test", ",".join(tests), "--size", "0,8,70k", "--iters", "50", "--window", "8")
+    done = perf("--json", "--mode", mode, "--transports", tls, "--test", ",".join(tests), "--size", "0,8,70k", "--iters", "50",
+                "--window", "8")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["test"], row["size"]) for row in rows] == [(test, size) for test in tests for size in (0, 8, 70 << 10)]
     for row in rows:
-        assert set(row) == FIELDS and row["transport"] == row["tls"] == tls and row["mode"] == mode and row["iterations"] >= 48
+        assert set(row) == FIELDS and row["transport"] == row["transports"] == row["tls"] == tls and row["mode"] == mode and row["iterations"] >= 48
         assert 0 < row["p50_us"] <= row["p90_us"] <= row["p99_us"] <= row["max_us"] and row["avg_us"] > 0 and row["msg_s"] > 0
     assert "measuring" not in done.stderr  # progress is for terminals
 
@@ -45,12 +47,14 @@ def test_the_table_and_time():
 
 
 def test_a_server_and_a_client(tmp_path):
-    server = subprocess.Popen([sys.executable, "-m", "weft.perf", "--listen", "--forever"], env=ENV, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([sys.executable, "-m", "weft.perf", "--listen", "--forever"], env=ENV, stdout=subprocess.PIPE,
+                              text=True)
     try:
         uri = json.loads(server.stdout.readline())["listening"]
         for _ in range(2):
             assert len(perf("--connect", uri, "--json", "--iters", "20", "--test", "tag_lat").stdout.splitlines()) == 3
-        client = subprocess.Popen([sys.executable, "-m", "weft.perf", "--connect", uri, "--seconds", "100", "--test", "tag_lat", "--size", "8"],
+        client = subprocess.Popen([sys.executable, "-m", "weft.perf", "--connect", uri, "--seconds", "100", "--test", "tag_lat",
+                                   "--size", "8"],
                                   env=ENV, stderr=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):
             client.wait(1)
@@ -65,15 +69,17 @@ def test_a_server_and_a_client(tmp_path):
 def test_what_a_hostile_client_asks_for():
     from weft import perf as module
     for bad in (b"", b"\xff", b"[]", b"7", b'{"test": "tag_lat"}', b'{"test": "tag_lat", "size": -1, "n": 1, "window": 1}',
-                b'{"test": "tag_lat", "size": 1e400, "n": 1, "window": 1}', b'{"test": "__class__", "size": 1, "n": 1, "window": 1}',
-                b'{"test": "tag_bw", "size": 1, "n": 1, "window": 99999999}', b'{"test": ["tag_lat"], "size": 1, "n": 1, "window": 1}'):
+                b'{"test": "tag_lat", "size": 1e400, "n": 1, "window": 1}', b'{"test": "__class__", "size": 1, "n": 1, '
+                                                                            b'"window": 1}',
+                b'{"test": "tag_bw", "size": 1, "n": 1, "window": 99999999}', b'{"test": ["tag_lat"], "size": 1, "n": 1, '
+                                                                              b'"window": 1}'):
         with pytest.raises(module.Failed):
             module.plan_of(bad)
 
 
 @pytest.mark.parametrize("words, says", [(["--test", "nonsense"], "no test 'nonsense'"), (["--size", "many"], "no size"),
-                                         (["--size", "9999G"], "more than"), (["--seconds", "nan"], "seconds"), (["--iters", "0"], "between"),
-                                         (["--window", "100000"], "at most"),
+                                         (["--size", "9999G"], "more than"), (["--seconds", "nan"], "seconds"),
+                                         (["--iters", "0"], "between"), (["--window", "100000"], "at most"),
                                          (["--mode", "thread", "--test", "awaits"], "event loop")])
 def test_what_is_not_understood(words, says):
     assert says in perf(*words, status=2).stderr

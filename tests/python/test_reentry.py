@@ -1,4 +1,5 @@
-"""What runs inside a call: numbers, buffers, loops, destructors and signals that close, abort or call again. An exception, never a crash."""
+"""What runs inside a call: numbers, buffers, loops, destructors and signals that close, abort or call again. An exception,
+never a crash."""
 import asyncio
 import gc
 import os
@@ -172,7 +173,8 @@ def test_a_loop_that_closes_the_runtime_when_it_is_asked():
             if left[0] < 0:
                 runtime._close()
         loop.act = act
-        for act in (runtime._turn, runtime._turn, lambda: runtime._listen("tcp://127.0.0.1:0"), lambda: runtime._connect("tcp://127.0.0.1:1"),
+        for act in (runtime._turn, runtime._turn, lambda: runtime._listen("tcp://127.0.0.1:0"),
+                    lambda: runtime._connect("tcp://127.0.0.1:1"),
                     lambda: next(runtime._connect("tcp://127.0.0.1:1")), runtime._timer, runtime._turn):
             try:
                 act()

@@ -42,7 +42,8 @@ def test_enter_find_change_leave(run, place):
             assert registry.state == "ok" and not registry.closed
         assert registry.closed and "closed" in repr(registry)
         await registry.close()
-        for use in (registry.find, registry.watch, lambda: registry.enter("a", "b"), lambda: registry.leave("a"), lambda: registry.name):
+        for use in (registry.find, registry.watch, lambda: registry.enter("a", "b"), lambda: registry.leave("a"),
+                    lambda: registry.name):
             with pytest.raises(weft.ClosedError):
                 use()
     run(main())
@@ -54,8 +55,8 @@ def test_what_is_refused(run, place):
             for wrong in (("bad name", "tcp://x:1"), ("", "tcp://x:1"), ("x" * 64, "tcp://x:1"), ("a", "x" * 600)):
                 with pytest.raises(ValueError):
                     await registry.enter(*wrong)
-            for args, options in (((5, "x"), {}), (("a", 5), {}), (("a", "x"), {"load": "x"}), (("a", "x"), {"data": 5}), (("a",), {}),
-                                  (("a", "x"), {"instance": 5})):
+            for args, options in (((5, "x"), {}), (("a", 5), {}), (("a", "x"), {"load": "x"}), (("a", "x"), {"data": 5}),
+                                  (("a",), {}), (("a", "x"), {"instance": 5})):
                 with pytest.raises(TypeError):
                     registry.enter(*args, **options)
             with pytest.raises(OverflowError):

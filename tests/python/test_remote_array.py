@@ -13,8 +13,8 @@ import weft.blocking
 from weft import array as module
 
 SHAPE = (6, 5, 4)
-INDICES = [..., (), 0, -1, 3, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(4, 1, -2), slice(2, 2), (1, 2, 3),
-           (-1, -1, -1),
+INDICES = [..., (), 0, -1, 3, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(4, 1, -2), slice(2, 2),
+           (1, 2, 3), (-1, -1, -1),
            (slice(None), 2), (slice(1, 4), slice(2, 4)), (..., 1), (0, ..., slice(1, 3)), (None, 2), (slice(None), None, 1),
            (2, slice(None), slice(None)),
            (slice(None), slice(None), slice(0, 1)), (slice(1, 2), slice(None), slice(None, None, -1)), numpy.int64(2),
@@ -104,7 +104,8 @@ def test_what_is_refused(pair):
         region = p.right.region(100)
         remote = await p.a.attach(region.key("r"))
         array = weft.RemoteArray(remote, "u1", (10, 10))
-        for bad in ([1, 2], (0, [1]), numpy.array([1, 2]), numpy.zeros((10, 10), bool), True, "field", 1.5, numpy.bool_(True), object()):
+        for bad in ([1, 2], (0, [1]), numpy.array([1, 2]), numpy.zeros((10, 10), bool), True, "field", 1.5, numpy.bool_(True),
+                    object()):
             with pytest.raises(TypeError, match="numbers, slices"):
                 array.get(bad)
         for bad in (10, -11, (0, 10), (0, 0, 0), (..., ...), (2**70,)):
@@ -204,6 +205,7 @@ asyncio.run(main())
 
 
 def test_without_numpy_it_says_so():
-    said = subprocess.run([sys.executable, "-c", "import sys; sys.modules['numpy'] = None\nimport weft\nweft.RemoteArray(None, 'u1', 1)"],
+    said = subprocess.run([sys.executable, "-c", "import sys; sys.modules['numpy'] = None\nimport weft\nweft.RemoteArray(None, "
+                                                 "'u1', 1)"],
                           stderr=subprocess.PIPE, text=True, timeout=60).stderr
     assert "numpy is not installed" in said

@@ -1,4 +1,5 @@
-"""Remote memory: regions of ours, remotes of others', in event loops and in threads; and what hostile keys and lost peers come to."""
+"""Remote memory: regions of ours, remotes of others', in event loops and in threads; and what hostile keys and lost peers
+come to."""
 import asyncio
 import gc
 import os

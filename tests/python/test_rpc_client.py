@@ -1,4 +1,5 @@
-"""Calls: by place and by name, every type, what fails and how, deadlines, cancelling, servers that are killed or stopped, and many at once."""
+"""Calls: by place and by name, every type, what fails and how, deadlines, cancelling, servers that are killed or stopped, and
+many at once."""
 import asyncio
 import gc
 import os
@@ -464,7 +465,7 @@ def test_what_a_client_is_not_made_of(run):
     run(main())
 
 
-# --- threads that wait -------------------------------------------------------------------------------------------------------------
+# --- threads that wait ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("progress", ["thread", "caller"])
@@ -549,7 +550,7 @@ with weft.blocking.client(sys.argv[1]) as client:
     assert process.stdout.readline() == "interrupted 3\n"
 
 
-# --- GPUs --------------------------------------------------------------------------------------------------------------------------
+# --- GPUs -----------------------------------------------------------------------------------------------------------------------
 
 
 def test_tensors_of_a_gpu_with_a_driver_made_of_paper():
@@ -558,6 +559,7 @@ def test_tensors_of_a_gpu_with_a_driver_made_of_paper():
     if not os.path.exists(os.path.join(paper, "libcuda.so.1")):
         pytest.skip("the CUDA driver made of paper is not built")
     env = {**os.environ, "LD_LIBRARY_PATH": paper, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", os.path.join(here, "paper_calls.py")],
+    ran = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+                          os.path.join(here, "paper_calls.py")],
                          env=env, capture_output=True, text=True, timeout=150, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -161,7 +161,8 @@ def test_failures_come_after_what_was_sent_before_them(run, types, calc):
             with pytest.raises(weft.CallError) as caught:
                 async for i in client.breaks(70):
                     seen.append(i)
-            assert seen == list(range(70)) and (caught.value.code_name, caught.value.message, caught.value.ran) == ("DATA_LOSS", "it broke", "ran")
+            assert seen == list(range(70)) and (caught.value.code_name, caught.value.message,
+                                                caught.value.ran) == ("DATA_LOSS", "it broke", "ran")
             stream = client.breaks(0)
             with pytest.raises(weft.CallError):
                 await stream.result()
@@ -169,8 +170,10 @@ def test_failures_come_after_what_was_sent_before_them(run, types, calc):
                 async for _ in client.endless(timeout=0.2):
                     pass
         async with weft.client(calc.uri) as client:
-            for use, words in ((lambda: client.add.stream(1, 2), "has no stream: call it"), (lambda: client.primes(10).send(1), "takes no stream"),
-                               (lambda: client.primes(10).end(), "takes no stream"), (lambda: client.total().__anext__(), "gives no stream")):
+            for use, words in ((lambda: client.add.stream(1, 2), "has no stream: call it"),
+                               (lambda: client.primes(10).send(1), "takes no stream"),
+                               (lambda: client.primes(10).end(), "takes no stream"),
+                               (lambda: client.total().__anext__(), "gives no stream")):
                 with pytest.raises(weft.StateError, match=words):
                     use()
             for wrong in (lambda: client.primes(), lambda: client.primes("x"), lambda: client.primes(1, once=1, nothing=2)):

@@ -12,7 +12,8 @@ import pytest
 import weft
 from weft._core import _as_value as value
 
-INTS = {f"{sign}{bits}": (-(1 << bits - 1) if sign == "i" else 0, (1 << bits - (sign == "i")) - 1) for sign in "iu" for bits in (8, 16, 32, 64)}
+INTS = {f"{sign}{bits}": (-(1 << bits - 1) if sign == "i" else 0, (1 << bits - (sign == "i")) - 1) for sign in "iu"
+        for bits in (8, 16, 32, 64)}
 
 
 @pytest.mark.parametrize("type", INTS)
@@ -75,8 +76,8 @@ def test_bytes():
 
 
 def test_vectors_from_whatever_has_items():
-    for items in ([1, 2, 3], (1, 2, 3), range(1, 4), numpy.array([1, 2, 3]), numpy.array([1.0, 2.0, 3.0]), array.array("d", [1, 2, 3]),
-                  numpy.arange(1, 7)[:3], numpy.array([1, 0, 2, 0, 3])[::2]):
+    for items in ([1, 2, 3], (1, 2, 3), range(1, 4), numpy.array([1, 2, 3]), numpy.array([1.0, 2.0, 3.0]),
+                  array.array("d", [1, 2, 3]), numpy.arange(1, 7)[:3], numpy.array([1, 0, 2, 0, 3])[::2]):
         assert value("[f64]", items) == [1.0, 2.0, 3.0]
     assert value("[bool]", [True, False]) == [True, False] and value("[f32]", []) == []
     for wrong in ({}, {1, 2}, 5, "12", None, object(), numpy.float64(1)):
@@ -106,7 +107,8 @@ def test_items_that_run_code_while_they_are_read():
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"])
 def test_tensors_of_every_kind(dtype):
     a = numpy.arange(24).reshape(2, 3, 4).astype(dtype)
-    for view in (a, a.T, a[:, ::-1], a[..., 1:3], a[1, 1], a[0, 0, 0], a[:0], numpy.broadcast_to(a[0, 0], (5, 4)), numpy.asfortranarray(a)):
+    for view in (a, a.T, a[:, ::-1], a[..., 1:3], a[1, 1], a[0, 0, 0], a[:0], numpy.broadcast_to(a[0, 0], (5, 4)),
+                 numpy.asfortranarray(a)):
         t = value("tensor", numpy.asarray(view))
         assert isinstance(t, weft.Tensor) and t.shape == view.shape and t.nbytes == view.nbytes and t.ndim == view.ndim
         back = numpy.asarray(t)
@@ -122,7 +124,8 @@ def test_a_tensor_of_no_dimensions():
 
 
 def test_what_is_no_tensor():
-    for wrong, words in ((numpy.array(["a"]), "format"), (numpy.zeros(3, ">i4"), "format"), (numpy.zeros(2, "i4,f4"), "format"), (5, "DLPack"),
+    for wrong, words in ((numpy.array(["a"]), "format"), (numpy.zeros(3, ">i4"), "format"), (numpy.zeros(2, "i4,f4"), "format"),
+                         (5, "DLPack"),
                          ([1], "DLPack"), ("x", "DLPack"), (numpy.zeros((1,) * 17), "16"), (numpy.zeros(2, "g"), "format"),
                          (numpy.zeros(4, "i4,i1")["f0"], "strides")):
         with pytest.raises((TypeError, ValueError), match=words):
@@ -219,9 +222,12 @@ def test_strange_objects_are_refused_and_never_crash():
     rng = random.Random(6)
     kinds = [*INTS, "f32", "f64", "bool", "string", "tensor"]
     kinds += [f"[{k}]" for k in kinds if k != "string"]
-    things = [Lies(), bool_(), type, sys, lambda: 0, ctypes.c_int(5), (ctypes.c_char * 3)(), iter([1]), {1: 2}, frozenset(), 10 ** 5000,
-              float("nan"), "\udfff", numpy.array(None), numpy.ma.masked, memoryview(b""), memoryview(bytearray(8)).cast("d"), ..., NotImplemented,
-              [[1]], [None], (Lies(),), numpy.zeros((0, 3)), numpy.datetime64("now"), numpy.recarray(2, "i4"), array.array("u", "ab")]
+    things = [Lies(), bool_(), type, sys, lambda: 0, ctypes.c_int(5), (ctypes.c_char * 3)(), iter([1]), {1: 2}, frozenset(),
+              10 ** 5000,
+              float("nan"), "\udfff", numpy.array(None), numpy.ma.masked, memoryview(b""), memoryview(bytearray(8)).cast("d"),
+              ..., NotImplemented,
+              [[1]], [None], (Lies(),), numpy.zeros((0, 3)), numpy.datetime64("now"), numpy.recarray(2, "i4"),
+              array.array("u", "ab")]
     for _ in range(2000):
         try:
             value(rng.choice(kinds), rng.choice(things))
@@ -231,7 +237,8 @@ def test_strange_objects_are_refused_and_never_crash():
 
 def test_the_code_of_an_error_by_number_or_by_name():
     error = weft.CallError("NOT_FOUND", "no such thing", category=300, value=-4)
-    assert (error.code, error.code_name, error.message, error.category, error.value, error.ran) == (5, "NOT_FOUND", "no such thing", 300, -4, "")
+    assert (error.code, error.code_name, error.message, error.category, error.value,
+            error.ran) == (5, "NOT_FOUND", "no such thing", 300, -4, "")
     assert str(error) == "NOT_FOUND: no such thing" and str(weft.CallError(5)) == "NOT_FOUND"
     for wrong in (0, 17, "not_found", "", -1, 1 << 70):
         with pytest.raises(ValueError, match="neither a number from 1 to 16 nor a name"):

@@ -1,4 +1,5 @@
-"""What Scad's binding promises its programs, clause by clause, with programs as they are written for it; and where libd was weak."""
+"""What Scad's binding promises its programs, clause by clause, with programs as they are written for it; and where libd was
+weak."""
 import os
 import struct
 import sys
@@ -77,7 +78,8 @@ def test_a_program_runs_as_it_is_written_while_the_runtime_configures_its_transp
 
 def test_what_is_not_there_is_an_exception_of_the_right_kind():
     with action("mem;rdma_tcp;") as made:
-        for name, ttype, kind in (("mem", "rdma_tcp", KeyError), ("mem", "", KeyError), ("mem", None, KeyError), ("none", "rdma", MemoryError),
+        for name, ttype, kind in (("mem", "rdma_tcp", KeyError), ("mem", "", KeyError), ("mem", None, KeyError),
+                                  ("none", "rdma", MemoryError),
                                   ("", "rdma", MemoryError), ("mem@0", "rdma", MemoryError), ("none", "smoke", KeyError)):
             with pytest.raises(kind) as said:
                 made.get_transport(name, ttype)
@@ -200,7 +202,8 @@ def test_arrays_over_buf_see_what_is_read():
         assert struct.unpack_from("<f", trans.buf, 4 * 27) == (2.5,)
 
 
-@pytest.mark.parametrize("impl, form", [(impl, form) for impl in ("local", "shared", "tcp", "uverbs") for form in ("url", "later")] +
+@pytest.mark.parametrize("impl, form", [(impl, form) for impl in ("local", "shared", "tcp", "uverbs")
+                                        for form in ("url", "later")] +
                          [("shared", "shm_id")])
 def test_every_impl_serves_and_is_reached(impl, form):
     where = f"shm_id,scad-{os.getpid()}-{impl};" if form == "shm_id" else ""
@@ -256,7 +259,8 @@ def test_release_is_for_the_element_and_its_copies_and_for_nobody_else():
                 trans.read(8, 0)
                 assert made.get_transport(name, "rdma") is trans
                 continue
-            for use in (lambda: trans.read(8, 0), lambda: trans.write(8, 0), lambda: trans.reg(8), lambda: trans.buf, lambda: trans.wait_ready()):
+            for use in (lambda: trans.read(8, 0), lambda: trans.write(8, 0), lambda: trans.reg(8), lambda: trans.buf,
+                        lambda: trans.wait_ready()):
                 with pytest.raises(weft.ClosedError):
                     use()
             with pytest.raises(MemoryError):
@@ -548,7 +552,8 @@ def test_points_of_a_program_are_marked():
         made.profile(-1)
         rows = made.profiled()
         assert [row[:3] for row in rows] == [("", "profile", 7), ("mem", "write", 8), ("", "profile", -1)]
-        assert rows[0][3] <= rows[1][3] <= rows[2][3] and made.kw == {"server_url": "http://localhost:2400", "name": "it", "plugins": "monitor"}
+        assert rows[0][3] <= rows[1][3] <= rows[2][3] and made.kw == {"server_url": "http://localhost:2400", "name": "it",
+                                                                      "plugins": "monitor"}
         with pytest.raises(TypeError):
             made.profile("x")
         for point in range(5000):

@@ -22,7 +22,8 @@ def weft_call(*args, timeout=60):
 
 @pytest.fixture(params=["shm", "tcp"])
 def served(request, run):
-    """Run an async function with a service and a client of it, each with its runtime, over this transport; nothing may be left under way."""
+    """Run an async function with a service and a client of it, each with its runtime, over this transport; nothing may be
+    left under way."""
     def go(service, function, **options):
         async def inner():
             async with weft.Runtime(transports=request.param) as left, weft.Runtime(transports=request.param) as right:
@@ -192,12 +193,14 @@ def test_failures_are_what_the_function_raised(served):
         for function in (client.plain, client.later):
             for what, code, message in (("code", "NOT_FOUND", "no such thing"), ("class", "PERMISSION_DENIED", "not you"),
                                         ("other", "UNKNOWN", "KeyError: 'a key'"), ("empty", "UNKNOWN", "RuntimeError"),
-                                        ("lone", "UNKNOWN", "ValueError: ?"), ("", "INTERNAL", "the result is 'no number', where i64 is wanted")):
+                                        ("lone", "UNKNOWN", "ValueError: ?"), ("", "INTERNAL", "the result is 'no number', "
+                                                                                               "where i64 is wanted")):
                 with pytest.raises(weft.CallError) as error:
                     await function(what)
                 assert (error.value.code_name, error.value.ran) == (code, "ran") and message in error.value.message
                 assert "Traceback" not in error.value.message and __file__ not in error.value.message
-                assert error.value.category == (300 if what == "code" else 0) and error.value.value == (-5 if what == "code" else 0)
+                assert error.value.category == (300 if what == "code" else 0) and error.value.value == (-5 if what == "code"
+                                                                                                        else 0)
         assert [type(e).__name__ for e in seen] == ["KeyError", "RuntimeError", "ValueError", "WrongResult"] * 2
         assert seen[0].__traceback__ is not None
         assert server.stats()["failed"] == 12
@@ -484,8 +487,8 @@ def test_arguments_of_services_are_checked(run):
 
     async def body():
         async with weft.Runtime() as rt:
-            for options, error in (({"requests": -1}, OverflowError), ({"instance": "a b"}, weft.InvalidError), ({"bytes": "x"}, TypeError),
-                                   ({"nonsense": 1}, TypeError), ({"remember": -1}, ValueError)):
+            for options, error in (({"requests": -1}, OverflowError), ({"instance": "a b"}, weft.InvalidError),
+                                   ({"bytes": "x"}, TypeError), ({"nonsense": 1}, TypeError), ({"remember": -1}, ValueError)):
                 with pytest.raises(error):
                     service.start(rt, **options)
             with pytest.raises(weft.InvalidError):
@@ -572,7 +575,7 @@ def test_what_runs_inside_an_answer_may_end_everything(served):
     served(service, body)
 
 
-# --- the C command ---------------------------------------------------------------------------------------------------------------
+# --- the C command --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_c_command_calls_a_service_of_python(run, tmp_path):
@@ -595,7 +598,8 @@ def test_the_c_command_calls_a_service_of_python(run, tmp_path):
     async def body():
         async with service.serve(registry=registry, instance="one") as server:
             def call(name, *args):  # it is entered a moment after serve(): the first one waits for that
-                return asyncio.to_thread(weft_call, "--wait", "--timeout", "50s", "--registry", registry, f"weft://mill/{name}", *args)
+                return asyncio.to_thread(weft_call, "--wait", "--timeout", "50s", "--registry", registry, f"weft://mill/{name}",
+                                         *args)
             assert await call("add", "25", "17") == (0, "42")
             assert await call("stats", "[3, 1, 2]") == (0, "1\n3")
             code, said = await call("fail")

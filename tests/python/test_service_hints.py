@@ -169,8 +169,8 @@ def test_a_hint_that_cannot_be_sent(hint, words):
     assert str(error.value).startswith("f: ")
 
 
-RESULTS = [(Own, "the result is Own"), (tuple[int, ...], "say how many"), (tuple, "say of what"), (Iterator[int], "only a generator"),
-           (dict, "the result is dict")]
+RESULTS = [(Own, "the result is Own"), (tuple[int, ...], "say how many"), (tuple, "say of what"),
+           (Iterator[int], "only a generator"), (dict, "the result is dict")]
 
 
 @pytest.mark.parametrize("hint, words", RESULTS, ids=[str(h) for h, _ in RESULTS])
@@ -193,14 +193,16 @@ def test_what_else_is_refused_when_it_is_decorated():
         yield 1
     def fine(a: int) -> int: ...
     async def coroutine() -> None: ...
-    for function, words in ((no_hint, "parameter a has no type hint"), (no_result, "the result has no type hint"), (many, "any number"),
-                            (named, "any number"), (early, "parameter b comes after a stream"), (gives, "a generator gives Iterator")):
+    for function, words in ((no_hint, "parameter a has no type hint"), (no_result, "the result has no type hint"),
+                            (many, "any number"),
+                            (named, "any number"), (early, "parameter b comes after a stream"),
+                            (gives, "a generator gives Iterator")):
         with pytest.raises(TypeError, match=words):
             service.function(function)
     for options, words in (({"signature": "f() -> void"}, "one more than the signature has"),
                            ({"signature": "f(a: i64, b: i64) -> void"}, "a parameter 'b' that the function has not"),
-                           ({"signature": "f(a: i64) -> stream i64"}, "is no generator"), ({"nonsense": 1}, "no option 'nonsense'"),
-                           ({"fetch": True}, "needs a signature")):
+                           ({"signature": "f(a: i64) -> stream i64"}, "is no generator"),
+                           ({"nonsense": 1}, "no option 'nonsense'"), ({"fetch": True}, "needs a signature")):
         with pytest.raises(TypeError, match=words):
             service.function(**options)(fine)
     with pytest.raises(TypeError, match="runs in its event loop"):
@@ -273,7 +275,7 @@ def test_type_checkers_see_the_function_as_it_was(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "uses.py").write_text(USES)
     env = {**os.environ, "LD_PRELOAD": "", "MYPYPATH": os.path.dirname(os.path.dirname(os.path.realpath(weft.__file__)))}
-    said = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, "uses.py"], cwd=tmp_path, env=env, text=True,
-                          capture_output=True, timeout=170, check=False).stdout
+    said = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, "uses.py"], cwd=tmp_path, env=env,
+                          text=True, capture_output=True, timeout=170, check=False).stdout
     assert 'Revealed type is "int"' in said or 'Revealed type is "builtins.int"' in said, said
     assert "AsyncIterator[" in said and said.count("error:") == 1 and 'incompatible type "str"; expected "int"' in said, said

@@ -1,4 +1,5 @@
-"""Callers and services that are lost: killed mid-call, gone with their interpreter, closed under running functions. And nothing is left."""
+"""Callers and services that are lost: killed mid-call, gone with their interpreter, closed under running functions. And
+nothing is left."""
 # ctest: long
 import asyncio
 import gc
@@ -131,7 +132,8 @@ def test_a_service_that_is_killed_ends_its_calls(run, child, kind):
 
 @pytest.mark.parametrize("name", ["later", "blocks"])
 def test_the_interpreter_ends_while_calls_are_running(run, child, name):
-    """Nobody closed anything, and a function sleeps: the program ends all the same, without a word, and its callers hear of it."""
+    """Nobody closed anything, and a function sleeps: the program ends all the same, without a word, and its callers hear of
+    it."""
     async def body():
         process = child(SERVICE, "threads", stderr=subprocess.STDOUT)
         uri = (await asyncio.to_thread(process.stdout.readline)).strip()
@@ -322,7 +324,8 @@ def test_services_leave_nothing(run):
             await asyncio.sleep(0)
             for _ in range(3):
                 gc.collect()
-            counts.append((sum(isinstance(o, (weft.Server, weft._core.Service, weft.Request)) for o in gc.get_objects()), len(gc.get_objects())))
+            counts.append((sum(isinstance(o, (weft.Server, weft._core.Service, weft.Request)) for o in gc.get_objects()),
+                           len(gc.get_objects())))
         assert counts[-1][0] == 0, counts
         assert counts[-1][1] - counts[1][1] < 100, counts
     run(body())
@@ -340,7 +343,8 @@ def test_services_in_threads_leave_nothing():
 
     counts = []
     for _ in range(6):
-        with weft.blocking.Runtime() as here, weft.blocking.Runtime() as there, service.serve(runtime=there, threads=2) as server, \
+        with weft.blocking.Runtime() as here, weft.blocking.Runtime() as there, service.serve(runtime=there,
+                                                                                              threads=2) as server, \
                 here.client(server.uri) as client:
             assert bytes(client.echo(b"x" * 100_000)) == b"x" * 100_000
         del server, client, here, there
@@ -349,7 +353,8 @@ def test_services_in_threads_leave_nothing():
         while [t for t in threading.enumerate() if t.name.startswith("weft-short")]:
             assert time.monotonic() < end
             time.sleep(0.001)
-        counts.append((sum(isinstance(o, (weft.BlockingServer, weft._core.Service, weft.Request)) for o in gc.get_objects()), files()))
+        counts.append((sum(isinstance(o, (weft.BlockingServer, weft._core.Service, weft.Request)) for o in gc.get_objects()),
+                       files()))
     assert counts[-1][0] == 0 and counts[-1][1] <= counts[1][1] + 2, counts
 
 

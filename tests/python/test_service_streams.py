@@ -1,4 +1,5 @@
-"""Streams of services: generators of both kinds, streams of callers, backpressure, and ends of all kinds; in loops and in threads."""
+"""Streams of services: generators of both kinds, streams of callers, backpressure, and ends of all kinds; in loops and in
+threads."""
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator

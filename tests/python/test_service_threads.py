@@ -88,7 +88,8 @@ def test_functions_of_every_kind(threaded):
         assert client.who() == "True None False"
         waits = [beside(client.plain, i, i) for i in range(20)]
         assert [wait() for wait in waits] == [2 * i for i in range(20)]
-        until(lambda: server.stats()["under_way"] == server.stats()["waiting"] == 0)  # a reply is there before its thread has let go
+        # a reply is there before its thread has let go
+        until(lambda: server.stats()["under_way"] == server.stats()["waiting"] == 0)
     threaded(service, body, threads=4)
 
 
@@ -396,3 +397,14 @@ def test_serve_forever_ends_with_a_signal(child, how):
     out, _ = process.communicate(timeout=BOUND)
     assert (process.returncode, out) == (0, "over\n")
     assert os.path.exists(COMMAND)
+
+
+def test_serve_forever_says_where(child):
+    import signal
+    process = child(SERVER.replace(", ready=lambda server: print(server.uri, flush=True)", ""), stderr=subprocess.PIPE)
+    line = process.stderr.readline()
+    assert line.startswith("weft: service forever at tcp://127.0.0.1:"), line
+    code, said = weft_call(f"{line.split()[4].rstrip(';')}#forever/pid")
+    assert (code, said) == (0, str(process.pid))
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=BOUND)[0] == "over\n"

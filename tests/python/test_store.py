@@ -48,7 +48,8 @@ def test_blocks_from_their_making_to_their_end(pair):
             assert [(r["name"], r["len"], r["ours"], r["shared"]) for r in rows] == [("numbers", 2000, True, False)]
             assert await store.list("x") == [] and len(await store.list("num")) == 1
             stats = await store.query()
-            assert (stats["blocks"], stats["clients"], stats["bytes"]) == (1, 1, 1 << 20) == (server.stats["blocks"], 1, server.stats["bytes"])
+            assert (stats["blocks"], stats["clients"], stats["bytes"]) == (1, 1, 1 << 20) == (server.stats["blocks"], 1,
+                                                                                              server.stats["bytes"])
             with pytest.raises(weft.StateError):
                 await store.alloc(1, "numbers")
             with pytest.raises(weft.LimitError):
@@ -142,7 +143,8 @@ def test_bad_arguments(pair):
         store = await p.a.store()
         for bad in (lambda: store.alloc(-1), lambda: store.alloc(), lambda: store.alloc(1, "a\0b"), lambda: store.alloc(1, 7),
                     lambda: store.alloc(1, "x" * 300),
-                    lambda: store.open(None), lambda: store.open("a\0"), lambda: store.list(7), lambda: store.alloc(1, shared=True)):
+                    lambda: store.open(None), lambda: store.open("a\0"), lambda: store.list(7),
+                    lambda: store.alloc(1, shared=True)):
             with pytest.raises((weft.WeftError, TypeError, OverflowError)):
                 await bad()
         for bad in (lambda: p.left.mirror("m", []), lambda: p.left.mirror("m", [store] * 4), lambda: p.left.mirror("m", [p.a]),

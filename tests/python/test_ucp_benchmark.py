@@ -32,7 +32,8 @@ def have(module):
 
 
 @pytest.mark.parametrize("args", [
-    ["-l", "ucp-async"], ["-l", "ucp-async", "--enable-am"], ["-l", "ucp-async", "--reuse-alloc"], ["-l", "ucp-async", "--no-error-handling"],
+    ["-l", "ucp-async"], ["-l", "ucp-async", "--enable-am"], ["-l", "ucp-async", "--reuse-alloc"],
+                                  ["-l", "ucp-async", "--no-error-handling"],
     ["-l", "ucp-core"], ["-l", "ucp-core", "--enable-am"], ["-l", "ucp-core", "--max-outstanding", "5"],
     ["-l", "ucp-core", "--max-outstanding", "4", "--reuse-alloc"], ["-l", "ucp-core", "--enable-am", "--max-outstanding", "3"],
     ["-l", "tornado"], ["-l", "tornado", "--reuse-alloc"]], ids=" ".join)
@@ -67,7 +68,8 @@ def test_verbose_says_what_each_process_does():
 
 
 def test_a_server_and_a_client_of_their_own():
-    server = subprocess.Popen([*COMMAND, "--server-only", "-n", "8", *SHORT], stdout=subprocess.PIPE, text=True, env=environment())
+    server = subprocess.Popen([*COMMAND, "--server-only", "-n", "8", *SHORT], stdout=subprocess.PIPE, text=True,
+                              env=environment())
     try:
         address, port = re.fullmatch(r"listening on (\S+):(\d+)\n", server.stdout.readline()).groups()
         done = bench("--client-only", "-s", "127.0.0.1", "-p", port, "-n", "8", *SHORT, "--json")
@@ -81,8 +83,8 @@ def test_a_server_and_a_client_of_their_own():
 
 def test_progress_is_for_a_terminal():
     master, slave = pty.openpty()
-    process = subprocess.Popen([*COMMAND, "-n", "8", "--n-iter", "200000000"], stdout=slave, stderr=slave, stdin=slave, env=environment(),
-                               start_new_session=True)
+    process = subprocess.Popen([*COMMAND, "-n", "8", "--n-iter", "200000000"], stdout=slave, stderr=slave, stdin=slave,
+                               env=environment(), start_new_session=True)
     os.close(slave)
     try:
         said, until = b"", time.monotonic() + 60
@@ -97,9 +99,12 @@ def test_progress_is_for_a_terminal():
 
 
 @pytest.mark.parametrize("args,word", [
-    (["-n", "many"], "many"), (["-n", "0"], "one byte"), (["--n-iter", "0"], "at least 1"), (["--n-warmup-iter", "-1"], "negative"),
-    (["--server-only", "--client-only"], "choose one"), (["--client-only"], "needs -s"), (["-l", "pigeon"], "pigeon"), (["-o", "tape"], "tape"),
-    (["-l", "ucp-async", "--max-outstanding", "2"], "ucp-core"), (["-l", "tornado", "--enable-am"], "tornado"), (["--no-such"], "no-such")])
+    (["-n", "many"], "many"), (["-n", "0"], "one byte"), (["--n-iter", "0"], "at least 1"),
+                                       (["--n-warmup-iter", "-1"], "negative"),
+    (["--server-only", "--client-only"], "choose one"), (["--client-only"], "needs -s"), (["-l", "pigeon"], "pigeon"),
+                                       (["-o", "tape"], "tape"),
+    (["-l", "ucp-async", "--max-outstanding", "2"], "ucp-core"), (["-l", "tornado", "--enable-am"], "tornado"),
+                                       (["--no-such"], "no-such")])
 def test_what_makes_no_sense_is_said_so(args, word):
     done = bench(*args)
     assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr
@@ -139,7 +144,8 @@ def test_the_figures_are_right():
     args = send_recv.parse_args(["-n", "1000", "--n-iter", "3"])
     result = report.of(args, [2e-3, 4e-3, 8e-3])
     assert result["latency_median"] == 2e-3 and result["latency_average"] == pytest.approx(7e-3 / 3)
-    assert result["bandwidth_median"] == pytest.approx(500_000) and result["bandwidth_average"] == pytest.approx(3 / (1e-6 + 2e-6 + 4e-6))
+    assert result["bandwidth_median"] == pytest.approx(500_000) and result["bandwidth_average"] == pytest.approx(3 / (1e-6
+                                                                                                                      + 2e-6 + 4e-6))
     assert report.of(args, [2e-3, 4e-3, 8e-3], wall=1e-2)["bandwidth_average"] == pytest.approx(600_000)
 
 

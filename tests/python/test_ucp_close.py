@@ -1,4 +1,5 @@
-"""How endpoints of ucp end: close, abort, the peer's of both, its death, its silence; and cancelled receives, which lose nothing."""
+"""How endpoints of ucp end: close, abort, the peer's of both, its death, its silence; and cancelled receives, which lose
+nothing."""
 # ctest: long
 import asyncio
 import gc
@@ -126,7 +127,8 @@ def test_abort_flushes_what_was_sent_and_tells_nobody(pair):  # noqa: F811
 
 def test_a_program_that_aborts_and_ends_has_sent_everything(run, child):
     plain = "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"
-    for how, end in (("ep.abort()", ""), ("await ep.close()", ""), ("pass", ""), ("ep.abort()", plain), ("await ep.close()", plain), ("pass", plain)):
+    for how, end in (("ep.abort()", ""), ("await ep.close()", ""), ("pass", ""), ("ep.abort()", plain),
+                     ("await ep.close()", plain), ("pass", plain)):
         client = child("""
 import asyncio, sys, ucp
 async def main():
@@ -335,7 +337,8 @@ def test_a_receive_cancelled_after_its_message_came_gives_it_to_the_next(run):
     async def body():
         p = await connected()
         for i in range(20):
-            first, into = (bytearray(8), bytearray(8)) if i % 2 else (numpy.zeros((4, 2), "u1", order="F"), numpy.zeros((2, 4), "u1", order="F"))
+            first, into = (bytearray(8), bytearray(8)) if i % 2 else (numpy.zeros((4, 2), "u1", order="F"),
+                                                                      numpy.zeros((2, 4), "u1", order="F"))
             receiving = asyncio.ensure_future(p.b.recv(first))
             await asyncio.sleep(0)
             op = p.a._weft.send(b"%08d" % i, p.a._tags.msg_send)

@@ -16,7 +16,8 @@ def test_each_of_them_moves_bytes(pair):  # noqa: F811
         for size in (8, 100_000):
             data, into = bytes(range(8)) * (size // 8), bytearray(size)
             for send, recv in ((lambda: comm.tag_send(a, Array(data), size, 5), lambda: comm.tag_recv(b, Array(into), size, 5)),
-                               (lambda: comm.tag_send(a, Array(data), size, 6), lambda: comm.tag_recv(b.worker, Array(into), size, 6)),
+                               (lambda: comm.tag_send(a, Array(data), size, 6),
+                                lambda: comm.tag_recv(b.worker, Array(into), size, 6)),
                                (lambda: comm.stream_send(a, Array(data), size), lambda: comm.stream_recv(b, Array(into), size))):
                 into[:] = bytes(size)
                 sending = send()

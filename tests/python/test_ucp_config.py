@@ -31,9 +31,11 @@ def test_every_name_of_the_contract_is_there():
     for name in """uid closed close abort send recv am_send am_recv send_obj recv_obj flush close_after_n_recv set_close_callback cuda_support
             get_ucp_worker get_ucp_endpoint ucx_info""".split():
         assert getattr(ucp.Endpoint, name).__doc__, name
-    for module, members in (("core", "_ctx _get_ctx ApplicationContext Endpoint Listener"), ("utils", "get_event_loop hash64bits hmean"),
+    for module, members in (("core", "_ctx _get_ctx ApplicationContext Endpoint Listener"),
+                            ("utils", "get_event_loop hash64bits hmean"),
                             ("comm", "tag_send tag_recv am_send am_recv stream_send stream_recv flush_worker flush_ep"),
-                            ("exceptions", "UCXBaseException UCXError UCXConfigError UCXCloseError UCXCanceled UCXConnectionReset UCXMsgTruncated "
+                            ("exceptions", "UCXBaseException UCXError UCXConfigError UCXCloseError UCXCanceled "
+                                           "UCXConnectionReset UCXMsgTruncated "
                                            "UCXNotConnected UCXUnreachable UCXWarning log_errors")):
         for name in members.split():
             assert hasattr(getattr(ucp, module), name), f"{module}.{name}"

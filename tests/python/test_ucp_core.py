@@ -1,4 +1,5 @@
-"""ucp as its users know it: listeners, endpoints, messages, workers by address, loops one after the other, and what a fork gets."""
+"""ucp as its users know it: listeners, endpoints, messages, workers by address, loops one after the other, and what a fork
+gets."""
 import asyncio
 import gc
 import multiprocessing
@@ -27,7 +28,8 @@ def test_bytes_arrive_as_they_were_sent(pair, size):  # noqa: F811
     pair(body)
 
 
-@pytest.mark.parametrize("make", [bytearray, numpy.zeros, lambda n: memoryview(bytearray(n)), lambda n: ucp._libs.arr.Array(bytearray(n))])
+@pytest.mark.parametrize("make", [bytearray, numpy.zeros, lambda n: memoryview(bytearray(n)),
+                                  lambda n: ucp._libs.arr.Array(bytearray(n))])
 def test_any_buffer_will_do(run, make):
     async def body():
         p = await connected()

@@ -11,8 +11,8 @@ import weft
 from ucp._libs.worker import STREAM_ID
 from ucpside import connected, fresh  # noqa: F401
 
-ODD = [None, 0, -1, 1, 2**64, 2**70, 1.5, float("nan"), "", "text", "\0", b"", b"bytes", bytearray(3), memoryview(b"view"), [], {}, (), object(),
-       lambda *a: None, Ellipsis, range(3), Exception, "127.0.0.1", 65536, True]
+ODD = [None, 0, -1, 1, 2**64, 2**70, 1.5, float("nan"), "", "text", "\0", b"", b"bytes", bytearray(3), memoryview(b"view"), [],
+       {}, (), object(), lambda *a: None, Ellipsis, range(3), Exception, "127.0.0.1", 65536, True]
 
 
 def odd(rng):
@@ -37,11 +37,13 @@ def test_whatever_the_arguments(run, seed):
     async def body():
         ucp.init(connect_timeout=30)
         p = await connected()
-        functions = [ucp.create_listener, ucp.create_endpoint, ucp.create_endpoint_from_worker_address, ucp.get_ucx_address_from_buffer, ucp.recv,
-                     ucp.continuous_ucx_progress, ucp.register_am_allocator, ucp.get_address, ucp.init, ucp.progress, ucp.fence, ucp.flush,
+        functions = [ucp.create_listener, ucp.create_endpoint, ucp.create_endpoint_from_worker_address,
+                     ucp.get_ucx_address_from_buffer, ucp.recv,
+                     ucp.continuous_ucx_progress, ucp.register_am_allocator, ucp.get_address, ucp.init, ucp.progress, ucp.fence,
+                     ucp.flush,
                      ucp.get_worker_address, ucp.get_config, ucp.utils.hash64bits, ucp.utils.hmean, ucp.core.ApplicationContext]
-        functions += [ucp.comm.tag_send, ucp.comm.tag_recv, ucp.comm.am_send, ucp.comm.am_recv, ucp.comm.stream_send, ucp.comm.stream_recv,
-                      ucp.comm.flush_ep, ucp.comm.flush_worker]
+        functions += [ucp.comm.tag_send, ucp.comm.tag_recv, ucp.comm.am_send, ucp.comm.am_recv, ucp.comm.stream_send,
+                      ucp.comm.stream_recv, ucp.comm.flush_ep, ucp.comm.flush_worker]
         for _ in range(400):
             functions_of_p = [p.a.send, p.a.recv, p.a.am_send, p.a.am_recv, p.a.send_obj, p.a.recv_obj, p.a.close_after_n_recv,
                               p.a.set_close_callback, p.b.send, p.b.recv, p.a.flush, p.b.close_after_n_recv]
@@ -100,7 +102,8 @@ def test_a_listener_that_does_not_introduce_itself(run):
             async def wrong(ep):
                 await ep.am_send(STREAM_ID, bytes(24))
                 await asyncio.sleep(5)
-            silent, talker = other.listen("tcp://127.0.0.1:0", lambda ep: kept.append(ep)), other.listen("tcp://127.0.0.1:0", wrong)
+            silent, talker = other.listen("tcp://127.0.0.1:0", lambda ep: kept.append(ep)), other.listen("tcp://127.0.0.1:0",
+                                                                                                         wrong)
             kept = []
             with pytest.raises(TimeoutError):
                 await ucp.create_endpoint("127.0.0.1", silent.port)

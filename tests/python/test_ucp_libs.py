@@ -10,7 +10,7 @@ import pytest
 
 from ucp._libs import utils
 from ucp._libs.arr import Array, asarray
-from ucp._libs.hand import HandLoop
+from ucp._libs.manual_loop import ManualLoop
 
 
 def buffers():
@@ -80,8 +80,10 @@ def test_memory_told_of_in_a_dict(cuda):
         assert bytes(part) == thing.memory.tobytes()[:8] and bytes(a._memory(96, True)) == thing.memory.tobytes()
 
 
-@pytest.mark.parametrize("bad", [{"shape": None}, {"shape": (-1,)}, {"shape": ("x",)}, {"typestr": "i"}, {"typestr": 4}, {"typestr": "<ix"},
-                                 {"data": None}, {"data": (1,)}, {"data": (0, False)}, {"data": "text"}, {"strides": (1,)}, {"strides": (1, 2, 3)}])
+@pytest.mark.parametrize("bad", [{"shape": None}, {"shape": (-1,)}, {"shape": ("x",)}, {"typestr": "i"}, {"typestr": 4},
+                                 {"typestr": "<ix"},
+                                 {"data": None}, {"data": (1,)}, {"data": (0, False)}, {"data": "text"}, {"strides": (1,)},
+                                 {"strides": (1, 2, 3)}])
 @pytest.mark.parametrize("cuda", [False, True])
 def test_dicts_that_lie(bad, cuda):
     with pytest.raises((ValueError, TypeError)):
@@ -97,7 +99,8 @@ def test_what_has_no_memory(nothing):
 def test_arrays_read_back_as_numpy():
     for source in (np.arange(6, dtype="f8").reshape(2, 3), np.arange(5, dtype="i2"), bytearray(b"abc")):
         a = Array(source)
-        assert (np.array(a, copy=True) == np.asarray(source if not isinstance(source, bytearray) else np.frombuffer(source, "u1"))).all()
+        assert (np.array(a, copy=True) == np.asarray(source if not isinstance(source, bytearray)
+                                                     else np.frombuffer(source, "u1"))).all()
 
 
 @pytest.mark.parametrize("cuda", [False, True])
@@ -143,11 +146,14 @@ def test_format_bytes():
 
 
 def test_format_time():
-    assert [utils.format_time(t) for t in (1, 0.001234, 0.00012345, 123.456, 0)] == ["1.00 s", "1.23 ms", "123.45 us", "123.46 s", "0.00 us"]
+    assert [utils.format_time(t) for t in (1, 0.001234, 0.00012345, 123.456, 0)] == ["1.00 s", "1.23 ms", "123.45 us", "123.46 s",
+                                                                                     "0.00 us"]
 
 
-@pytest.mark.parametrize("text, n", [("100", 100), ("100 MB", 100_000_000), ("100M", 100_000_000), ("5kB", 5000), ("5.4 kB", 5400), ("1kiB", 1024),
-                                     ("1KiB", 1024), ("1Mi", 1 << 20), ("1e6", 1_000_000), ("1e6 kB", 10**9), ("MB", 10**6), (123, 123),
+@pytest.mark.parametrize("text, n", [("100", 100), ("100 MB", 100_000_000), ("100M", 100_000_000), ("5kB", 5000),
+                                     ("5.4 kB", 5400), ("1kiB", 1024),
+                                     ("1KiB", 1024), ("1Mi", 1 << 20), ("1e6", 1_000_000), ("1e6 kB", 10**9), ("MB", 10**6),
+                                     (123, 123),
                                      ("5GB", 5 * 10**9), ("2 TiB", 2 << 40), (".5 GB", 5 * 10**8), (1.9, 1), ("1B", 1)])
 def test_parse_bytes(text, n):
     assert utils.parse_bytes(text) == n
@@ -184,7 +190,7 @@ def test_addresses_of_interfaces(monkeypatch):
 # --- the loop that is driven by hand
 
 def test_the_hand_loop():
-    loop, said = HandLoop(), []
+    loop, said = ManualLoop(), []
     loop.call_soon(said.append, 1)
     loop.call_soon(said.append, 2).cancel()
     later = loop.call_later(0, said.append, 3)
@@ -217,7 +223,7 @@ def test_the_hand_loop():
 
 
 def test_the_hand_loop_logs_what_fails(caplog):
-    loop, said = HandLoop(), []
+    loop, said = ManualLoop(), []
     loop.call_soon(lambda: 1 // 0)
     loop.call_soon(said.append, 1)
     loop.run()

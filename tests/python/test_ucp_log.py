@@ -48,8 +48,10 @@ def test_the_log_is_as_it_was():
     assert all(head.match(line) for line in lines), lines
     said = [head.sub("", line) for line in lines]
     hexa = "0x[0-9a-f]+"
-    made = next(re.fullmatch(rf"create_endpoint\(\) client: ({hexa}), error handling: True, msg-tag-send: ({hexa}), msg-tag-recv: ({hexa}), "
-                             rf"ctrl-tag-send: ({hexa}), ctrl-tag-recv: ({hexa})", line) for line in said if line.startswith("create_endpoint()"))
+    made = next(re.fullmatch(rf"create_endpoint\(\) client: ({hexa}), error handling: True, msg-tag-send: ({hexa}), "
+                             rf"msg-tag-recv: ({hexa}), "
+                             rf"ctrl-tag-send: ({hexa}), ctrl-tag-recv: ({hexa})", line) for line in said
+                if line.startswith("create_endpoint()"))
     ep, msg_send, msg_recv, ctrl_send, ctrl_recv = made.groups()
     mine = [line for line in said if ep in line]
     expected = [
@@ -66,7 +68,8 @@ def test_the_log_is_as_it_was():
     server = next(line for line in said if line.startswith("_listener_handler() server"))
     assert f"msg-tag-send: {msg_recv}" in server and f"msg-tag-recv: {msg_send}" in server  # each other's
     assert f"ctrl-tag-send: {ctrl_recv}" in server and f"ctrl-tag-recv: {ctrl_send}" in server
-    assert any(re.fullmatch(rf"\[Recv shutdown\] ep: {hexa}, tag: {ctrl_send}, close_after_n_recv: 3", line) for line in said), said
+    assert any(re.fullmatch(rf"\[Recv shutdown\] ep: {hexa}, tag: {ctrl_send}, close_after_n_recv: 3", line)
+               for line in said), said
     assert any(line.startswith("[Worker Recv] worker: 0x") and "tag: 0x63, nbytes: 2" in line for line in said)
     assert any(line.startswith("create_listener() - Start listening on port") for line in said)
 

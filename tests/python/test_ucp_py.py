@@ -43,19 +43,20 @@ def echo(child):
     return int(child(ECHO).stdout.readline())
 
 
-OBJECTS = [b"", b"bytes", bytearray(b"array"), "text", "\N{SNOWMAN}\ud800", 0, -1, 255, -256, 1 << 200, -(1 << 200), 0.0, -1.5, float("inf"), True,
-           False, None,
+OBJECTS = [b"", b"bytes", bytearray(b"array"), "text", "\N{SNOWMAN}\ud800", 0, -1, 255, -256, 1 << 200, -(1 << 200), 0.0, -1.5,
+           float("inf"), True, False, None,
            b"x" * 3_000_000, bytearray(2_000_000)]
-ARRAYS = [np.arange(12, dtype="f8").reshape(3, 4), np.asfortranarray(np.arange(12, dtype="i4").reshape(3, 4)), np.zeros((0, 3)), np.array(7.5),
-          np.array(["ab", "c"]),
-          np.array([b"x", b"yz"]), np.array([True, False]), np.array([1 + 2j]), np.arange(5, dtype=">u2"), np.array(["2024-01-01"], dtype="M8[ns]"),
-          np.int16(-3),
+ARRAYS = [np.arange(12, dtype="f8").reshape(3, 4), np.asfortranarray(np.arange(12, dtype="i4").reshape(3, 4)), np.zeros((0, 3)),
+          np.array(7.5), np.array(["ab", "c"]),
+          np.array([b"x", b"yz"]), np.array([True, False]), np.array([1 + 2j]), np.arange(5, dtype=">u2"),
+          np.array(["2024-01-01"], dtype="M8[ns]"), np.int16(-3),
           np.random.rand(1000, 500)]
 
 
 def same(a, b):
     if isinstance(a, (np.ndarray, np.generic)):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and (np.asarray(a) == b).all() and b.flags.writeable
+        return isinstance(b,
+                          np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and (np.asarray(a) == b).all() and b.flags.writeable
     return type(a) is type(b) and a == b
 
 
@@ -71,8 +72,8 @@ def test_objects_come_back_as_they_were(echo):
     assert ucp_py.destroy_ep(ep) == 0
 
 
-@pytest.mark.parametrize("obj", [[1], {"a": 1}, object(), {1}, np.array([object()]), np.zeros(3, dtype=[("a", "i4")]), np.arange(10)[::2],
-                                 memoryview(b"abcdef")[::2]])
+@pytest.mark.parametrize("obj", [[1], {"a": 1}, object(), {1}, np.array([object()]), np.zeros(3, dtype=[("a", "i4")]),
+                                 np.arange(10)[::2], memoryview(b"abcdef")[::2]])
 def test_what_cannot_be_sent_says_so(echo, obj):
     ep = ucp_py.get_endpoint("127.0.0.1", echo)
     with pytest.raises(weft.InvalidError, match="cannot be sent|contiguous"):
@@ -301,12 +302,12 @@ def test_a_peer_that_is_killed_or_stopped_ends_what_is_under_way(child, how, mon
         ep.send_msg(bytes(10_000_000)).result()
 
 
-@pytest.mark.parametrize("note, payload", [(b"", b""), (b"pickle", b"cos\nsystem\n"), (b"float", b"1234567"), (b"int", b""), (b"bool", b""),
-                                           (b"none", b"x"),
+@pytest.mark.parametrize("note, payload", [(b"", b""), (b"pickle", b"cos\nsystem\n"), (b"float", b"1234567"), (b"int", b""),
+                                           (b"bool", b""), (b"none", b"x"),
                                            (b"array <f8 C 3", b"x" * 23), (b"array <f8 C 99999999999,99999999999", b"x"),
                                            (b"array |O8 C 1", b"x" * 8),
-                                           (b"array <f3 C 1", b"xxx"), (b"array <f8 C -1", b"x" * 8), (b"array <f8 C 3\n", b"x" * 24),
-                                           (b"a" * 8000, b"")])
+                                           (b"array <f3 C 1", b"xxx"), (b"array <f8 C -1", b"x" * 8),
+                                           (b"array <f8 C 3\n", b"x" * 24), (b"a" * 8000, b"")])
 def test_a_note_that_is_none_is_refused(note, payload):
     with pytest.raises(ValueError):
         _types.check(note, len(payload))
@@ -350,7 +351,8 @@ def test_text_that_is_no_text_is_refused():
 def test_before_init_and_after_fin():
     ucp_py.fin()
     assert ucp_py.fin() == 0
-    for call in (ucp_py.progress, ucp_py.stop_server, lambda: ucp_py.get_endpoint(b"127.0.0.1", 1), lambda: ucp_py.start_server(print)):
+    for call in (ucp_py.progress, ucp_py.stop_server, lambda: ucp_py.get_endpoint(b"127.0.0.1", 1),
+                 lambda: ucp_py.start_server(print)):
         with pytest.raises(weft.StateError, match="init"):
             call()
     assert ucp_py.init() == 0 and ucp_py.init() == 0

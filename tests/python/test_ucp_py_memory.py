@@ -40,7 +40,9 @@ def test_a_region_of_ordinary_memory():
     assert not region.is_cuda
     assert region.check_host_buffer(0, 100) == 0
     region.set_host_buffer("x", 40)
-    assert region.check_host_buffer(b"x", 40) == 0 and region.check_host_buffer(ord("x"), 100) == 60 and region.check_host_buffer("y", 100) == 100
+    assert region.check_host_buffer(b"x", 40) == 0 and region.check_host_buffer(ord("x"),
+                                                                                100) == 60 and region.check_host_buffer("y",
+                                                                                                                        100) == 100
     assert region.return_obj() == b"x" * 40 + bytes(60)
     with pytest.raises(weft.InvalidError, match="100"):
         region.set_host_buffer("x", 101)
@@ -197,7 +199,8 @@ def gpu():
 def test_without_a_gpu_it_is_said():
     if gpu():
         pytest.skip("there is one")
-    for call in (lambda: ucp_py.set_cuda_dev(0), lambda: ucp_py.buffer_region().alloc_cuda(10), lambda: ucp_py.ucp_msg(None).alloc_cuda(10)):
+    for call in (lambda: ucp_py.set_cuda_dev(0), lambda: ucp_py.buffer_region().alloc_cuda(10),
+                 lambda: ucp_py.ucp_msg(None).alloc_cuda(10)):
         with pytest.raises(weft.UnsupportedError, match="GPU"):
             call()
     region = ucp_py.buffer_region()
@@ -217,12 +220,13 @@ def test_whatever_the_arguments_there_is_an_exception_at_most(pair, seed):
     a, b = pair
     region, msg = ucp_py.buffer_region(), ucp_py.ucp_msg(None)
     region.alloc_host(64)
-    pool = [None, True, 0, 1, -1, 63, 1 << 62, 1 << 70, -(1 << 70), 1.5, float("nan"), "", "x", "text", b"", b"y", b"bytes", bytearray(10),
-            memoryview(b"abc")[::2],
-            np.zeros(3), np.zeros((2, 2)).T, np.array(None), [], {}, object(), int, msg, region, ucp_py.ucp_msg(region), a, lambda *_: None]
+    pool = [None, True, 0, 1, -1, 63, 1 << 62, 1 << 70, -(1 << 70), 1.5, float("nan"), "", "x", "text", b"", b"y", b"bytes",
+            bytearray(10), memoryview(b"abc")[::2],
+            np.zeros(3), np.zeros((2, 2)).T, np.array(None), [], {}, object(), int, msg, region, ucp_py.ucp_msg(region), a,
+            lambda *_: None]
     calls = [f for o in (region, msg) for n in dir(o) if not n.startswith("_") and callable(f := getattr(o, n))]
-    calls += [a.send, a.recv, a.send_fast, a.recv_fast, a.send_msg, a.recv_msg, a.send_obj, a.recv_obj, a.recv_future, a.connect, ucp_py.ucp_msg,
-              ucp_py.get_obj_from_msg,
+    calls += [a.send, a.recv, a.send_fast, a.recv_fast, a.send_msg, a.recv_msg, a.send_obj, a.recv_obj, a.recv_future, a.connect,
+              ucp_py.ucp_msg, ucp_py.get_obj_from_msg,
               ucp_py.set_cuda_dev, ucp_py.stop_listener, ucp_py.start_listener, ucp_py.ucp_py_ep]
     for _ in range(3000):
         try:

@@ -319,7 +319,8 @@ ucp.fin()
 
 
 def test_the_programs_of_the_guide(child):
-    with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "guide", "coming-from-ucp-py.md"), encoding="utf-8") as f:
+    with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "guide", "coming-from-ucp-py.md"),
+              encoding="utf-8") as f:
         server, client = re.findall(r"```python\n(.*?)```", f.read(), re.S)
     port = str(ports.take())
     serving = child(server.replace("13337", port), stderr=subprocess.STDOUT)

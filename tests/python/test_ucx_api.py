@@ -259,7 +259,9 @@ while True:
 def test_a_peer_that_is_killed(child, tls):
     worker = ucx_api.UCXWorker(ucx_api.UCXContext({"TLS": tls}))
     eps, calls, told = [], Calls(), []
-    listener = ucx_api.UCXListener(worker, 0, lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request, True)))
+    listener = ucx_api.UCXListener(worker, 0,
+                                   lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request,
+                                                                                                           True)))
     process = child(PEER, str(listener.port), tls)
     ucx_api.tag_recv_nb(worker, bytearray(4), 4, 1, calls)
     until(lambda: calls, worker)
@@ -273,7 +275,8 @@ def test_a_peer_that_is_killed(child, tls):
     process.send_signal(signal.SIGKILL)
     until(lambda: len(calls) == 24 and told, worker)
     kinds = [type(c[1]) for c in calls]
-    assert kinds.count(exceptions.UCXConnectionReset) == 23 and kinds.count(type(None)) == 1  # the flush: there is nothing left to wait for
+    # the flush: there is nothing left to wait for
+    assert kinds.count(exceptions.UCXConnectionReset) == 23 and kinds.count(type(None)) == 1
     assert told == [1] and all(r.closed() for r in requests)
     for post in (lambda: ucx_api.am_recv_nb(eps[0], calls), lambda: ucx_api.stream_recv_nb(eps[0], bytearray(1), 1, calls),
                  lambda: ucx_api.am_send_nbx(eps[0], b"x", 1, None), lambda: ucx_api.stream_send_nb(eps[0], b"x", 1, None)):
@@ -287,7 +290,9 @@ def test_a_peer_that_stops(child, tls):
     """It is not dead, and says nothing: lost after three intervals."""
     worker = ucx_api.UCXWorker(ucx_api.UCXContext({"TLS": tls, "KEEPALIVE_INTERVAL": "150ms"}))
     eps, calls = [], Calls()
-    listener = ucx_api.UCXListener(worker, 0, lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request, True)))
+    listener = ucx_api.UCXListener(worker, 0,
+                                   lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request,
+                                                                                                           True)))
     process = child(PEER, str(listener.port), tls)
     ucx_api.tag_recv_nb(worker, bytearray(4), 4, 1, calls)
     until(lambda: calls, worker)
@@ -345,7 +350,8 @@ def test_flush(both):
 
 
 def test_numbers_are_unique(both):
-    things = [both.left, both.right, both.a, both.b, both.listener, *both.contexts, ucx_api.tag_recv_nb(both.right, bytearray(1), 1, 1, None)]
+    things = [both.left, both.right, both.a, both.b, both.listener, *both.contexts,
+              ucx_api.tag_recv_nb(both.right, bytearray(1), 1, 1, None)]
     assert len({t.handle for t in things}) == len(things) and all(isinstance(t.handle, int) for t in things)
     assert both.a.worker is both.left and both.left.context is both.contexts[0]
     assert "tcp" in both.a.info() or "shm" in both.a.info()
@@ -400,7 +406,8 @@ def test_a_worker_can_talk_to_itself():
 def test_bytes_that_are_no_address():
     worker = ucx_api.UCXWorker(ucx_api.UCXContext())
     good = bytes(worker.get_address())
-    for bad in (b"", b"x", good[:-1], good + b"x", b"XXXX" + good[4:], good[:4] + b"\x09\x00" + good[6:], bytes(100), bytes(1 << 20)):
+    for bad in (b"", b"x", good[:-1], good + b"x", b"XXXX" + good[4:], good[:4] + b"\x09\x00" + good[6:], bytes(100),
+                bytes(1 << 20)):
         with pytest.raises(exceptions.UCXError):
             ucx_api.UCXAddress.from_buffer(bad)
     for bad in (None, 7, "text"):
@@ -476,7 +483,9 @@ def test_arm_and_sleep(child, tls, size):
     fd = worker.init_blocking_progress_mode()
     assert fd == worker.epoll_file_descriptor == worker.epoll_fd
     eps, calls, slept = [], Calls(), 0
-    listener = ucx_api.UCXListener(worker, 0, lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request, True)))
+    listener = ucx_api.UCXListener(worker, 0,
+                                   lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request,
+                                                                                                           True)))
     child(ECHO, str(listener.port), tls, str(size), "200")
 
     def sleep_until(done):
@@ -569,8 +578,8 @@ def test_options(monkeypatch):
     assert ucx_api.UCXContext().get_config()["SEG_SIZE"] == "2M" == ucx_api.get_current_options()["SEG_SIZE"]
     assert ucx_api.UCXContext({"SEG_SIZE": "3M"}).get_config()["SEG_SIZE"] == "3M"
     assert ucx_api.UCXContext({"UCX_TCP_TX_SEG_SIZE": "1M"}).get_config()["TCP_TX_SEG_SIZE"] == "1M"
-    for bad in ({"UNKNOWN_OPTION": "3M"}, {"SEG_SIZE": "invalid-size"}, {"TLS": "carrier_pigeon"}, {"TLS": ""}, {"TLS": "^all"}, {"TLS": 7}, {7: "x"},
-                {"MEMTYPE_CACHE": "perhaps"}, {"KEEPALIVE_INTERVAL": "soon"}, {"NUM_EPS": "many"}):
+    for bad in ({"UNKNOWN_OPTION": "3M"}, {"SEG_SIZE": "invalid-size"}, {"TLS": "carrier_pigeon"}, {"TLS": ""}, {"TLS": "^all"},
+                {"TLS": 7}, {7: "x"}, {"MEMTYPE_CACHE": "perhaps"}, {"KEEPALIVE_INTERVAL": "soon"}, {"NUM_EPS": "many"}):
         with pytest.raises(exceptions.UCXConfigError):
             ucx_api.UCXContext(bad)
     monkeypatch.setenv("UCX_SEG_SIZE", "nonsense")
@@ -578,8 +587,8 @@ def test_options(monkeypatch):
         ucx_api.UCXContext()
 
 
-@pytest.mark.parametrize("tls, want", [("all", None), ("tcp", "tcp"), ("sm", "shm"), ("tcp,sm,self,cuda_copy,cuda_ipc", "tcp,shm"),
-                                       ("cuda", "shm,tcp"), ("^cuda_ipc", None),
+@pytest.mark.parametrize("tls, want", [("all", None), ("tcp", "tcp"), ("sm", "shm"),
+                                       ("tcp,sm,self,cuda_copy,cuda_ipc", "tcp,shm"), ("cuda", "shm,tcp"), ("^cuda_ipc", None),
                                        ("^tcp", "shm"), ("^posix,sysv", "tcp"), ("rc,sm", "rc,shm"), ("posix,cma", "shm")])
 def test_transports(tls, want):
     assert ucx_api.UCXContext({"TLS": tls})._transports == want
@@ -602,9 +611,12 @@ def test_features(feature):
     worker = ucx_api.UCXWorker(context)
     ep = ucx_api.UCXEndpoint.create_from_worker_address(worker, worker.get_address(), False)
     message = Array(bytearray(10))
-    posts = {ucx_api.Feature.TAG: (lambda: ucx_api.tag_send_nb(ep, message, 10, 0, None), lambda: ucx_api.tag_recv_nb(worker, message, 10, 0, None)),
-             ucx_api.Feature.STREAM: (lambda: ucx_api.stream_send_nb(ep, message, 10, None), lambda: ucx_api.stream_recv_nb(ep, message, 10, None)),
-             ucx_api.Feature.AM: (lambda: ucx_api.am_send_nbx(ep, message, 10, None), lambda: ucx_api.am_recv_nb(ep, None), ep.am_probe)}
+    posts = {ucx_api.Feature.TAG: (lambda: ucx_api.tag_send_nb(ep, message, 10, 0, None),
+                                   lambda: ucx_api.tag_recv_nb(worker, message, 10, 0, None)),
+             ucx_api.Feature.STREAM: (lambda: ucx_api.stream_send_nb(ep, message, 10, None),
+                                      lambda: ucx_api.stream_recv_nb(ep, message, 10, None)),
+             ucx_api.Feature.AM: (lambda: ucx_api.am_send_nbx(ep, message, 10, None), lambda: ucx_api.am_recv_nb(ep, None),
+                                  ep.am_probe)}
     for of, calls in posts.items():
         for call in calls:
             if of is feature:

@@ -189,7 +189,8 @@ def test_keys_that_are_none(both):
     memory = both.contexts[1].alloc(64)
     good = bytes(memory.pack_rkey())
     rng = random.Random(1)
-    for bad in (b"", b"x", good[:-1], good + b"x", b"XXXX" + good[4:], bytes(64), bytes(1 << 20), good[:6] + b"\xff\xff" + good[8:]):
+    for bad in (b"", b"x", good[:-1], good + b"x", b"XXXX" + good[4:], bytes(64), bytes(1 << 20), good[:6] + b"\xff\xff"
+                + good[8:]):
         with pytest.raises(exceptions.UCXError):
             ucx_api.PackedRemoteKey.from_buffer(bad)
         with pytest.raises(exceptions.UCXError):
@@ -197,7 +198,8 @@ def test_keys_that_are_none(both):
     for bad in (None, 7, "text"):
         with pytest.raises(TypeError):
             both.a.unpack_rkey(bad)
-    for _ in range(300):  # whatever the bytes, an error or nothing, and the owner's memory stays as it is unless the region key is whole
+    # whatever the bytes, an error or nothing, and the owner's memory stays as it is unless the region key is whole
+    for _ in range(300):
         at = rng.randrange(len(good))
         try:
             rkey = both.a.unpack_rkey(good[:at] + bytes([good[at] ^ (1 << rng.randrange(8))]) + good[at + 1:])
@@ -250,7 +252,9 @@ def test_an_owner_that_is_killed(child, tls):
         if ucx_api.tag_recv_nb(worker, buffer, n, tag, calls) is not None:
             until(lambda: calls, worker)
         return buffer
-    listener = ucx_api.UCXListener(worker, 0, lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request, True)))
+    listener = ucx_api.UCXListener(worker, 0,
+                                   lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request,
+                                                                                                           True)))
     process = child(OWNER, str(listener.port), tls)
     packed = recv(2, int.from_bytes(recv(1, 8), "little"))
     there = ucx_api.RemoteMemory(eps[0].unpack_rkey(packed), int.from_bytes(recv(3, 8), "little"), 1 << 26)

@@ -21,14 +21,17 @@ def test_every_entry_point_survives_every_argument(seed):
     memory = both.contexts[1].alloc(4096)
     rkey = both.a.unpack_rkey(memory.pack_rkey())
     there = ucx_api.RemoteMemory(rkey, memory.address, 4096)
-    things = [*THINGS, memory, memory.pack_rkey(), rkey, memory.address, both.a, both.left, both.right, Array(b"abc"), Array(bytearray(9)),
-              address, *both.contexts, ucx_api.Feature.TAG]
-    functions = [ucx_api.tag_send_nb, ucx_api.tag_recv_nb, ucx_api.stream_send_nb, ucx_api.stream_recv_nb, ucx_api.am_send_nbx, ucx_api.am_recv_nb,
+    things = [*THINGS, memory, memory.pack_rkey(), rkey, memory.address, both.a, both.left, both.right, Array(b"abc"),
+              Array(bytearray(9)), address, *both.contexts, ucx_api.Feature.TAG]
+    functions = [ucx_api.tag_send_nb, ucx_api.tag_recv_nb, ucx_api.stream_send_nb, ucx_api.stream_recv_nb, ucx_api.am_send_nbx,
+                 ucx_api.am_recv_nb,
                  ucx_api.UCXContext, ucx_api.UCXAddress.from_buffer, ucx_api.UCXEndpoint.create_from_worker_address,
-                 ucx_api.UCXEndpoint.create_from_conn_request, ucx_api.UCXListener, Array, both.left.tag_probe, both.left.request_cancel,
+                 ucx_api.UCXEndpoint.create_from_conn_request, ucx_api.UCXListener, Array, both.left.tag_probe,
+                 both.left.request_cancel,
                  both.left.flush, both.left.register_am_allocator, both.a.flush, both.a.set_close_callback, both.a.unpack_rkey,
                  ucx_api.put_nb, ucx_api.get_nb, ucx_api.put_nbi, ucx_api.get_nbi, ucx_api.RemoteMemory, ucx_api.UCXIO,
-                 ucx_api.PackedRemoteKey.from_buffer, both.contexts[0].map, there.put_nb, there.get_nb, there.put_nbi, there.get_nbi]
+                 ucx_api.PackedRemoteKey.from_buffer, both.contexts[0].map, there.put_nb, there.get_nb, there.put_nbi,
+                 there.get_nbi]
     for _ in range(1500):
         function = rng.choice(functions)
         args = [rng.choice(things) for _ in range(rng.randrange(7))]
@@ -150,7 +153,9 @@ def test_what_was_sent_before_the_end_of_a_program_arrives(child, tls):
     """It neither closes nor waits: leaving does."""
     worker = ucx_api.UCXWorker(ucx_api.UCXContext({"TLS": tls}))
     eps, calls, got = [], Calls(), bytearray(1 << 20)
-    listener = ucx_api.UCXListener(worker, 0, lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request, True)))
+    listener = ucx_api.UCXListener(worker, 0,
+                                   lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request,
+                                                                                                           True)))
     process = child(ENDS, str(listener.port), tls)
     ucx_api.tag_recv_nb(worker, got, len(got), 1, calls)
     until(lambda: calls, worker)

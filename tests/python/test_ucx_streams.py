@@ -178,7 +178,8 @@ def test_allocators(both):
     ucx_api.am_send_nbx(both.a, b"four", 4, None)
     both.until(lambda: calls)
     assert made == [4] and isinstance(calls[0][0], memoryview) and calls[0][0] == b"four"
-    for function, kind, error in ((None, ucx_api.AllocatorType.HOST, TypeError), (bytearray, ucx_api.AllocatorType.UNSUPPORTED, exceptions.UCXError),
+    for function, kind, error in ((None, ucx_api.AllocatorType.HOST, TypeError),
+                                  (bytearray, ucx_api.AllocatorType.UNSUPPORTED, exceptions.UCXError),
                                   (bytearray, 7, exceptions.UCXError)):
         with pytest.raises(error):
             both.right.register_am_allocator(function, kind)
@@ -191,7 +192,8 @@ def test_allocators_that_fail(both, allocator):
     ucx_api.am_recv_nb(both.b, calls)
     ucx_api.am_send_nbx(both.a, b"x" * 100_000, 100_000, None)
     both.until(lambda: calls)
-    assert calls[0][0] is None and isinstance(calls[0][1], exceptions.UCXBaseException)  # an error, and never as if it were the message
+    # an error, and never as if it were the message
+    assert calls[0][0] is None and isinstance(calls[0][1], exceptions.UCXBaseException)
     both.right.register_am_allocator(bytearray, ucx_api.AllocatorType.HOST)
     ucx_api.am_send_nbx(both.a, b"good", 4, None)
     ucx_api.am_recv_nb(both.b, calls)

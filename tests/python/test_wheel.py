@@ -1,4 +1,5 @@
-"""The wheel: `pip install .` makes one for every CPython from 3.11 on, which holds the library and runs where nothing of the source tree is."""
+"""The wheels: `pip install .` makes one for every CPython from 3.11 on, with the library and the command; those of `ucp` and
+`disagg` are apart."""
 # ctest: long computes
 import os
 import subprocess
@@ -11,7 +12,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 DEBIAN = "/usr/bin/python3"
 
 PROGRAM = """
-import asyncio, weft, weft.blocking, ucp, ucp_py, disagg
+import asyncio, weft, weft.blocking
 async def main():
     async with weft.listen("tcp://127.0.0.1:0") as listener:
         accepting = listener.accept()
@@ -54,10 +55,10 @@ def test_it_is_for_every_interpreter_from_3_11_on(wheel):
 
 def test_it_holds_the_packages_and_the_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/libweft_ucx.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py",
-                 "ucp_py/__init__.py", "disagg/__init__.py", "disagg/element.py", "disagg/py.typed"):
+    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/libweft_ucx.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py"):
         assert name in names
     assert not [name for name in names if name.endswith((".c", ".h", ".a", ".txt~")) or "tests" in name]
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"weft"}, "a package of another distribution is in it"
 
 
 def test_the_library_in_it_shows_none_of_its_names(wheel, tmp_path):
@@ -67,18 +68,62 @@ def test_the_library_in_it_shows_none_of_its_names(wheel, tmp_path):
     assert " weft_" not in shown and " wefti_" not in shown and "_fini" not in shown
 
 
-def test_in_a_virtual_environment(wheel, tmp_path):
-    call(DEBIAN if os.path.exists(DEBIAN) else sys.executable, "-m", "venv", str(tmp_path / "venv"))
-    python = str(tmp_path / "venv" / "bin" / "python")
-    call(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", wheel, env=clean())
-    assert call(python, "-c", PROGRAM, env=clean(), cwd=tmp_path).startswith("through a wheel 0.")
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A virtual environment with the wheel and both extras, which pip finds by the folders in the wheel's own words."""
+    where = tmp_path_factory.mktemp("installed")
+    call(DEBIAN if os.path.exists(DEBIAN) else sys.executable, "-m", "venv", str(where / "venv"))
+    call(str(where / "venv" / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+         f"{wheel}[ucx-py,disagg]", env=clean())
+    return where / "venv"
+
+
+def test_in_a_virtual_environment(installed, tmp_path):
+    assert call(str(installed / "bin" / "python"), "-c", PROGRAM, env=clean(), cwd=tmp_path).startswith("through a wheel 0.")
+
+
+def test_it_brings_the_command(installed, tmp_path):
+    assert call(str(installed / "bin" / "weft"), "--version", env=clean(), cwd=tmp_path).startswith("weft 0.")
+
+
+def test_the_extras_bring_the_other_packages(installed, tmp_path):
+    for module in ("ucp", "ucp.core", "ucp._libs.ucx_api", "ucp_py", "disagg", "disagg.element", "disagg.serve"):
+        call(str(installed / "bin" / "python"), "-c", f"import {module}", env=clean(), cwd=tmp_path)
+    listed = call(str(installed / "bin" / "python"), "-m", "pip", "list", "--disable-pip-version-check", env=clean())
+    assert len({line.split()[1] for line in listed.splitlines()
+                if line.startswith("weft")}) == 1, f"they differ in their versions: {listed}"
+
+
+def test_the_command_runs_elements_with_the_interpreter_it_was_installed_with(installed, tmp_path):
+    """Without the environment's folder in PATH."""
+    done = call(str(installed / "bin" / "weft"), "run", os.path.join(SOURCE, "examples", "wordcount"),
+                env=clean(PATH="/usr/bin:/bin"), cwd=tmp_path)
+    assert done, "no result was printed"
+
+
+def test_they_refuse_beside_the_real_ucx_py(installed, tmp_path):
+    """Its distribution says that it is installed; its files would lie among ours."""
+    python = str(installed / "bin" / "python")
+    folder = os.path.join(call(python, "-c", "import weft; print(weft.__path__[0])", env=clean(), cwd=tmp_path).strip(), "..",
+                          "ucx_py_cu12-0.45.0.dist-info")
+    os.mkdir(folder)
+    try:
+        for module in ("ucp", "ucp_py"):
+            done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, timeout=60, check=False,
+                                  env=clean())
+            assert done.returncode and "pip uninstall ucx-py-cu12 weft-ucx-py" in done.stderr
+        call(python, "-c", "import weft, disagg", env=clean())
+    finally:
+        os.rmdir(folder)
 
 
 def test_with_debians_interpreter(wheel, tmp_path):
     if not os.path.exists(DEBIAN):
         pytest.skip(f"there is no {DEBIAN}")
-    call(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--target", str(tmp_path / "site"), wheel)
-    assert call(DEBIAN, "-c", PROGRAM, env=clean(PYTHONPATH=str(tmp_path / "site")), cwd=tmp_path).startswith("through a wheel 0.")
+    call(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--target",
+         str(tmp_path / "site"), wheel)
+    assert call(DEBIAN, "-c", PROGRAM, env=clean(PYTHONPATH=str(tmp_path / "site")),
+                cwd=tmp_path).startswith("through a wheel 0.")
 
 
 def test_where_a_library_is_missing_the_error_says_what_to_install(wheel, tmp_path):

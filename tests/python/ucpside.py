@@ -32,7 +32,8 @@ async def connected(handler=None, **options):
     async def accept(ep):
         accepted.set_result(ep)
     listener = ucp.create_listener(accept, **options)
-    a = await ucp.create_endpoint("127.0.0.1", listener.port, **({k: v for k, v in options.items() if k == "endpoint_error_handling"}))
+    a = await ucp.create_endpoint("127.0.0.1", listener.port,
+                                  **({k: v for k, v in options.items() if k == "endpoint_error_handling"}))
     return Pair(a, await accepted, listener)
 
 

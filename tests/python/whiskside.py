@@ -1,7 +1,7 @@
 """What the tests of the OpenWhisk runtime share: one as a process, asked over real HTTP, and what it printed.
 
-WEFT_TEST_IMAGE=NAME runs the image of that name (docker/openwhisk/Dockerfile) in a container instead, on the host's network, and every test that
-uses this asks that. What reaches into the process itself is skipped then.
+WEFT_TEST_IMAGE=NAME runs the image of that name (docker/openwhisk/Dockerfile) in a container instead, on the host's network, and
+every test that uses this asks that. What reaches into the process itself is skipped then.
 """
 import base64
 import contextlib
@@ -68,7 +68,8 @@ class Whisk:
             if key == "TMPDIR":
                 os.chmod(value, 0o777)  # it is not root who writes there
                 words += ["--volume", f"{value}:{value}"]
-        self.process = subprocess.Popen(["docker", "run", "--rm", "--network", "host", "--name", self.name, *words, IMAGE, "weft", "element",
+        self.process = subprocess.Popen(["docker", "run", "--rm", "--network", "host", "--name", self.name, *words, IMAGE, "weft",
+                                         "element",
                                          "serve", "--host", "127.0.0.1", "--port", "0", *args],
                                         stdin=subprocess.DEVNULL, stdout=self.files[0], stderr=self.files[1])
         end = time.monotonic() + BOUND
@@ -96,7 +97,8 @@ class Whisk:
             code, more = base64.b64encode(zipped(code)).decode(), {"binary": True, **more}
         else:
             code = textwrap.dedent(code)
-        return self.ask("POST", "/init", {"value": {"name": "it", "main": "main", "code": code, "binary": False, "env": {}, **more}})
+        return self.ask("POST", "/init", {"value": {"name": "it", "main": "main", "code": code, "binary": False, "env": {},
+                                                    **more}})
 
     def loaded(self, code, **more):
         """The same, and it has to work."""
@@ -107,8 +109,10 @@ class Whisk:
     def run(self, params=None, **more):
         """POST /run."""
         self.runs += 1
-        return self.ask("POST", "/run", {"value": params or {}, "namespace": "guest", "action_name": "/guest/it", "transaction_id": "t1",
-                                         "activation_id": f"a{self.runs}", "deadline": in_ms(BOUND), "api_key": "guest:verysecret", **more})
+        return self.ask("POST", "/run", {"value": params or {}, "namespace": "guest", "action_name": "/guest/it",
+                                         "transaction_id": "t1",
+                                         "activation_id": f"a{self.runs}", "deadline": in_ms(BOUND),
+                                         "api_key": "guest:verysecret", **more})
 
     @contextlib.contextmanager
     def running(self, params=None, **more):
@@ -168,8 +172,8 @@ class Whisk:
         """The process id of the one that runs the code."""
         found, pid = [], self.process.pid
         if self.name:
-            pid = subprocess.run(["docker", "inspect", "--format", "{{.State.Pid}}", self.name], check=True, capture_output=True, text=True,
-                                 timeout=BOUND).stdout.strip()
+            pid = subprocess.run(["docker", "inspect", "--format", "{{.State.Pid}}", self.name], check=True, capture_output=True,
+                                 text=True, timeout=BOUND).stdout.strip()
         for path in glob.glob(f"/proc/{pid}/task/*/children"):  # a child belongs to the thread that made it
             with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path, encoding="ascii") as f:
                 found += [int(word) for word in f.read().split()]

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <weft/elements.h>
 
 #include "seeds.h"
 #include "world.h"

@@ -109,7 +109,7 @@ class Calls(Load):
         base = "weft://calc/" if by_name else server.uri("tcp") + "/calc/" if rng.random() < 0.5 else server.uri("unix") + "#calc/"
         used = [s.tag for s in self.servers] if by_name else [server.tag]
         tag = self.tag()
-        options = ["--tls", way, "--timeout", f"{TIMEOUT}s", *(["--once"] if rng.random() < 0.3 else [])]
+        options = ["--transports", way, "--timeout", f"{TIMEOUT}s", *(["--once"] if rng.random() < 0.3 else [])]
         if rng.random() < 0.7:
             text = "".join(rng.choices("abcdefghij", k=int(10 ** rng.uniform(0, 4))))
             kind, data, want, words = "weft call", None, text.upper().encode() + b"\n", [base + "upper", text]
@@ -135,7 +135,7 @@ class Files(Load):
         servers = rng.sample(self.servers, 2) if mirror else [rng.choice(self.servers)]
         where = [word for s in servers for word in ("--server", s.uri(rng.choice(("tcp", "unix"))))]
         tag, bound = self.tag(), 30 + SLACK
-        options = [*where, "--tls", way, "--timeout", f"{TIMEOUT}s", *(["--mirror"] if mirror else [])]
+        options = [*where, "--transports", way, "--timeout", f"{TIMEOUT}s", *(["--mirror"] if mirror else [])]
         path, name = self.world.path("data", tag), f"file/{tag}"
         data = rng.randbytes(int(10 ** rng.uniform(1, 6.5)))
         with open(path, "wb") as f:
@@ -145,7 +145,7 @@ class Files(Load):
         began = time.monotonic()
         for kind, words in zip(kinds, (["put", path, name, *checksums], ["get", name, path + ".got", "--force"], ["rm", name]), strict=True):
             if words[0] == "rm":
-                options = [*where, "--tls", way]
+                options = [*where, "--transports", way]
             status, _, err, begin, end = self.command(tag, "mem", *words, *options, bound=bound)
             outcome = "failed" if status else "ok"
             if words[0] == "get" and not status:

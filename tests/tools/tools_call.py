@@ -262,7 +262,7 @@ def json_says_all_of_it():
             (42, 0, "OK", "", "ran", "WEFT_OK"), line
         assert line["tries"] == 1 and 0 < line["seconds"] < 60 and line["transport"] == "shm", line
         assert line["server"] and "://" in line["server"], line
-        assert an_object(s, "weft://calc/add", "25", "17", "--tls", "tcp")["transport"] == "tcp"
+        assert an_object(s, "weft://calc/add", "25", "17", "--transports", "tcp")["transport"] == "tcp"
         line = an_object(s, "weft://calc/div", "1", "0", status=1)
         assert (line["result"], line["code"], line["code_name"], line["ran"]) == (None, 3, "INVALID_ARGUMENT", "ran"), line
         assert "divided" in line["message"], line
@@ -515,7 +515,7 @@ def help_fits_in_100_columns():
         text = weft.must(*words)
         wide = [line for line in text.splitlines() if len(line) > 100]
         assert not wide, f"weft {' '.join(words)}: more than 100 columns\n" + "\n".join(wide)
-    for option in ("list", "watch", "function", "timeout", "once", "wait", "repeat", "save", "json", "registry", "key-file", "tls",
+    for option in ("list", "watch", "function", "timeout", "once", "wait", "repeat", "save", "json", "registry", "key-file", "transports",
                    "heartbeat"):
         assert f"--{option} " in weft.must("call", "--help"), option
 

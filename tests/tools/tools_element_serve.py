@@ -35,7 +35,7 @@ def what_is_not_understood_is_named():
     refused("--port", "x", says=["--port x", "65535"], status=2)
     refused("--port", "70000", says=["70000"], status=2)
     refused("--ready-fd", "77", says=["77"], status=2)
-    refused("--port", "1", "--port", "1", "--port", "1", "--port", "1", "--port", "1", "--port", "1", says=["more than once"], status=2)
+    refused(*["--port", "1"] * 20, "--python", "no-such-python", says=["no-such-python"], status=1)  # the last one counts
     assert "--address" in weft.must("element", "serve", "--help") and "serve" in weft.must("element", "--help")
 
 

@@ -14,7 +14,7 @@ import time
 from lib import weft
 
 LARGE = int(os.environ.get("TEST_MEM_BYTES", 45 << 20)) + 1
-PATHS = {"mapped": ((), ()), "checked over shm": (("--unmapped",), ()), "checked over tcp": (("--tls", "tcp"), ("--tls", "tcp"))}
+PATHS = {"mapped": ((), ()), "checked over shm": (("--unmapped",), ()), "checked over tcp": (("--transports", "tcp"), ("--transports", "tcp"))}
 
 
 @contextlib.contextmanager

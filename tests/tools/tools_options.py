@@ -74,14 +74,46 @@ def options_that_do_not_go_together_are_refused():
     refused("perf", "--fork", "--test", "am_rate", "--shuffle", says=["--shuffle", "tag_rate"])
 
 
-def help_lists_every_option_and_fits_in_100_columns():
-    for words in ("--help", "help", "help perf", "perf --help", "perf -h", "help info", "info --help"):
+def an_address_without_a_port_gets_one():
+    for args, status in ((("perf", "--connect", "tcp://nowhere"), 1), (("perf", "--listen", "tcp://nowhere"), 1), (("mem", "ls", "--server", "tcp://nowhere"), 2),
+                         (("call", "tcp://nowhere/calc/add", "1", "2"), 2), (("serve", "--listen", "tcp://localhost", "--no-registry"), 1)):
+        done = weft.run(*args, timeout=20)
+        advice = "add a port: tcp://localhost:13337" if args[0] == "serve" else "add a port: tcp://nowhere:13337"
+        assert done.returncode == status and advice in done.stderr, f"{args}: {done.returncode}, {done.stderr}"
+    refused("perf", "tcp://nowhere:1", says=["--connect tcp://nowhere:1"])
+    refused("serve", "tcp://nowhere:1", says=["--listen tcp://nowhere:1"])
+
+
+def tls_is_refused_and_says_transports():
+    for command in (("perf", "--fork"), ("call", "weft://calc/add"), ("serve",), ("mem", "ls"), ("mem", "serve"), ("element", "memory")):
+        refused(*command, "--tls", "tcp", says=["--tls", "--transports tcp"])
+        refused(*command, "--tls=shm", says=["--transports shm"])
+        refused(*command, "--tls", says=["--transports"])
+        assert "--tls" not in weft.must(command[0], *command[1:2] * (command[0] in ("mem", "element")), "--help")
+
+
+def an_option_is_written_out_and_has_a_value_of_its_own():
+    refused("perf", "--for", says=["--for", "--fork"])
+    refused("perf", "--fork", "--wi", "3", says=["--wi", "--window"])
+    refused("perf", "--fork", "--size", "--json", says=["--size", "LIST"])
+    refused("perf", "--fork", "--", says=['"--"'])
+    refused("mem", "ls", "-lx", "--server", "tcp://127.0.0.1:1", says=["-lx"])
+
+
+def help_fits_in_80_columns_or_in_the_terminal():
+    commands = ("call", "completion", "element", "element memory", "element serve", "info", "key", "key new", "mem", "mem serve", "mem put", "mem get",
+                "mem ls", "mem stat", "mem rm", "perf", "run", "serve")
+    for words in ("--help", "help", "perf -h", *("help " + c for c in commands), *(c + " --help" for c in commands)):
         args = words.split()
         text = weft.must(*args)
-        wide = [line for line in text.splitlines() if len(line) > 100]
-        assert not wide, f"weft {' '.join(args)}: more than 100 columns\n" + "\n".join(wide)
+        wide = [line for line in text.splitlines() if len(line) > 80]
+        assert not wide, f"weft {' '.join(args)}: more than 80 columns\n" + "\n".join(wide)
+        assert text == weft.must(*args, env=weft.environment(COLUMNS="200")), "the width is that of the terminal, and there is none"
+
+
+def help_lists_every_option():
     text = weft.must("perf", "--help")
-    for name in ("fork", "listen", "connect", "test", "size", "tls", "window", "mode", "json", "seconds", "iters", "warmup",
+    for name in ("fork", "listen", "connect", "test", "size", "transports", "window", "mode", "json", "seconds", "iters", "warmup",
                  "endpoints", "outstanding", "shuffle", "header", "answer", "batch", "region", "path", "memory", "view", "kept",
                  "idle", "no-pin", "keep", "key-file", "heartbeat", "timeout"):
         assert f"--{name}" in text, f"--{name} is not in the help"
@@ -95,5 +127,6 @@ def no_command_at_all_shows_the_usage():
 
 
 weft.main(an_unknown_command_gets_the_nearest_name, an_unknown_option_gets_the_nearest_name, a_wrong_value_is_named,
-          options_that_do_not_go_together_are_refused, help_lists_every_option_and_fits_in_100_columns,
+          options_that_do_not_go_together_are_refused, an_address_without_a_port_gets_one, tls_is_refused_and_says_transports, an_option_is_written_out_and_has_a_value_of_its_own,
+          help_fits_in_80_columns_or_in_the_terminal, help_lists_every_option,
           no_command_at_all_shows_the_usage)

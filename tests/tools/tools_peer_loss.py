@@ -34,21 +34,21 @@ def lose(sig, victim, within, *args, test=LONG):
 
 def a_killed_server_fails_the_client_at_once():
     for tls in ("shm", "tcp"):
-        lose(signal.SIGKILL, "server", AT_ONCE, "--tls", tls, "--heartbeat", "30s")
+        lose(signal.SIGKILL, "server", AT_ONCE, "--transports", tls, "--heartbeat", "30s")
 
 
 def a_killed_client_fails_the_server_at_once():
     for tls in ("shm", "tcp"):
-        lose(signal.SIGKILL, "client", AT_ONCE, "--tls", tls, "--heartbeat", "30s")
+        lose(signal.SIGKILL, "client", AT_ONCE, "--transports", tls, "--heartbeat", "30s")
 
 
 def a_stopped_server_fails_the_client_within_the_heartbeat_bound():
     for tls in ("shm", "tcp"):
-        lose(signal.SIGSTOP, "server", SILENCE, "--tls", tls, "--heartbeat", "2s")
+        lose(signal.SIGSTOP, "server", SILENCE, "--transports", tls, "--heartbeat", "2s")
 
 
 def a_stopped_client_fails_the_server_within_the_heartbeat_bound():
-    lose(signal.SIGSTOP, "client", SILENCE, "--tls", "shm", "--heartbeat", "2s")
+    lose(signal.SIGSTOP, "client", SILENCE, "--transports", "shm", "--heartbeat", "2s")
 
 
 def it_ends_the_same_way_in_thread_mode():
@@ -62,8 +62,8 @@ def active_messages_end_the_same_way():
     for tls in ("shm", "tcp"):
         for what in handlers:
             for victim in ("server", "client"):
-                lose(signal.SIGKILL, victim, AT_ONCE, "--tls", tls, "--heartbeat", "30s", test=AM + what)
-    lose(signal.SIGSTOP, "client", SILENCE, "--tls", "shm", "--heartbeat", "2s", test=AM + handlers[0])
+                lose(signal.SIGKILL, victim, AT_ONCE, "--transports", tls, "--heartbeat", "30s", test=AM + what)
+    lose(signal.SIGSTOP, "client", SILENCE, "--transports", "shm", "--heartbeat", "2s", test=AM + handlers[0])
     lose(signal.SIGKILL, "server", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + handlers[0])
     lose(signal.SIGKILL, "client", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + handlers[1])
 
@@ -73,9 +73,9 @@ def remote_memory_ends_the_same_way():
     for tls, path in (("shm", "mapped"), ("shm", "checked"), ("tcp", "checked")):
         for what in tests:
             for victim in ("server", "client"):
-                lose(signal.SIGKILL, victim, AT_ONCE, "--tls", tls, "--heartbeat", "30s", test=AM + what + ("--path", path))
-    lose(signal.SIGSTOP, "client", SILENCE, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[0])
-    lose(signal.SIGSTOP, "server", SILENCE, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[1])
+                lose(signal.SIGKILL, victim, AT_ONCE, "--transports", tls, "--heartbeat", "30s", test=AM + what + ("--path", path))
+    lose(signal.SIGSTOP, "client", SILENCE, "--transports", "shm", "--heartbeat", "2s", test=AM + tests[0])
+    lose(signal.SIGSTOP, "server", SILENCE, "--transports", "shm", "--heartbeat", "2s", test=AM + tests[1])
     lose(signal.SIGKILL, "server", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + tests[0])
     lose(signal.SIGKILL, "client", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + tests[2])
 
@@ -85,9 +85,9 @@ def calls_end_the_same_way():
     for tls in ("shm", "tcp"):
         for what in tests:
             for victim in ("server", "client"):
-                lose(signal.SIGKILL, victim, AT_ONCE, "--tls", tls, "--heartbeat", "30s", test=AM + what)
-    lose(signal.SIGSTOP, "client", SILENCE, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[0])
-    lose(signal.SIGSTOP, "server", SILENCE, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[1])
+                lose(signal.SIGKILL, victim, AT_ONCE, "--transports", tls, "--heartbeat", "30s", test=AM + what)
+    lose(signal.SIGSTOP, "client", SILENCE, "--transports", "shm", "--heartbeat", "2s", test=AM + tests[0])
+    lose(signal.SIGSTOP, "server", SILENCE, "--transports", "shm", "--heartbeat", "2s", test=AM + tests[1])
     lose(signal.SIGKILL, "server", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + tests[1])
     lose(signal.SIGKILL, "client", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + tests[2])
 
@@ -148,7 +148,7 @@ def nobody_there_is_said_at_once():
     assert done.returncode == 1 and "203.0.113.1" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
     done = weft.run("perf", "--connect", "carrier-pigeon://coop", "--iters", "1")
     assert done.returncode == 1 and "carrier-pigeon" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
-    done = weft.run("perf", "--fork", "--tls", "carrier-pigeon", "--iters", "1")
+    done = weft.run("perf", "--fork", "--transports", "carrier-pigeon", "--iters", "1")
     assert done.returncode == 1 and "carrier-pigeon" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
 
 

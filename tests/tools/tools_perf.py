@@ -4,7 +4,7 @@ import os
 
 from lib import weft
 
-FIELDS = ("test", "size", "tls", "transport", "mode", "window", "outstanding", "endpoints", "iterations", "seconds", "avg_us",
+FIELDS = ("test", "size", "transports", "tls", "transport", "mode", "window", "outstanding", "endpoints", "iterations", "seconds", "avg_us",
           "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s", "endpoint_bytes", "peer_endpoint_bytes",
           "send_memory", "recv_memory")
 AM = "am_lat,am_bw,am_rate"
@@ -35,20 +35,20 @@ def plausible(line):
 def each_test_and_size_gives_a_line():
     for tls in ("shm", "tcp"):
         for mode in ("caller", "thread"):
-            lines = measure("--test", "tag_lat,tag_bw,tag_rate", "--size", "8,1048576", "--tls", tls, "--window", "16",
+            lines = measure("--test", "tag_lat,tag_bw,tag_rate", "--size", "8,1048576", "--transports", tls, "--window", "16",
                             "--mode", mode, *SHORT)
             expected = [(test, size) for test in ("tag_lat", "tag_bw", "tag_rate") for size in (8, 1048576)]
             assert [(r["test"], r["size"]) for r in lines] == expected, lines
             for r in lines:
-                assert r["tls"] == tls and r["mode"] == mode, r
+                assert r["transports"] == r["tls"] == tls and r["mode"] == mode, r
                 assert r["transport"], r
                 assert r["window"] == (1 if r["test"] == "tag_lat" else 16), r
 
 
 def every_size_class_arrives():
-    lines = measure("--test", "tag_lat,tag_bw", "--size", "0,1,4095-4096,64k,4M", "--iters", "20", "--tls", "shm")
+    lines = measure("--test", "tag_lat,tag_bw", "--size", "0,1,4095-4096,64k,4M", "--iters", "20", "--transports", "shm")
     assert [r["size"] for r in lines] == 2 * [0, 1, 4095, 65536, 4194304], lines
-    lines = measure("--test", "tag_lat,tag_bw", "--size", "0,1,64k,4M", "--iters", "20", "--tls", "tcp")
+    lines = measure("--test", "tag_lat,tag_bw", "--size", "0,1,64k,4M", "--iters", "20", "--transports", "tcp")
     assert len(lines) == 8, lines
 
 
@@ -63,19 +63,19 @@ def many_endpoints_and_operations_work():
     for tls in ("shm", "tcp"):
         for test in ("tag_lat", "tag_rate"):
             line, = measure("--test", test, "--size", "8", "--endpoints", "7", "--outstanding", "40", "--window", "33",
-                            "--tls", tls, *SHORT)
+                            "--transports", tls, *SHORT)
             assert line["endpoints"] == 7 and line["endpoint_bytes"] >= 0, line
         line, = measure("--test", "tag_rate", "--size", "8", "--outstanding", "5000", "--window", "5000", "--shuffle",
-                        "--tls", tls, *SHORT)
+                        "--transports", tls, *SHORT)
         assert line["outstanding"] == 5000, line
         measure("--test", "tag_rate", "--size", "8", "--outstanding", "100", "--endpoints", "3", "--shuffle",
-                "--tls", tls, *SHORT)
+                "--transports", tls, *SHORT)
 
 
 def active_messages_give_a_line_each():
     for tls in ("shm", "tcp"):
         for mode in ("caller", "thread"):
-            lines = measure("--test", AM, "--size", "8,1M", "--tls", tls, "--window", "16", "--mode", mode, *SHORT)
+            lines = measure("--test", AM, "--size", "8,1M", "--transports", tls, "--window", "16", "--mode", mode, *SHORT)
             assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in AM.split(",") for s in (8, 1 << 20)], lines
             for r in lines:
                 assert r["header"] == 0 and r["taken"] == "at once" and r["send_memory"] == r["recv_memory"] == "host", r
@@ -86,7 +86,7 @@ def active_messages_of_every_size_and_header_arrive():
     for tls in ("shm", "tcp"):
         for header in ("0", "1", "64", "8192"):
             lines = measure("--test", "am_lat,am_bw", "--size", "0,1,4000,4096,64k,4M", "--header", header, "--iters", "20",
-                            "--tls", tls)
+                            "--transports", tls)
             assert [r["size"] for r in lines] == 2 * [0, 1, 4000, 4096, 65536, 4194304], lines
             assert all(r["header"] == int(header) for r in lines), lines
 
@@ -94,9 +94,9 @@ def active_messages_of_every_size_and_header_arrive():
 def an_answer_may_be_of_another_size():
     for tls in ("shm", "tcp"):
         for mode in ("caller", "thread"):
-            lines = measure("--test", "am_lat,am_rate", "--size", "0,8,1M", "--answer", "4k", "--iters", "50", "--tls", tls, "--mode", mode)
+            lines = measure("--test", "am_lat,am_rate", "--size", "0,8,1M", "--answer", "4k", "--iters", "50", "--transports", tls, "--mode", mode)
             assert [r["answer"] for r in lines] == [4096, 4096, 4096, 0, 8, 1 << 20], lines
-        line, = measure("--test", "am_lat", "--size", "8", "--answer", "4M", "--iters", "5", "--view", "--tls", tls)
+        line, = measure("--test", "am_lat", "--size", "8", "--answer", "4M", "--iters", "5", "--view", "--transports", tls)
         assert line["answer"] == 4 << 20 and line["size"] == 8, line
 
 
@@ -106,7 +106,7 @@ def active_messages_are_taken_in_each_way():
         for taken, args in ways.items():
             for mode in ("caller", "thread"):
                 lines = measure("--test", AM, "--size", "0,8,3000,1M", "--iters", "60", "--header", "16", "--mode", mode,
-                                "--tls", tls, *args)
+                                "--transports", tls, *args)
                 assert len(lines) == 12 and all(r["taken"] == taken for r in lines), lines
 
 
@@ -114,7 +114,7 @@ def few_slots_and_many_endpoints_take_active_messages():
     for tls in ("shm", "tcp"):
         for size in ("8", "100k"):
             lines = measure("--test", AM, "--size", size, "--endpoints", "5", "--window", "40", "--outstanding", "3",
-                            "--iters", "500", "--tls", tls)
+                            "--iters", "500", "--transports", tls)
             assert [r["endpoints"] for r in lines] == 3 * [5], lines
 
 
@@ -129,10 +129,10 @@ def buffers_are_of_the_kinds_asked_for():
     for tls in ("shm", "tcp"):
         for kinds in ("pool", "huge", "host,pool", "pool,huge"):
             for test, size in ((AM, "8,1M,20M"), ("tag_lat,tag_bw", "8,1M")):
-                lines = measure("--test", test, "--size", size, "--memory", kinds, "--iters", "4", "--tls", tls)
+                lines = measure("--test", test, "--size", size, "--memory", kinds, "--iters", "4", "--transports", tls)
                 both = kinds.split(",") * 2
                 assert all([r["send_memory"], r["recv_memory"]] == both[:2] for r in lines), lines
-        measure("--test", AM, "--size", "8,20M", "--memory", "pool", "--view", "--iters", "10", "--tls", tls)
+        measure("--test", AM, "--size", "8,20M", "--memory", "pool", "--view", "--iters", "10", "--transports", tls)
 
 
 def a_kind_that_is_not_here_is_refused_with_a_sentence():
@@ -146,33 +146,33 @@ def gpu_memory_works_where_there_is_some():
         raise weft.Skip("there is no CUDA device")
     for tls in ("shm", "tcp"):
         for kinds in ("cuda", "host,cuda", "cuda,host", "pinned,cuda", "cuda-managed"):
-            measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--tls", tls)
+            measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--transports", tls)
 
 
 def remote_memory_gives_a_line_each():
     for tls, path in (("shm", "mapped"), ("shm", "checked"), ("tcp", "checked")):
         for mode in ("caller", "thread"):
-            lines = measure("--test", RMA, "--size", "8,1M", "--tls", tls, "--path", path, "--mode", mode, "--batch", "9", *SHORT)
+            lines = measure("--test", RMA, "--size", "8,1M", "--transports", tls, "--path", path, "--mode", mode, "--batch", "9", *SHORT)
             assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in RMA.split(",") for s in (8, 1 << 20)], lines
             for r in lines:
                 assert r["path"] == path and r["region"] == r["size"], r
                 assert r["batch"] == (9 if r["test"] == "rma_batch" else 1), r
                 assert r["window"] == (32 if r["test"] == "rma_put" else 1), r
-            lines = measure("--test", ATOMIC, "--size", "4,8", "--tls", tls, "--path", path, "--mode", mode, *SHORT)
+            lines = measure("--test", ATOMIC, "--size", "4,8", "--transports", tls, "--path", path, "--mode", mode, *SHORT)
             assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in ATOMIC.split(",") for s in (4, 8)], lines
 
 
 def the_path_is_the_best_there_is_unless_asked_for():
     for tls, path in (("shm", "mapped"), ("tcp", "checked")):
-        line, = measure("--test", "rma_get", "--size", "8", "--iters", "10", "--tls", tls)
+        line, = measure("--test", "rma_get", "--size", "8", "--iters", "10", "--transports", tls)
         assert line["path"] == path, line
-    done = weft.run("perf", "--fork", "--json", "--test", "rma_get", "--size", "8", "--iters", "10", "--tls", "tcp", "--path", "mapped")
+    done = weft.run("perf", "--fork", "--json", "--test", "rma_get", "--size", "8", "--iters", "10", "--transports", "tcp", "--path", "mapped")
     assert done.returncode == 1 and "--path mapped" in done.stderr and not done.stdout, f"{done.returncode}\n{done.stdout}{done.stderr}"
 
 
 def remote_memory_of_every_size_and_window_is_right():
     for tls, path in (("shm", "mapped"), ("shm", "checked"), ("tcp", "checked")):
-        how = ("--tls", tls, "--path", path)
+        how = ("--transports", tls, "--path", path)
         lines = measure("--test", "rma_get,rma_put,rma_batch", "--size", "0,1,7,4095,4160,4161,64k,5M", "--window", "7", "--batch", "5",
                         "--iters", "33", *how)
         assert len(lines) == 24, lines
@@ -186,14 +186,14 @@ def remote_memory_of_every_size_and_window_is_right():
 
 def many_endpoints_use_remote_memory():
     for tls in ("shm", "tcp"):
-        lines = measure("--test", RMA + "," + ATOMIC, "--size", "8", "--endpoints", "5", "--window", "12", "--iters", "500", "--tls", tls)
+        lines = measure("--test", RMA + "," + ATOMIC, "--size", "8", "--endpoints", "5", "--window", "12", "--iters", "500", "--transports", tls)
         assert [r["endpoints"] for r in lines] == 7 * [5], lines
 
 
 def regions_are_of_the_kinds_asked_for():
     for tls in ("shm", "tcp"):
         for kinds in ("huge", "pool", "host,huge", "pool,host"):
-            lines = measure("--test", RMA, "--size", "8,1M", "--memory", kinds, "--iters", "6", "--tls", tls)
+            lines = measure("--test", RMA, "--size", "8,1M", "--memory", kinds, "--iters", "6", "--transports", tls)
             there = {"rma_get": 0, "rma_batch": 0, "rma_put": 1, "rma_put_lat": 1}
             for r in lines:
                 library_made = (kinds.split(",") * 2)[there[r["test"]]] == "host"
@@ -203,7 +203,7 @@ def regions_are_of_the_kinds_asked_for():
 def calls_give_a_line_each():
     for tls in ("shm", "tcp"):
         for mode in ("caller", "thread"):
-            lines = measure("--test", RPC, "--size", "8,1M", "--tls", tls, "--mode", mode, *SHORT)
+            lines = measure("--test", RPC, "--size", "8,1M", "--transports", tls, "--mode", mode, *SHORT)
             assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in RPC.split(",") for s in (8, 1 << 20)], lines
             windows = {"rpc_lat": 1, "rpc_rate": 256, "rpc_tensor": 4}
             assert all(r["window"] == windows[r["test"]] for r in lines), lines
@@ -211,13 +211,13 @@ def calls_give_a_line_each():
 
 def calls_of_every_size_and_window_are_answered():
     for tls in ("shm", "tcp"):
-        lines = measure("--test", RPC, "--size", "0,1,1023,1024,4100,64k,5M", "--window", "7", "--iters", "33", "--tls", tls)
+        lines = measure("--test", RPC, "--size", "0,1,1023,1024,4100,64k,5M", "--window", "7", "--iters", "33", "--transports", tls)
         assert len(lines) == 21, lines
-        lines = measure("--test", "rpc_rate", "--size", "64", "--window", "5000", "--iters", "20000", "--tls", tls)
-        lines += measure("--test", RPC, "--size", "64", "--endpoints", "5", "--window", "12", "--iters", "500", "--tls", tls)
+        lines = measure("--test", "rpc_rate", "--size", "64", "--window", "5000", "--iters", "20000", "--transports", tls)
+        lines += measure("--test", RPC, "--size", "64", "--endpoints", "5", "--window", "12", "--iters", "500", "--transports", tls)
         assert [r["endpoints"] for r in lines] == [1, 5, 5, 5], lines
         for kind in ("pool", "huge"):
-            measure("--test", RPC, "--size", "8,3M", "--memory", kind, "--iters", "6", "--tls", tls)
+            measure("--test", RPC, "--size", "8,3M", "--memory", kind, "--iters", "6", "--transports", tls)
 
 
 def idle_reports_processor_time():
@@ -235,10 +235,10 @@ def a_table_fits_in_100_columns():
 
 
 def server_and_client_find_each_other():
-    server, uri = weft.listen("--tls", "shm")
+    server, uri = weft.listen("--transports", "shm")
     try:
         lines = weft.json_lines(weft.must("perf", "--connect", uri, "--json", "--test", "tag_lat", "--size", "8",
-                                          "--tls", "shm", *SHORT))
+                                          "--transports", "shm", *SHORT))
         assert len(lines) == 1 and lines[0]["test"] == "tag_lat", lines
         server.wait(timeout=20)
         assert server.returncode == 0, server.stderr.read()

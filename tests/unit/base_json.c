@@ -188,3 +188,43 @@ TEST(a_bad_reader_gives_nothing_more_and_ends_every_loop)
     wefti_json_skip(&j);
     CHECK(!wefti_json_end(&j));
 }
+
+TEST(raw_values_and_keys_stay_as_they_are)
+{
+    char text[] = "{\"\\u0061\": \"x\\ny\", \"b\" : [ 1, {\"c\": \"\\\\\"} ] }", before[sizeof text];
+    memcpy(before, text, sizeof text);
+    wefti_json_t j = wefti_json(text, strlen(text));
+    wefti_json_text_t key, value;
+    wefti_json_object(&j);
+    CHECK(wefti_json_member_raw(&j, &key));
+    value = wefti_json_raw(&j);
+    CHECK(key.n == 8 && !memcmp(key.p, "\"\\u0061\"", 8) && value.n == 6 && !memcmp(value.p, "\"x\\ny\"", 6));
+    CHECK(wefti_json_member_raw(&j, &key));
+    value = wefti_json_raw(&j);
+    CHECK(value.n == strlen("[ 1, {\"c\": \"\\\\\"} ]") && *value.p == '[');
+    CHECK(!wefti_json_member_raw(&j, &key));
+    CHECK(wefti_json_end(&j) && !memcmp(text, before, sizeof text));
+}
+
+TEST(depth_and_half_pairs_are_the_readers_choice)
+{
+    char deep[2 * 500 + 1], half[] = "[\"\\ud800\", \"a\\udc00\\u0041\"]";
+    memset(deep, '[', 500);
+    memset(deep + 500, ']', 500);
+    for (unsigned deepest = 499; deepest <= 500; deepest++) {
+        wefti_json_t j = wefti_json(deep, 1000);
+        j.deepest = deepest;
+        wefti_json_skip(&j);
+        CHECK_EQ(wefti_json_end(&j), deepest == 500);
+    }
+    wefti_json_t j = wefti_json(half, strlen(half));
+    j.halves = true;
+    wefti_json_array(&j);
+    CHECK(wefti_json_item(&j));
+    CHECK_STR(wefti_json_string(&j).p, "\xef\xbf\xbd");
+    CHECK(wefti_json_item(&j));
+    CHECK_STR(wefti_json_string(&j).p, "a\xef\xbf\xbd"
+                                       "A");
+    CHECK(!wefti_json_item(&j));
+    CHECK(wefti_json_end(&j));
+}

@@ -118,8 +118,10 @@ TEST(a_bad_port_is_named)
     check_bad("tcp://a:80/x", "port \"80/x\" is not between 0 and 65535");
     check_bad("tcp://a:80 ", "port \"80 \" is not between 0 and 65535");
     check_bad("tcp://a:x", "port \"x\" is not between 0 and 65535");
-    check_bad("tcp://a", "\"a\" has no port; \":0\" lets the system pick one");
-    check_bad("tcp://[::1]", "\"[::1]\" has no port; \":0\" lets the system pick one");
+    check_bad("tcp://a", "tcp://a has no port; add a port: tcp://a:13337, or port 0 for a server to pick one");
+    check_bad("tcp://[::1]", "tcp://[::1] has no port; add a port: tcp://[::1]:13337, or port 0 for a server to pick one");
+    check_bad("TCP://10.0.0.1,tcp://b:1",
+              "tcp://10.0.0.1 has no port; add a port: tcp://10.0.0.1:13337, or port 0 for a server to pick one");
     check_bad("tcp://[::1]80", "\"80\" after the closing bracket is not \":\" and a port");
 }
 

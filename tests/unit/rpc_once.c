@@ -233,7 +233,7 @@ TEST(a_peer_has_its_part_of_the_book)
         CHECK_EQ(find(1, i, 1, 0, &e), ONCE_NEW);
     CHECK_EQ(find(1, 6, 1, 0, &e), ONCE_FULL);
     CHECK_EQ(find(1, 3, 1, 0, &e), ONCE_RUNNING);
-    answer(e, "yes", "its payload", wefti_rpc_room(greedy), 0);
+    answer(e, "yes", "its payload", wefti_rpc_space(greedy), 0);
     CHECK_EQ(greedy->bytes, book.bytes);
     CHECK_EQ(wefti_rpc_budget_used(budget), book.bytes);
     CHECK_EQ(find(2, 1, 1, 0, &e), ONCE_FULL);

@@ -19,16 +19,16 @@ TEST(one_peer_has_its_part_and_no_more)
     rpc_budget_t *b = wefti_rpc_budget_new(1000, 50);
     rpc_share_t *s = wefti_rpc_share(b, 7), *t = wefti_rpc_share(b, 8);
     const char *why;
-    CHECK_EQ(wefti_rpc_room(s), 500);
+    CHECK_EQ(wefti_rpc_space(s), 500);
     CHECK(!wefti_rpc_charge(s, 501, &why) && strstr(why, "longer"));
     CHECK(charge(s, 400));
     CHECK(!wefti_rpc_charge(s, 101, &why) && strstr(why, "try again"));
     CHECK(charge(s, 100));
     CHECK(!charge(s, 1));
     CHECK(charge(t, 450)); /* the other one has its own */
-    CHECK_EQ(wefti_rpc_room(t), 50);
+    CHECK_EQ(wefti_rpc_space(t), 50);
     wefti_rpc_charge_more(s, 100); /* what was not known before */
-    CHECK_EQ(wefti_rpc_room(t), 0);
+    CHECK_EQ(wefti_rpc_space(t), 0);
     CHECK(!wefti_rpc_charge(t, 1, &why) && strstr(why, "too much memory"));
     CHECK_EQ(wefti_rpc_budget_used(b), 1050);
     wefti_rpc_uncharge(s, 600);
@@ -45,7 +45,7 @@ TEST(no_number_is_too_large)
 {
     rpc_budget_t *b = wefti_rpc_budget_new(UINT64_MAX, 100);
     rpc_share_t *s = wefti_rpc_share(b, 1);
-    CHECK_EQ(wefti_rpc_room(s), UINT64_MAX);
+    CHECK_EQ(wefti_rpc_space(s), UINT64_MAX);
     CHECK(charge(s, UINT64_MAX - 5));
     CHECK(!charge(s, 6));
     CHECK(charge(s, 5));

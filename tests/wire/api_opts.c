@@ -9,6 +9,7 @@
 #include <weft/mirror.h>
 #include <weft/service.h>
 #include <weft/store.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 #include "pair.h"

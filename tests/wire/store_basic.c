@@ -3,6 +3,7 @@
  *
  * ctest: label=thread */
 #include <sys/resource.h>
+#include <weft/elements.h>
 
 #include "lib/keeper.h"
 #include "test.h"

@@ -2,6 +2,8 @@
  * than will ever be there is refused at once; who goes away meanwhile leaves nothing.
  *
  * ctest: label=thread */
+#include <weft/elements.h>
+
 #include "lib/keeper.h"
 #include "rma/state.h"
 #include "store/state.h"

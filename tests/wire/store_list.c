@@ -2,6 +2,8 @@
  * closed from inside its own function.
  *
  * ctest: timeout=180 */
+#include <weft/elements.h>
+
 #include "lib/keeper.h"
 #include "test.h"
 

@@ -1,11 +1,11 @@
-/* tools/call/call.c - `weft call`: finds the function, calls it, and says what that came to.
+/* tools/call/call.c - `weft call`: finds the function, calls it, and reports the result.
  *
- * Only the server knows the signature: it is asked for it first, the words are read by it, and then the call is made, so that a wrong argument
- * is said here and nothing ran.
+ * Only the server knows the signature. So the command asks for it first, reads the words by it, and then calls: a wrong
+ * argument is reported and nothing runs.
  *
- * Exit status: 0 done, 1 the function or the server said no, 2 the command line or an argument was not understood, 3 there is no such function, or
- * its signature is another, 4 no server answers, it was lost, or time ran out, 128 and its number after a signal. tests/tools/tools_call.py
- * holds them. */
+ * Exit status: 0 done, 1 the function or the server said no, 2 the command line or an argument was not understood, 3 there is
+ * no such function, or its signature is another, 4 no server answers, it was lost, or time ran out, 128 and its number after
+ * a signal. tests/tools/tools_call.py checks them. */
 #include "call.h"
 
 #include <stdlib.h>
@@ -30,20 +30,12 @@ static int exit_status(weft_status_t st, const weft_reply_t *reply)
         if (turned_away && (reply->code == WEFT_CODE_UNIMPLEMENTED || reply->code == WEFT_CODE_FAILED_PRECONDITION))
             return CALL_NOT_THERE;
         return turned_away && reply->code == WEFT_CODE_UNAVAILABLE ? CALL_NO_SERVER : TOOL_FAILED;
-    case WEFT_ERR_PEER:
-    case WEFT_ERR_CLOSED:
-    case WEFT_ERR_REFUSED:
-    case WEFT_ERR_UNREACHABLE:
-    case WEFT_ERR_ADDRESS:
-    case WEFT_ERR_TIMEOUT:
-    case WEFT_ERR_UNSUPPORTED:
-        return CALL_NO_SERVER;
     default:
-        return TOOL_FAILED;
+        return tool_no_server(st) ? CALL_NO_SERVER : TOOL_FAILED;
     }
 }
 
-/* "calc/add", as whoever typed it reads it. */
+/* "calc/add", for sentences. */
 static void name_of(const call_made_t *m, char *buf, size_t cap)
 {
     const call_target_t *t = m->link->target;
@@ -107,8 +99,7 @@ static void results_json(const call_made_t *m, tool_json_t *j, const weft_reply_
 
 static void report_json(const call_made_t *m, weft_status_t st, const weft_reply_t *reply, double seconds)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     if (st)
         tool_json_text(&j, "result", NULL);
     else
@@ -126,7 +117,6 @@ static void report_json(const call_made_t *m, weft_status_t st, const weft_reply
     tool_json_text(&j, "server", *m->link->server ? m->link->server : NULL);
     tool_json_text(&j, "transport", *m->link->transport ? m->link->transport : NULL);
     tool_json_number(&j, "seconds", seconds, 9);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
@@ -163,7 +153,7 @@ static int call_once(call_made_t *m)
     return rc;
 }
 
-/* Whom the words are for: the method with the server's signature. */
+/* Find the method, with the signature of the server. */
 static int find(call_made_t *m)
 {
     weft_reply_t reply = WEFT_REPLY_INIT;
@@ -177,7 +167,7 @@ static int find(call_made_t *m)
     if (st)
         return call_failed(m, st, &reply, 0);
     st = call_known_first(&known);
-    if (st == WEFT_ERR_AUTH || st == WEFT_ERR_VERSION) { /* what the reply says is that it was cancelled */
+    if (st == WEFT_ERR_AUTH || st == WEFT_ERR_VERSION) { /* the reply only says that it was cancelled */
         weft_reply_release(&reply);
         reply = (weft_reply_t)WEFT_REPLY_INIT;
         reply.code = st == WEFT_ERR_AUTH ? WEFT_CODE_UNAUTHENTICATED : WEFT_CODE_UNAVAILABLE;
@@ -223,24 +213,24 @@ static int make(call_made_t *m)
     return stream ? call_stream(m) : o->repeat ? call_repeat(m) : call_once(m);
 }
 
-int tool_call(int argc, char **argv)
+int call_command(int argc, char **argv)
 {
     call_opts_t opts;
     call_target_t target = {0};
     call_link_t link;
-    bool run;
-    int rc = call_options(argc, argv, &opts, &run);
-    if (!rc && run && !call_target_parse(&opts, &target))
+    int rc = call_options(argc, argv, &opts);
+    if (rc != TOOL_GO)
+        return rc;
+    if (!call_target_parse(&opts, &target))
         rc = TOOL_USAGE;
-    else if (!rc && run && opts.list)
+    else if (opts.list)
         rc = call_list(&opts, &target);
-    else if (!rc && run && !(rc = call_link_open(&link, &opts, &target))) {
+    else if (!(rc = call_link_open(&link, &opts, &target))) {
         call_made_t made = {.link = &link};
         rc = make(&made);
         call_link_close(&link);
         call_args_free(&made.args);
     }
     call_target_free(&target);
-    free(opts.words);
     return rc;
 }

@@ -6,8 +6,8 @@
  *   call.c     a call, and what failures mean           stream.c  calls with streams
  *   repeat.c   many calls, and how long they take       list.c    who offers what, and which functions
  *
- * The runtime's own thread drives, whatever a file, a pipe or a terminal takes its time for; only with --repeat the caller does, since that is
- * about time. */
+ * The runtime's own thread drives, so that a slow file, pipe or terminal does not hold it up. With --repeat, which measures
+ * time, the caller drives. */
 #ifndef WEFT_TOOLS_CALL_H
 #define WEFT_TOOLS_CALL_H
 
@@ -22,16 +22,17 @@ typedef struct call_opts {
     bool list, watch, once, wait, json;
     uint64_t repeat;                 /* 0: one call, nothing is measured */
     uint64_t timeout_ns;             /* 0: not said */
-    uint64_t heartbeat_ns;           /* 0: as configured */
-    const char *tls, *key_file, *registry; /* NULL: as configured */
+    tool_net_t net;
+    const char *registry;            /* NULL: as configured */
     const char *function, *save;     /* NULL: not said */
     const char *uri;                 /* NULL: not said */
-    const char **words;              /* arguments */
+    char **words;                    /* arguments */
     size_t n_words;
 } call_opts_t;
 
-/* TOOL_OK and *run_out says whether to go on, or TOOL_USAGE after a sentence. Free words afterwards. */
-int call_options(int argc, char **argv, call_opts_t *opts_out, bool *run_out);
+/* TOOL_GO or the exit status, as tool_options(). */
+int call_options(int argc, char **argv, call_opts_t *opts_out);
+int call_command(int argc, char **argv);
 /* Of one request that is no stream. */
 uint64_t call_timeout(const call_opts_t *opts);
 
@@ -86,7 +87,7 @@ void call_known_told(call_known_t *k);
 
 /* Instances in a registry, by service and instance. */
 typedef struct call_entry {
-    char *service, *instance, *address, *functions; /* functions: a line for each, number and signature; "" if they are not there */
+    char *service, *instance, *address, *functions; /* functions: number and signature, a line each; or "" */
     uint32_t load;
 } call_entry_t;
 typedef struct call_entries {
@@ -97,7 +98,7 @@ typedef struct call_entries {
 /* Those of a service, or all (NULL). TOOL_OK, or the exit status after a sentence. */
 int call_entries_find(call_link_t *l, const char *service, call_entries_t *entries_out);
 void call_entries_free(call_entries_t *e);
-/* After a look that found nobody of target->service: a sentence, and the exit status; or TOOL_OK, if somebody has come meanwhile. */
+/* After target->service was not found: a sentence, and the exit status; TOOL_OK if it has appeared meanwhile. */
 int call_nobody(call_link_t *l);
 
 /* --- values --------------------------------------------------------------------------------------------------- */
@@ -150,7 +151,8 @@ typedef struct call_made {
     weft_call_opts_t call_opts;
 } call_made_t;
 
-/* What a call came to: results, or a sentence, or an object with --json; the exit status. `number`: of --repeat, 0 if it is the only one. */
+/* What a call came to: results, or a sentence, or an object with --json; the exit status. `number`: of --repeat, 0 if it is the
+ * only one. */
 int call_report(const call_made_t *m, weft_status_t st, const weft_reply_t *reply, double seconds, uint64_t number);
 /* A sentence about a call that failed, and the exit status. */
 int call_failed(const call_made_t *m, weft_status_t st, const weft_reply_t *reply, uint64_t number);

@@ -1,9 +1,9 @@
 /* tools/call/link.c - the runtime of a call, the registry, and the client.
  *
- * A server at an address is connected to before anything is asked of it: so that a refusal, a wrong key or a name that nobody has is said at
- * once and in its own words. With --wait, and for weft://, the library's client finds its servers itself. A service that is not in the registry
- * is not waited for unless that was asked; nor are servers that would never let us in: the client tries again and again, and a person wants to know.
- * tests/tools/tools_call.py holds it. */
+ * A server at an address is connected to first, so that a refusal, a wrong key or an unknown name is reported at once and in
+ * its own words. With --wait, and for weft://, the library's client finds the servers. Without --wait the command does not
+ * wait for a service that is not in the registry. It never waits for servers that refuse its key or version, although the
+ * library's client would try again. tests/tools/tools_call.py checks it. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "call.h"
 
 #define CLOSING (3 * WEFT_SECOND)
-#define PATIENCE (300 * WEFT_MILLISECOND) /* with those in the registry, before we look what is wrong with them */
+#define PATIENCE (300 * WEFT_MILLISECOND) /* to connect to a server of the registry, before its problem is looked for */
 #define PROBING (2 * WEFT_SECOND)
 #define PROBED 4 /* instances */
 
@@ -132,7 +132,7 @@ int call_link_registry(call_link_t *l, const call_opts_t *opts, const call_targe
 {
     weft_status_t st;
     *l = (call_link_t){.opts = opts, .target = target};
-    if (tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &l->rt))
+    if (tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, &opts->net, &l->rt))
         return TOOL_FAILED;
     tool_handle_signals();
     if (opts->uri && !target->by_registry)
@@ -185,7 +185,7 @@ static int open_client(call_link_t *l)
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     int rc;
-    eo.no_retry = true; /* whoever wants to wait says --wait */
+    eo.no_retry = true; /* --wait is the way to wait */
     co.service = *t->service && !t->by_registry ? t->service : NULL;
     co.instance = *t->instance && !t->by_registry ? t->instance : NULL;
     co.registry = l->registry;
@@ -261,7 +261,7 @@ void call_known_told(call_known_t *k)
     }
 }
 
-/* Is there nobody in the registry who would let us in? Why not: the keys or the versions; anything else may pass. */
+/* Do all servers in the registry refuse us, because of the key or the version? Any other failure may pass. */
 static weft_status_t shut_out(call_link_t *l)
 {
     call_entries_t found;

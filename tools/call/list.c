@@ -1,7 +1,8 @@
 /* tools/call/list.c - `weft call --list`: who offers what, and which functions.
  *
- * Without a uri, and for weft://, the registry knows: servers enter their functions there, and nobody is connected to. A server at an address is
- * asked itself. With --watch the registry's changes are a line each, until a signal. tests/tools/tools_call.py holds it. */
+ * Without a URI, and for weft://, the registry is asked: servers enter their functions there, and nothing is connected to. A
+ * server at an address is asked itself. With --watch each change of the registry is a line, until a signal.
+ * tests/tools/tools_call.py checks it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +14,13 @@
 
 static void instance_json(const char *change, const char *service, const char *instance, const char *address, uint32_t load)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     if (change)
         tool_json_text(&j, "change", change);
     tool_json_text(&j, "service", service);
     tool_json_text(&j, "instance", instance);
     tool_json_text(&j, "address", address);
     tool_json_count(&j, "load", load);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
@@ -80,13 +79,11 @@ static void show_functions(const call_opts_t *o, const char *service, const char
             printf("  %s\n", tool_plain(sig, plain, sizeof plain));
             continue;
         }
-        tool_json_t j = {.f = stdout};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         tool_json_text(&j, "service", service);
         tool_json_text(&j, "instances", instances);
         tool_json_count(&j, "number", strtoull(line, NULL, 10));
         tool_json_text(&j, "signature", sig);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     }
 }
@@ -224,7 +221,7 @@ static int list_server(call_link_t *l)
     return rc;
 }
 
-/* --- watching ------------------------------------------------------------------------------------------------------------------ */
+/* --- watching ------------------------------------------------------------------------------------------- */
 
 /* In progress, on the runtime's thread: this command has nothing else to drive. */
 static void changed(weft_change_t change, const weft_entry_t *entry, void *user)
@@ -257,7 +254,7 @@ static int watch(call_link_t *l)
     }
     if (!weft_watch_end(w, &op))
         tool_wait_through(&op);
-    return TOOL_OK; /* that is how it ends */
+    return TOOL_OK; /* a signal is its normal end */
 }
 
 int call_list(const call_opts_t *opts, const call_target_t *target)

@@ -1,7 +1,7 @@
 /* tools/call/repeat.c - the same call many times, one after the other, and how long that takes.
  *
- * The caller drives the runtime, so that a figure is of the call and not of a thread's waking up. The result is that of the first call; the first
- * one that fails ends it. This is for a look at a service of one's own; `weft perf` measures. tests/tools/tools_call.py holds it. */
+ * The caller drives the runtime, so that a figure does not include the time a thread takes to wake up. The result is that of
+ * the first call; the first call that fails ends it. tests/tools/tools_call.py checks it. */
 #include "call.h"
 
 #include <stdlib.h>
@@ -25,7 +25,6 @@ static void report(const call_made_t *m, const perf_histogram_t *h, double secon
         const char *json, *text;
     } points[] = {{0.5, "p50_us", "p50"}, {0.9, "p90_us", "p90"}, {0.99, "p99_us", "p99"}, {0.999, "p999_us", "p99.9"}};
     double rate = seconds > 0 ? (double)h->n / seconds : 0;
-    tool_json_t j = {.f = stdout};
     if (!m->link->opts->json) {
         printf("%llu calls in %.3f s, %.0f a second:", (unsigned long long)h->n, seconds, rate);
         for (size_t i = 0; i < sizeof points / sizeof *points; i++)
@@ -33,14 +32,13 @@ static void report(const call_made_t *m, const perf_histogram_t *h, double secon
         printf(" max %.1f us\n", (double)h->max / 1e3);
         return;
     }
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_count(&j, "calls", h->n);
     tool_json_number(&j, "seconds", seconds, 6);
     tool_json_number(&j, "calls_s", rate, 1);
     for (size_t i = 0; i < sizeof points / sizeof *points; i++)
         tool_json_number(&j, points[i].json, perf_percentile(h, points[i].share) / 1e3, 3);
     tool_json_number(&j, "max_us", (double)h->max / 1e3, 3);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 

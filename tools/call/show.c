@@ -1,8 +1,8 @@
 /* tools/call/show.c - values as people read them, and as JSON.
  *
- * What comes from a server is not trusted with the terminal: control characters are shown as \x1b there, and passed as they are to a file or a pipe.
- * Sentences on stderr are one line whatever others wrote. In JSON a number that JSON has none for ("nan", "inf") is text. The names in the JSON are
- * an interface: new ones may be added, none renamed. tests/tools/tools_call.py holds it. */
+ * Text of a server may not move the terminal's cursor: control characters are shown as \x1b there, and passed on to a file or
+ * a pipe. In JSON "nan" and "inf" are text. Programs read the JSON: names may be added to it, and none may be renamed.
+ * tests/tools/tools_call.py checks it. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,20 +13,6 @@
 #define TENSOR_SHOWN 1000 /* elements; of larger ones only the shape */
 
 /* --- text ----------------------------------------------------------------------------------------------------------- */
-
-static void put_safe(FILE *f, const char *s, size_t n)
-{
-    while (n) {
-        size_t len = tool_harmless(s, n, true);
-        if (len)
-            fwrite(s, 1, len, f);
-        else
-            fprintf(f, "\\x%02x", (unsigned char)*s);
-        len = len ? len : 1;
-        s += len;
-        n -= len;
-    }
-}
 
 /* As the library writes it; yours to free. */
 static char *formatted(const weft_value_t *v)
@@ -65,7 +51,7 @@ static void put_rows(FILE *f, const weft_tensor_t *t, int32_t depth, uint64_t *i
 static bool small(const weft_tensor_t *t)
 {
     uint64_t n = call_tensor_count(t);
-    /* rows without elements are counted too: a shape like [1000000, 0] is a long text of nothing */
+    /* not [1000000, 0]: a million empty rows */
     return call_tensor_shown(t) && n <= TENSOR_SHOWN && (n || t->ndim <= 1);
 }
 
@@ -73,7 +59,7 @@ static void put_value(FILE *f, const weft_value_t *v)
 {
     if (v->type == WEFT_T_STRING) {
         if (tool_is_terminal(f))
-            put_safe(f, v->view.data, v->view.n);
+            tool_put_plain(f, v->view.data, v->view.n);
         else if (v->view.n)
             fwrite(v->view.data, 1, v->view.n, f);
         return;

@@ -1,10 +1,11 @@
-/* tools/call/stream.c - calls with streams: values from standard input or from words, and values that come printed as they come.
+/* tools/call/stream.c - calls with streams: values are read from standard input or from words, and printed as they come.
  *
- * Two threads, since either side may wait for the other: this one receives and prints, another reads and sends. It looks at standard input only
- * while the call is under way, and never blocks in read(): when the server has answered, whatever is not read yet is left to whoever comes next.
+ * Two threads, since either side may wait for the other: this one receives and prints, the other reads and sends. It looks at
+ * standard input only while the call is under way, and never blocks in read(), so that what it has not read stays for the
+ * next program.
  *
- * Promise: every value that came is printed before the call's end is told; a line that is no value ends the call, which is then cancelled at the
- * server. tests/tools/tools_call.py holds it. */
+ * Promise: every value that came is printed before the end of the call is reported. A line that is not a value ends the call,
+ * which is then cancelled at the server. tests/tools/tools_call.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -177,7 +178,7 @@ static void *send_all(void *user)
     if (s->rc || tool_signal())
         weft_op_cancel(s->call);
     else if (!weft_op_done(s->call) && !weft_stream_end(s->stream, &op))
-        tool_wait(&op); /* how the call ends says the rest */
+        tool_wait(&op); /* the end of the call says why */
     return NULL;
 }
 
@@ -185,11 +186,9 @@ static void *send_all(void *user)
 
 static bool show(const call_made_t *m, const weft_value_t *v)
 {
-    tool_json_t j = {.f = stdout};
     if (m->link->opts->json) {
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         call_show_json(&j, "item", v);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     } else {
         call_show(stdout, v);
@@ -211,7 +210,7 @@ static void receive(call_made_t *m, weft_stream_t *stream, weft_op_t *call)
             more = show(m, &item.value);
         weft_item_release(&item);
         if (tool_signal() || ferror(stdout))
-            weft_op_cancel(call); /* nobody reads what comes */
+            weft_op_cancel(call); /* there is no reader */
     }
 }
 

@@ -1,11 +1,12 @@
 /* tools/call/target.c - which part of a uri is the server's address, and which the service and the function.
  *
  *     weft://calc/add   weft://calc@mill-3/add            the name of a service has no '/'
- *     tcp://host:port/calc/add   tcp://host:port/add      neither has an address; without a service: whichever there has the function
+ *     tcp://host:port/calc/add   tcp://host:port/add      an address has no '/' either; the service may be left out
  *     unix:///run/calc.sock#calc/add                      a path has: what is behind the first '#' is the function
  *     unix:///run/odd#name --function calc/add            with --function the uri is an address and nothing else
  *
- * '#' works for all of them, and for several addresses joined by commas. Nothing is connected to yet. tests/tools/tools_call.py holds it. */
+ * '#' works for all of them, and for several addresses joined by commas. Nothing is connected to yet. tests/tools/tools_call.py
+ * checks it. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

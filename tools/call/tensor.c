@@ -3,8 +3,8 @@
  *     [[1, 2], [3, 4]]     of f32, if nothing else is said        i64 [1, 2, 3]     of that type
  *     7.5                  without a dimension                    a file that begins with numpy's magic: as it says
  *
- * Only what is in host memory, and of a type that a value can have, is shown; the rest is described. What comes from a server is read by its shape
- * and strides, which the library has checked. tests/tools/tools_call.py holds it. */
+ * Only what is in host memory, and of a type that a value can have, is shown; the rest is described. What comes from a server
+ * is read by its shape and strides, which the library has checked. tests/tools/tools_call.py checks it. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,7 @@ static bool element(parse_t *p, int depth)
     token[len] = '\0';
     if (weft_value_parse(p->kind->type, token, NULL, 0, &v))
         return wrong(p->why, p->why_cap, weft_last_error());
-    if (p->n == p->cap) /* cap counts numbers by what separates them: cannot be */
+    if (p->n == p->cap) /* cannot be: cap counts the separators */
         return wrong(p->why, p->why_cap, "it has more numbers than it has room for");
     memcpy(p->data + p->n++ * p->size, &v.u64, p->size);
     p->at += len;
@@ -223,7 +223,7 @@ static bool from_npy(call_args_t *a, char *bytes, size_t n, weft_tensor_t *out, 
         return wrong(why, why_cap, "it is a .npy file with a shape that is no tensor's");
     if (need != n - head - len)
         return wrong(why, why_cap, "it is a .npy file that has more or fewer bytes than its shape says");
-    if ((uintptr_t)out->data % 8) { /* numpy aligns to 64 from the beginning of the file: only others' files come here */
+    if ((uintptr_t)out->data % 8) { /* numpy aligns to 64 from the beginning of the file; other writers may not */
         void *copy = call_args_alloc(a, need);
         if (!copy)
             return false;

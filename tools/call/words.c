@@ -3,12 +3,12 @@
  *     25            the next parameter that has none yet          b=17      the one of that name
  *     @FILE   -     what is in a file, or comes from stdin         @@x       the text @x
  *
- * A word is by name only if the function has a parameter of that name, so that text may have a '='. Numbers from files may have blanks around
- * them; a vector's need no brackets there: what seq prints is one. Text is as it is, the newline at its end too. Words that are left over are values
- * of the stream, if there is one.
+ * "b=17" is a name only if the function has a parameter b, so that text may contain a '='. Numbers from files may have blanks
+ * around them, and a vector needs no brackets there: the output of seq is one. Text is taken as it is, with the newline at its
+ * end. The other words are values of the stream, if there is one.
  *
- * Promise: a word that does not fit gets one sentence with the signature, the parameter and what is wrong, and nothing is called.
- * tests/tools/tools_call.py holds it. */
+ * Promise: a word that does not fit gets one sentence with the signature, the parameter and what is wrong, and nothing is
+ * called. tests/tools/tools_call.py checks it. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -170,7 +170,7 @@ bool call_value_read(call_args_t *a, uint32_t type, char *text, size_t n, weft_v
     *why = '\0';
     if ((type & ~(uint32_t)WEFT_T_VECTOR) == WEFT_T_TENSOR)
         return read_tensors(a, type, text, n, out, why, why_cap);
-    if (type == WEFT_T_STRING) { /* zeros may be in it; whether it is UTF-8 the library looks */
+    if (type == WEFT_T_STRING) { /* it may have zeros; the library checks that it is UTF-8 */
         *out = weft_text(text, n);
         return true;
     }
@@ -208,8 +208,8 @@ static int bad_argument(const reading_t *r, size_t index, const char *word, cons
     if (tool_signal())
         return 128 + tool_signal();
     if (!*why)
-        return TOOL_FAILED; /* it was said */
-    /* "c=3" where there is no c: whoever writes so means a name */
+        return TOOL_FAILED; /* a sentence was written */
+    /* "c=3" where there is no c: a name was meant */
     size_t name = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
     if (name && word[name] == '=' && !isdigit((unsigned char)*word) && r->params[index].type != WEFT_T_STRING)
         tool_error("%s has no parameter \"%.*s\"", weft_sig_text(r->sig), (int)name, word);

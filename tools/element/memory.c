@@ -1,9 +1,8 @@
 /* tools/element/memory.c - `weft element memory`: a memory element in a process of its own.
  *
- * It opens the element, says its durl in one line, and serves until a signal comes. The runtime's own thread does all the work.
- * The durl has the right to the memory in it, so it goes to one place only: standard output, or the descriptor that a launcher
- * names. Once it has been said nothing else is written there but the statistics at the end. tests/tools/tools_element.py holds
- * it. */
+ * It opens the element, writes its durl in one line, and serves until a signal comes. The runtime's own thread does all the
+ * work. The durl holds the right to the memory, so it goes to one place only: standard output, or the descriptor that a
+ * launcher names. After it only the statistics at the end are written there. tests/tools/tools_element.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,137 +15,17 @@
 
 #define DEFAULT_NAME "memory"
 #define DEFAULT_LISTEN "tcp://127.0.0.1:0"
-#define BYTES_MAX ((uint64_t)1 << 46)
 #define CLOSING (5 * WEFT_SECOND)
-
-enum {
-    OPT_SIZE = 1,
-    OPT_NAME,
-    OPT_LISTEN,
-    OPT_SPARE,
-    OPT_LEASE,
-    OPT_MIRRORED,
-    OPT_NAMED,
-    OPT_UNMAPPED,
-    OPT_REPORT_FD,
-    OPT_JSON,
-    OPT_NO_KEY_NEEDED,
-    OPT_KEY_FILE,
-    OPT_TLS,
-    OPT_HEARTBEAT,
-    OPT_HELP
-};
-
-static const tool_opt_t options[] = {
-    {OPT_SIZE, "size", "BYTES", "how much memory: 64M, 4G (needed)"},
-    {OPT_NAME, "name", "NAME", "the element's name (default " DEFAULT_NAME ")"},
-    {OPT_LISTEN, "listen", "URI",
-     "where to listen (default " DEFAULT_LISTEN "): tcp://HOST:PORT, unix://PATH,\nunix://@NAME; port 0 picks one"},
-    {OPT_SPARE, "spare", "BYTES", "so much more, for allocations with a lease (default: none)"},
-    {OPT_LEASE, "lease", "TIME", "how long those outlive a user that was lost (default 30s)"},
-    {OPT_MIRRORED, "mirrored", NULL, "be one of two or three replicas: the durls of all of them together reach the memory"},
-    {OPT_NAMED, "named", NULL, "whoever can connect reaches the memory by its name, without the region key in the durl"},
-    {OPT_UNMAPPED, "unmapped", NULL, "users on this machine do not map the memory: every access is checked by this process"},
-    {OPT_REPORT_FD, "report-fd", "FD", "for launchers: one JSON object a line to this descriptor, nothing to standard output"},
-    {OPT_JSON, "json", NULL, "one JSON object a line: the durl, and statistics at the end"},
-    {OPT_NO_KEY_NEEDED, "no-key-needed", NULL, "listen without a key where other machines can connect"},
-    {OPT_KEY_FILE, "key-file", "PATH", "file with the pre-shared key; the element and its users need the same"},
-    {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
-    {OPT_HEARTBEAT, "heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)"},
-    {OPT_HELP, "help", NULL, "this"},
-    {0, NULL, NULL, NULL},
-};
 
 typedef struct memory {
     weft_memory_opts_t mo;
-    const char *tls;
-    uint64_t heartbeat_ns;
+    tool_net_t net;
     uint64_t report_fd; /* UINT64_MAX: none */
-    bool json, no_key_needed, help;
+    bool json, no_key_needed;
     FILE *out;
     weft_runtime_t *rt;
     weft_memory_t *memory;
 } memory_t;
-
-void element_memory_help(FILE *f)
-{
-    fputs("Usage: weft element memory --size BYTES [options]\n\n"
-          "Serves so many bytes, which are zero at first, until it is told to end. The line that it prints, a durl, is what the "
-          "users of the\n"
-          "memory are configured with; it is also the right to it, so keep it to them.\n\n",
-          f);
-    tool_args_help(options, f);
-}
-
-static bool wrong(const tool_args_t *a, const char *name, const char *right)
-{
-    tool_error("--%s %s is not %s", name, a->value, right);
-    return false;
-}
-
-/* False after a sentence. */
-static bool take(memory_t *m, const tool_args_t *a, int id)
-{
-    struct stat st;
-    switch (id) {
-    case OPT_SIZE:
-        return (tool_parse_size(a->value, &m->mo.bytes) && m->mo.bytes && m->mo.bytes <= BYTES_MAX) ||
-               wrong(a, "size", "a number of bytes, such as 64M");
-    case OPT_NAME:
-        m->mo.name = a->value;
-        return true;
-    case OPT_LISTEN:
-        m->mo.uri = a->value;
-        return true;
-    case OPT_SPARE:
-        return (tool_parse_size(a->value, &m->mo.spare) && m->mo.spare <= BYTES_MAX) ||
-               wrong(a, "spare", "a number of bytes, such as 64M");
-    case OPT_LEASE:
-        return tool_parse_time(a->value, &m->mo.lease_ns) || wrong(a, "lease", "a time, such as 30s");
-    case OPT_MIRRORED:
-        return m->mo.mirrored = true;
-    case OPT_NAMED:
-        return m->mo.named = true;
-    case OPT_UNMAPPED:
-        return m->mo.unmapped = true;
-    case OPT_REPORT_FD:
-        if (!tool_parse_count(a->value, 0, 1 << 20, &m->report_fd))
-            return wrong(a, "report-fd", "the number of a descriptor");
-        if (fstat((int)m->report_fd, &st))
-            return wrong(a, "report-fd", "open: a launcher gives a descriptor that this process inherits");
-        return true;
-    case OPT_JSON:
-        return m->json = true;
-    case OPT_NO_KEY_NEEDED:
-        return m->no_key_needed = true;
-    case OPT_KEY_FILE:
-        return tool_use_key_file(a->value);
-    case OPT_TLS:
-        m->tls = a->value;
-        return true;
-    case OPT_HEARTBEAT:
-        return tool_parse_time(a->value, &m->heartbeat_ns) || wrong(a, "heartbeat", "a time, such as 5s");
-    case OPT_HELP:
-        return m->help = true;
-    default:
-        return false;
-    }
-}
-
-static bool read_options(memory_t *m, int argc, char **argv)
-{
-    tool_args_t a;
-    int id;
-    tool_args_init(&a, argc, argv, options);
-    while ((id = tool_args_next(&a)) != 0)
-        if (id < 0 || !take(m, &a, id))
-            return false;
-    if (!m->help && !m->mo.bytes) {
-        tool_error("say how much memory: --size BYTES");
-        return false;
-    }
-    return true;
-}
 
 /* The one line that users are configured with. */
 static bool say_durl(memory_t *m)
@@ -159,10 +38,8 @@ static bool say_durl(memory_t *m)
         return false;
     }
     if (m->json) {
-        tool_json_t j = {.f = m->out};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(m->out);
         tool_json_text(&j, "durl", text);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     } else {
         fprintf(m->out, "%s\n", text);
@@ -179,10 +56,9 @@ static bool say_durl(memory_t *m)
 static void say_stats(memory_t *m)
 {
     weft_memory_stats_t s = WEFT_MEMORY_STATS_INIT;
-    tool_json_t j = {.f = m->out};
     if (!m->json || weft_memory_get_stats(m->memory, &s))
         return;
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(m->out);
     tool_json_open(&j, "stats", '{');
     tool_json_count(&j, "bytes", s.bytes);
     tool_json_count(&j, "used_bytes", s.used_bytes);
@@ -192,7 +68,6 @@ static void say_stats(memory_t *m)
     tool_json_count(&j, "bytes_read", s.bytes_read);
     tool_json_count(&j, "bytes_written", s.bytes_written);
     tool_json_count(&j, "refused", s.refused);
-    tool_json_close(&j, '}');
     tool_json_close(&j, '}');
     tool_json_end(&j);
 }
@@ -205,7 +80,7 @@ static int serve(memory_t *m)
     int rc = TOOL_FAILED;
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, m->tls, m->heartbeat_ns, &m->rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &m->net, &m->rt))
         return TOOL_FAILED;
     st = weft_memory_open(m->rt, &m->mo, &m->memory);
     if (st) {
@@ -227,21 +102,39 @@ static int serve(memory_t *m)
     return rc;
 }
 
-int element_memory(int argc, char **argv)
+/* --- the command line ---------------------------------------------------------------------------------------- */
+
+static bool take_report_fd(void *opts, const char *value)
+{
+    memory_t *m = opts;
+    struct stat st;
+    if (!tool_parse_count(value, 0, 1 << 20, &m->report_fd)) {
+        tool_error("--report-fd %s is not the number of a descriptor", value);
+        return false;
+    }
+    if (fstat((int)m->report_fd, &st)) {
+        tool_error("--report-fd %s is not open: a launcher gives a descriptor that this process inherits", value);
+        return false;
+    }
+    return true;
+}
+
+static int element_memory(int argc, char **argv)
 {
     memory_t m = {.mo = WEFT_MEMORY_OPTS_INIT, .report_fd = UINT64_MAX, .out = stdout};
-    const char *listen;
+    tool_texts_t listen = {.n = 1};
     int rc;
     m.mo.name = DEFAULT_NAME;
     m.mo.uri = DEFAULT_LISTEN;
-    if (!read_options(&m, argc, argv))
+    rc = tool_options(&element_memory_command, argc, argv, &m, NULL);
+    if (rc != TOOL_GO)
+        return rc;
+    if (!m.mo.bytes) {
+        tool_error("say how much memory: --size BYTES");
         return TOOL_USAGE;
-    if (m.help) {
-        element_memory_help(stdout);
-        return TOOL_OK;
     }
-    listen = m.mo.uri;
-    if (!m.no_key_needed && !tool_may_listen(&listen, 1, m.mo.named ? "read and write the memory" : "try region keys"))
+    listen.at[0] = m.mo.uri;
+    if (!m.no_key_needed && !tool_may_listen(&listen, m.mo.named ? "read and write the memory" : "try region keys"))
         return TOOL_USAGE;
     if (m.report_fd != UINT64_MAX) {
         m.json = true;
@@ -257,3 +150,38 @@ int element_memory(int argc, char **argv)
         fclose(m.out);
     return rc;
 }
+
+static const tool_opt_t options[] = {
+    {"size", "BYTES", "how much memory: 64M, 4G (needed)", TO_SIZE(memory_t, mo.bytes, 1, TOOL_SIZE_MAX)},
+    {"name", "NAME", "the element's name (default " DEFAULT_NAME ")", TO_TEXT(memory_t, mo.name)},
+    {"listen", "URI",
+     "where to listen (default " DEFAULT_LISTEN "): tcp://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one",
+     TO_TEXT(memory_t, mo.uri)},
+    {"spare", "BYTES", "so much more, for allocations with a lease (default: none)",
+     TO_SIZE(memory_t, mo.spare, 0, TOOL_SIZE_MAX)},
+    {"lease", "TIME", "how long those outlive a user that was lost (default 30s)", TO_TIME(memory_t, mo.lease_ns, 0, UINT64_MAX)},
+    {"mirrored", NULL, "be one of two or three replicas: the durls of all of them together reach the memory",
+     TO_FLAG(memory_t, mo.mirrored)},
+    {"named", NULL, "whoever can connect reaches the memory by its name, without the region key in the durl",
+     TO_FLAG(memory_t, mo.named)},
+    {"unmapped", NULL, "users on this machine do not map the memory: every access is checked by this process",
+     TO_FLAG(memory_t, mo.unmapped)},
+    {"report-fd", "FD", "for launchers: one JSON object a line to this descriptor, nothing to standard output",
+     TO_TAKE(take_report_fd)},
+    {"json", NULL, "one JSON object a line: the durl, and statistics at the end", TO_FLAG(memory_t, json)},
+    {"no-key-needed", NULL, "listen without a key where other machines can connect", TO_FLAG(memory_t, no_key_needed)},
+    {TO_GROUP(memory_t, net, tool_net_options)},
+    {0},
+};
+
+const tool_command_t element_memory_command = {
+    .name = "memory",
+    .full_name = "weft element memory",
+    .summary = "be a memory element: some memory that compute elements read and write",
+    .usage = "--size BYTES [options]",
+    .about = "Serves so many bytes, which are zero at first, until it is told to end. It prints one line, a durl. The users of "
+             "the memory are "
+             "configured with it. It is also the right to the memory, so keep it to them.",
+    .options = options,
+    .run = element_memory,
+};

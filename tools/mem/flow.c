@@ -1,8 +1,8 @@
 /* tools/mem/flow.c - a window of transfers, so that the link is never idle while a file is read or written.
  *
- * A ring of slots. One that is free is filled and posted, the oldest is waited for; they end in the order they began, so that a pipe
- * gets its bytes in order and progress is what is done for good. A failed one ends all: mem_flow_free() cancels and waits for the rest,
- * and only then are buffers anyone else's. tests/tools/tools_mem.py holds it. */
+ * A ring of slots. A free slot is filled and posted; the oldest one is waited for. They end in the order they began, so that
+ * a pipe gets its bytes in order. A failure ends all: mem_flow_free() cancels the rest and waits for them, and only then
+ * frees the buffers. tests/tools/tools_mem.py checks it. */
 #include <string.h>
 
 #include "mem.h"

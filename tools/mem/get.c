@@ -1,8 +1,8 @@
-/* tools/mem/get.c - `weft mem get`: a block or a mirror into a file, or down a pipe.
+/* tools/mem/get.c - `weft mem get`: a block or a mirror into a file, or into a pipe.
  *
- * A file appears whole or not at all: bytes go to FILE.part, which takes FILE's name when all are there, and is removed when they do not
- * come. One that is there is overwritten with --force only, however late it appeared. Pipes and devices are written as they are.
- * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+ * A file appears whole or not at all: bytes go to FILE.part, which is renamed to FILE when all are there, and removed
+ * otherwise. Only --force overwrites a file that exists, even one that appeared meanwhile. Pipes and devices are written
+ * directly. tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py check it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static bool target_open(get_t *g)
         g->part = NULL;
         return false;
     }
-    /* no room is better known now than after an hour; where that cannot be asked, it will turn out */
+    /* a full disk is reported now, and not after an hour; where fallocate() cannot tell, write() does */
     if (g->len && fallocate(g->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)g->len) && errno == ENOSPC)
         return say_errno(g, "make room for", g->part);
     return true;
@@ -114,7 +114,7 @@ static bool target_finish(get_t *g)
         whole = !rename(g->part, g->file);
     else {
         whole = !renameat2(AT_FDCWD, g->part, AT_FDCWD, g->file, RENAME_NOREPLACE);
-        /* a file system that does not know how: link() does not replace either, and rename() is what is left */
+        /* a file system without RENAME_NOREPLACE: link() does not replace either; the last resort is rename() */
         if (!whole && errno == EINVAL)
             whole = !link(g->part, g->file) ? !unlink(g->part) : errno != EEXIST && !rename(g->part, g->file);
     }
@@ -213,7 +213,7 @@ static int get(get_t *g)
     if (!rc && g->part && !target_finish(g))
         rc = TOOL_FAILED;
     if (!rc) {
-        /* where stdout has the bytes, what is said about them goes elsewhere, and only to programs */
+        /* if stdout has the bytes, the report goes to stderr, and only with --json */
         FILE *f = g->fd == STDOUT_FILENO ? stderr : stdout;
         const char *path = "mirror";
         double seconds = mem_meter_end(&g->meter);
@@ -233,7 +233,7 @@ static int get(get_t *g)
 
 int mem_get(const mem_opts_t *opts)
 {
-    get_t g = {.opts = opts, .name = opts->words[0], .file = opts->words[1], .fd = -1};
+    get_t g = {.opts = opts, .name = opts->words.at[0], .file = opts->words.at[1], .fd = -1};
     int rc = TOOL_FAILED;
     if (target_check(&g)) {
         rc = mem_link_open(&g.link, opts, opts->mirror);

@@ -1,6 +1,6 @@
 /* tools/mem/link.c - the runtime of a client, and its servers.
  *
- * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+ * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py check it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,13 +37,13 @@ int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some)
     int rc = TOOL_FAILED;
     memset(l, 0, sizeof *l);
     l->opts = opts;
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &l->rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &l->rt))
         return TOOL_FAILED;
     tool_handle_signals();
-    for (unsigned i = 0; i < opts->n_servers; i++) {
+    for (unsigned i = 0; i < opts->servers.n; i++) {
         mem_server_t *s = &l->servers[l->n_servers];
         weft_status_t st;
-        *s = (mem_server_t){.uri = opts->servers[i]};
+        *s = (mem_server_t){.uri = opts->servers.at[i]};
         st = server_open(l, s);
         if (!st) {
             l->n_servers++;
@@ -66,7 +66,7 @@ err_close:
     return rc;
 }
 
-/* The connection was lost, but perhaps not the server: what it keeps for us would stay there until the lease is over. */
+/* The connection was lost, but the server may live. It would keep our blocks until the lease ends. */
 static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STORE_ID])
 {
     weft_store_opts_t so = WEFT_STORE_OPTS_INIT;
@@ -74,7 +74,7 @@ static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STOR
     weft_op_t op = WEFT_OP_INIT;
     weft_ep_t *ep;
     op.timeout_ns = CLOSING;
-    eo.no_retry = true; /* where nobody listens any more, there is nothing to give back */
+    eo.no_retry = true; /* if nobody listens any more, there is nothing to give back */
     if (weft_ep_open(l->rt, uri, &eo, &op, &ep))
         return;
     so.id = id;

@@ -1,7 +1,7 @@
-/* tools/mem/list.c - `weft mem ls`, `stat` and `rm`: what is at a server, and away with it.
+/* tools/mem/list.c - `weft mem ls`, `stat` and `rm`.
  *
- * Each asks every server that is named, one after another, and goes on after a failure; the exit status is that of the first one.
- * tests/tools/tools_mem.py holds it. */
+ * Each asks every server that is named, one after another, and goes on after a failure; the exit status is that of the first
+ * failure. tests/tools/tools_mem.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ typedef struct entry {
     bool shared, ours;
 } entry_t;
 
-/* Filled by the runtime's thread while the operation is under way, ours after it. */
+/* The runtime's thread fills it until the operation is complete. */
 typedef struct listing {
     entry_t *entries;
     size_t n, cap;
@@ -58,8 +58,7 @@ static weft_status_t fetch(const mem_opts_t *opts, const mem_server_t *s, const 
 
 static void entry_json(const mem_server_t *s, const entry_t *e)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_text(&j, "server", s->uri);
     tool_json_text(&j, "name", e->name);
     tool_json_count(&j, "bytes", e->len);
@@ -67,13 +66,12 @@ static void entry_json(const mem_server_t *s, const entry_t *e)
     tool_json_number(&j, "age", (double)e->age_ns / 1e9, 3);
     tool_json_text(&j, "owner", e->shared ? "shared" : e->ours ? "ours" : "a client");
     tool_json_count(&j, "attached", e->attached);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
 static void heading(const mem_opts_t *opts, const mem_server_t *s, unsigned i)
 {
-    if (opts->n_servers > 1 && !opts->json)
+    if (opts->servers.n > 1 && !opts->json)
         printf("%s%s:\n", i ? "\n" : "", s->uri);
 }
 
@@ -102,7 +100,7 @@ static int each_server(const mem_opts_t *opts, int (*one)(const mem_opts_t *opts
 static int ls_one(const mem_opts_t *opts, const mem_server_t *s)
 {
     listing_t l = {0};
-    weft_status_t st = fetch(opts, s, opts->n_words ? opts->words[0] : NULL, &l);
+    weft_status_t st = fetch(opts, s, opts->words.n ? opts->words.at[0] : NULL, &l);
     for (size_t i = 0; i < l.n && !st; i++) {
         const entry_t *e = &l.entries[i];
         char size[32], age[32];
@@ -132,14 +130,14 @@ int mem_ls(const mem_opts_t *opts)
 
 static int stat_block(const mem_opts_t *opts, const mem_server_t *s)
 {
-    listing_t l = {.only = opts->words[0]};
+    listing_t l = {.only = opts->words.at[0]};
     char size[32], most[32], age[32];
-    weft_status_t st = fetch(opts, s, opts->words[0], &l);
+    weft_status_t st = fetch(opts, s, opts->words.at[0], &l);
     if (!st && !l.n)
         st = WEFT_ERR_NOTFOUND;
     if (st) {
         free(l.entries);
-        return mem_failed(st, "%s at %s", opts->words[0], s->uri);
+        return mem_failed(st, "%s at %s", opts->words.at[0], s->uri);
     }
     if (opts->json) {
         entry_json(s, l.entries);
@@ -185,11 +183,9 @@ static int stat_server(const mem_opts_t *opts, const mem_server_t *s)
     if (st)
         return mem_failed(st, "the server at %s cannot be asked", s->uri);
     if (opts->json) {
-        tool_json_t j = {.f = stdout};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         tool_json_text(&j, "server", s->uri);
         mem_stats_json(&j, &stats);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     } else {
         stats_text(&stats);
@@ -199,7 +195,7 @@ static int stat_server(const mem_opts_t *opts, const mem_server_t *s)
 
 int mem_stat(const mem_opts_t *opts)
 {
-    return each_server(opts, opts->n_words ? stat_block : stat_server);
+    return each_server(opts, opts->words.n ? stat_block : stat_server);
 }
 
 /* --- rm ------------------------------------------------------------------------------------------------------ */
@@ -207,23 +203,21 @@ int mem_stat(const mem_opts_t *opts)
 static int rm_one(const mem_opts_t *opts, const mem_server_t *s)
 {
     int rc = TOOL_OK;
-    for (size_t i = 0; i < opts->n_words && !tool_signal(); i++) {
+    for (size_t i = 0; i < opts->words.n && !tool_signal(); i++) {
         weft_op_t op = WEFT_OP_INIT;
         weft_status_t st;
         int done = TOOL_OK;
         op.timeout_ns = opts->timeout_ns;
-        st = tool_do(weft_store_remove(s->store, opts->words[i], &op), &op);
+        st = tool_do(weft_store_remove(s->store, opts->words.at[i], &op), &op);
         if (st == WEFT_ERR_STATE && !tool_signal())
-            done = (tool_error("%s belongs to another client, with whose lease it ends", opts->words[i]), TOOL_FAILED);
+            done = (tool_error("%s belongs to another client, with whose lease it ends", opts->words.at[i]), TOOL_FAILED);
         else if (st)
-            done = mem_failed(st, "removing %s at %s failed", opts->words[i], s->uri);
+            done = mem_failed(st, "removing %s at %s failed", opts->words.at[i], s->uri);
         if (opts->json) {
-            tool_json_t j = {.f = stdout};
-            tool_json_open(&j, NULL, '{');
+            tool_json_t j = tool_json_begin(stdout);
             tool_json_text(&j, "server", s->uri);
-            tool_json_text(&j, "name", opts->words[i]);
+            tool_json_text(&j, "name", opts->words.at[i]);
             tool_json_text(&j, "status", weft_status_name(st));
-            tool_json_close(&j, '}');
             tool_json_end(&j);
         }
         rc = rc ? rc : done;

@@ -6,8 +6,8 @@
  *   put.c      a file into a block                      get.c    a block into a file
  *   list.c     ls, stat, rm
  *
- * Clients are driven by the runtime's own thread: whatever a file, a pipe or a terminal takes its time for, the lease is renewed and
- * the server hears from us. */
+ * Clients are driven by the runtime's own thread: whatever a file, a pipe or a terminal takes its time for, the lease is
+ * renewed and the server hears from us. */
 #ifndef WEFT_TOOLS_MEM_H
 #define WEFT_TOOLS_MEM_H
 
@@ -20,44 +20,21 @@ enum { MEM_NO_BLOCK = 3, MEM_NO_SERVER = 4 };
 
 /* --- options --------------------------------------------------------------------------------------------- */
 
-#define MEM_MAX_SERVERS 16
-#define MEM_MAX_LISTEN  16
-
 typedef struct mem_opts {
     bool json;
-    const char *tls, *key_file; /* NULL: as configured */
-    uint64_t heartbeat_ns;      /* 0: as configured */
-    uint64_t timeout_ns;        /* of one request; data takes as long as it takes */
+    tool_net_t net;
+    uint64_t timeout_ns; /* of one request; data takes as long as it takes */
     /* the server */
-    const char *listen[MEM_MAX_LISTEN];
-    unsigned n_listen;
+    tool_texts_t listen;
     uint64_t bytes, quota_bytes, quota_blocks, blocks, clients, lease_ns;
     uint64_t stats_ns; /* between two lines of statistics; 0: none, UINT64_MAX: not said */
     bool unmapped, no_key_needed;
     /* clients */
-    const char *servers[MEM_MAX_SERVERS];
-    unsigned n_servers;
+    tool_texts_t servers;
     bool replace, force, mirror, checksums, detail;
-    const char **words; /* names and files, in order */
-    size_t n_words;
-    char *server_text;  /* what servers[] points into when they were configured */
+    tool_words_t words; /* names and files, in order */
+    char *server_text;  /* what `servers` points into when they were configured */
 } mem_opts_t;
-
-/* A command: `run` is called when its options are understood. */
-typedef struct mem_command {
-    const char *name, *full_name, *usage, *summary;
-    const tool_opt_t *options;
-    size_t min_words, max_words;
-    int (*run)(const mem_opts_t *opts);
-} mem_command_t;
-
-extern const mem_command_t mem_commands[];
-extern const size_t mem_n_commands;
-
-/* TOOL_OK and *run_out says whether to go on, or TOOL_USAGE after a sentence. What *opts_out holds is freed by mem_options_free(). */
-int mem_options(const mem_command_t *command, int argc, char **argv, mem_opts_t *opts_out, bool *run_out);
-void mem_options_free(mem_opts_t *opts);
-void mem_command_help(const mem_command_t *command, FILE *f);
 
 int mem_serve(const mem_opts_t *opts);
 int mem_put(const mem_opts_t *opts);
@@ -65,6 +42,8 @@ int mem_get(const mem_opts_t *opts);
 int mem_ls(const mem_opts_t *opts);
 int mem_stat(const mem_opts_t *opts);
 int mem_rm(const mem_opts_t *opts);
+
+extern const tool_command_t mem_serve_command, mem_put_command, mem_get_command, mem_ls_command, mem_stat_command, mem_rm_command;
 
 /* --- the link to the servers ----------------------------------------------------------------------------- */
 
@@ -78,12 +57,12 @@ typedef struct mem_link {
     const mem_opts_t *opts;
     weft_runtime_t *rt;
     weft_pool_t *pool;
-    mem_server_t servers[MEM_MAX_SERVERS];
+    mem_server_t servers[TOOL_TEXTS_MAX];
     unsigned n_servers; /* those that answered */
 } mem_link_t;
 
-/* Open the runtime and a store at every server, or say why not. With `some`, servers that do not answer are left out, after a sentence.
- * TOOL_OK, or the exit status; then nothing is open. */
+/* Open the runtime and a store at every server, or say why not. With `some`, servers that do not answer are left out, after a
+ * sentence. TOOL_OK, or the exit status; then nothing is open. */
 int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some);
 /* Close everything. `clean`: the leases are ended, which takes a moment. */
 void mem_link_close(mem_link_t *l, bool clean);

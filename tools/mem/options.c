@@ -1,213 +1,13 @@
 /* tools/mem/options.c - the command lines of `weft mem`.
  *
- * Whatever is wrong gets one sentence with the value and what would be right, and exit status 2. Nothing is opened before all of
- * it has been understood. tests/tools/tools_mem.py holds it. */
+ * Nothing is opened before the whole command line has been understood. tests/tools/tools_mem.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "mem.h"
 
-enum {
-    OPT_SIZE = 1,
-    OPT_LISTEN,
-    OPT_QUOTA_BYTES,
-    OPT_QUOTA_BLOCKS,
-    OPT_BLOCKS,
-    OPT_CLIENTS,
-    OPT_LEASE,
-    OPT_UNMAPPED,
-    OPT_STATS_EVERY,
-    OPT_NO_KEY_NEEDED,
-    OPT_SERVER,
-    OPT_REPLACE,
-    OPT_FORCE,
-    OPT_MIRROR,
-    OPT_CHECKSUMS,
-    OPT_DETAIL,
-    OPT_JSON,
-    OPT_KEY_FILE,
-    OPT_TLS,
-    OPT_HEARTBEAT,
-    OPT_TIMEOUT,
-    OPT_HELP
-};
-
 #define DEFAULT_LISTEN "tcp://127.0.0.1:13337"
-#define BYTES_MAX ((uint64_t)1 << 46)
-
-/* clang-format off: one option a line */
-#define OPTIONS_OF_ALL \
-    {OPT_KEY_FILE, "key-file", "PATH", "file with the pre-shared key; the server and its clients need the same"}, \
-        {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"}, \
-        {OPT_HEARTBEAT, "heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)"}, \
-        {OPT_HELP, "help", NULL, "this"}, \
-    { \
-        0, NULL, NULL, NULL \
-    }
-#define OPTIONS_OF_CLIENTS \
-    {OPT_SERVER, "server", "URI", "where the server is (default: the variable WEFT_MEM_SERVER); may be given several times"}, \
-        {OPT_JSON, "json", NULL, "one JSON object a line instead of text"}, \
-        {OPT_TIMEOUT, "timeout", "TIME", "the longest that one request may take (default 30s); data takes as long as it takes"}, \
-        OPTIONS_OF_ALL
-/* clang-format on */
-
-static const tool_opt_t serve_options[] = {
-    {OPT_SIZE, "size", "BYTES", "how much memory to give out in all: 512M, 4G (needed)"},
-    {OPT_LISTEN, "listen", "URI",
-     "where to listen (default " DEFAULT_LISTEN "); may be given several times:\n"
-     "tcp://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one"},
-    {OPT_QUOTA_BYTES, "quota-bytes", "BYTES", "the most memory for one client (default: all of it)"},
-    {OPT_QUOTA_BLOCKS, "quota-blocks", "N", "the most blocks for one client (default 4096)"},
-    {OPT_BLOCKS, "blocks", "N", "the most blocks in all (default 65536)"},
-    {OPT_CLIENTS, "clients", "N", "the most clients at one time (default 1024)"},
-    {OPT_LEASE, "lease", "TIME", "a client that is lost for so long loses what it did not share (default 30s)"},
-    {OPT_UNMAPPED, "unmapped", NULL, "clients on this machine may not map blocks: every access goes through the server"},
-    {OPT_STATS_EVERY, "stats-every", "TIME",
-     "a line of statistics so often; 0 for none (default 10s on a terminal and with --json,\nelse none)"},
-    {OPT_NO_KEY_NEEDED, "no-key-needed", NULL,
-     "listen without a key where other machines can connect: all of them may read and write\nall blocks"},
-    {OPT_JSON, "json", NULL, "one JSON object a line: where it listens, statistics, and a summary"},
-    OPTIONS_OF_ALL,
-};
-
-static const tool_opt_t put_options[] = {
-    {OPT_REPLACE, "replace", NULL, "in place of a block of that name, once all of it is there"},
-    {OPT_MIRROR, "mirror", NULL, "put it on all of two or three servers, so that none of them can lose it"},
-    {OPT_CHECKSUMS, "checksums", NULL, "with --mirror: every 4 KiB carry a checksum that is verified when they are read"},
-    OPTIONS_OF_CLIENTS,
-};
-
-static const tool_opt_t get_options[] = {
-    {OPT_FORCE, "force", NULL, "overwrite FILE if it is there"},
-    {OPT_MIRROR, "mirror", NULL, "it was put with --mirror: read it from whichever of the servers answers"},
-    OPTIONS_OF_CLIENTS,
-};
-
-static const tool_opt_t ls_options[] = {
-    {OPT_DETAIL, "l", NULL, "also how long each is, its age, whose it is, and how many have it open"},
-    OPTIONS_OF_CLIENTS,
-};
-
-static const tool_opt_t plain_options[] = {OPTIONS_OF_CLIENTS};
-
-const mem_command_t mem_commands[] = {
-    {"serve", "weft mem serve", "--size BYTES [--listen URI]...", "give out memory of this machine", serve_options, 0, 0,
-     mem_serve},
-    {"put", "weft mem put", "FILE NAME --server URI", "put a file into a block (- is stdin)", put_options, 2, 2, mem_put},
-    {"get", "weft mem get", "NAME FILE --server URI", "write a block to a file (- is stdout)", get_options, 2, 2, mem_get},
-    {"ls", "weft mem ls", "[PREFIX] [-l] --server URI", "list the blocks whose names begin with PREFIX", ls_options, 0, 1,
-     mem_ls},
-    {"stat", "weft mem stat", "[NAME] --server URI", "what the server does, or one of its blocks is", plain_options, 0, 1,
-     mem_stat},
-    {"rm", "weft mem rm", "NAME... --server URI", "remove blocks", plain_options, 1, SIZE_MAX, mem_rm},
-};
-const size_t mem_n_commands = sizeof mem_commands / sizeof *mem_commands;
-
-void mem_command_help(const mem_command_t *command, FILE *f)
-{
-    fprintf(f, "Usage: %s %s\n\n%s: %s\n\n", command->full_name, command->usage, command->full_name, command->summary);
-    tool_args_help(command->options, f);
-}
-
-/* --- values ---------------------------------------------------------------------------------------------- */
-
-static bool take_size(const char *name, const char *text, uint64_t *out)
-{
-    uint64_t v;
-    if (tool_parse_size(text, &v) && v && v <= BYTES_MAX) {
-        *out = v;
-        return true;
-    }
-    tool_error("--%s %s is not a size; give bytes like 512M or 4G, at most 64T", name, text);
-    return false;
-}
-
-static bool take_count(const char *name, const char *text, uint64_t *out)
-{
-    if (tool_parse_count(text, 1, UINT32_MAX, out))
-        return true;
-    tool_error("--%s %s is not a number between 1 and %u", name, text, UINT32_MAX);
-    return false;
-}
-
-static bool take_time(const char *name, const char *text, uint64_t min, uint64_t *out)
-{
-    uint64_t ns;
-    if (tool_parse_time(text, &ns) && (ns >= min || (!ns && !strcmp(name, "stats-every"))) && ns <= 86400 * WEFT_SECOND) {
-        *out = ns;
-        return true;
-    }
-    tool_error("--%s %s is not a time between %g s and a day; write it like 250ms, 2s or 0.5", name, text, (double)min / 1e9);
-    return false;
-}
-
-static bool add(const char *name, const char *text, const char **list, unsigned *n, unsigned max)
-{
-    if (*n == max) {
-        tool_error("--%s is given more than %u times", name, max);
-        return false;
-    }
-    list[(*n)++] = text;
-    return true;
-}
-
-static bool take(mem_opts_t *o, int id, const char *v)
-{
-    switch (id) {
-    case OPT_SIZE:
-        return take_size("size", v, &o->bytes);
-    case OPT_LISTEN:
-        return add("listen", v, o->listen, &o->n_listen, MEM_MAX_LISTEN);
-    case OPT_QUOTA_BYTES:
-        return take_size("quota-bytes", v, &o->quota_bytes);
-    case OPT_QUOTA_BLOCKS:
-        return take_count("quota-blocks", v, &o->quota_blocks);
-    case OPT_BLOCKS:
-        return take_count("blocks", v, &o->blocks);
-    case OPT_CLIENTS:
-        return take_count("clients", v, &o->clients);
-    case OPT_LEASE:
-        return take_time("lease", v, 100 * WEFT_MILLISECOND, &o->lease_ns);
-    case OPT_UNMAPPED:
-        o->unmapped = true;
-        return true;
-    case OPT_STATS_EVERY:
-        return take_time("stats-every", v, 100 * WEFT_MILLISECOND, &o->stats_ns);
-    case OPT_NO_KEY_NEEDED:
-        o->no_key_needed = true;
-        return true;
-    case OPT_SERVER:
-        return add("server", v, o->servers, &o->n_servers, MEM_MAX_SERVERS);
-    case OPT_REPLACE:
-        o->replace = true;
-        return true;
-    case OPT_FORCE:
-        o->force = true;
-        return true;
-    case OPT_MIRROR:
-        o->mirror = true;
-        return true;
-    case OPT_CHECKSUMS:
-        o->checksums = true;
-        return true;
-    case OPT_DETAIL:
-        o->detail = true;
-        return true;
-    case OPT_JSON:
-        o->json = true;
-        return true;
-    case OPT_KEY_FILE:
-        o->key_file = v;
-        return true;
-    case OPT_TLS:
-        o->tls = v;
-        return true;
-    case OPT_HEARTBEAT:
-        return take_time("heartbeat", v, 100 * WEFT_MILLISECOND, &o->heartbeat_ns);
-    default:
-        return take_time("timeout", v, 100 * WEFT_MILLISECOND, &o->timeout_ns);
-    }
-}
+#define SHORTEST (100 * WEFT_MILLISECOND)
 
 /* --- what is configured ----------------------------------------------------------------------------------- */
 
@@ -219,119 +19,213 @@ static bool configured_servers(mem_opts_t *o)
     if (!o->server_text)
         return true;
     for (char *uri = strtok_r(o->server_text, " \t", &save); uri; uri = strtok_r(NULL, " \t", &save))
-        if (!add("server", uri, o->servers, &o->n_servers, MEM_MAX_SERVERS))
+        if (!tool_texts_add(&o->servers, "server", uri))
             return false;
     return true;
 }
 
 /* --- all of it --------------------------------------------------------------------------------------------- */
 
+/* False after a sentence. */
+static bool wrong(const char *why)
+{
+    tool_error("%s", why);
+    return false;
+}
+
 static bool finish_serve(mem_opts_t *o)
 {
-    if (!o->bytes) {
-        tool_error("say how much memory to give out: --size 4G");
-        return false;
-    }
-    if (o->quota_bytes > o->bytes) {
-        tool_error("--quota-bytes is more than --size; leave it out if one client may have all of it");
-        return false;
-    }
-    if (!o->n_listen)
-        o->listen[o->n_listen++] = DEFAULT_LISTEN;
+    if (!o->bytes)
+        return wrong("say how much memory to give out: --size 4G");
+    if (o->quota_bytes > o->bytes)
+        return wrong("--quota-bytes is more than --size; leave it out if one client may have all of it");
+    if (!o->listen.n)
+        o->listen.at[o->listen.n++] = DEFAULT_LISTEN;
     return true;
 }
 
-/* What the server would refuse without saying why. */
+/* A name that the server would refuse without a reason. */
 static bool name_is_fit(const char *name)
 {
+    size_t n = strlen(name);
     for (const char *c = name; *c;) {
-        size_t n = tool_utf8_len(c);
-        if (!n || (unsigned char)*c < 0x20 || *c == 0x7f || (n == 2 && *c == '\xc2' && (unsigned char)c[1] < 0xa0)) {
+        size_t len = tool_harmless(c, strlen(c), false);
+        if (!len) {
             tool_error("a block's name is UTF-8 without control characters, and this one is not so from byte %td on", c - name);
             return false;
         }
-        c += n;
+        c += len;
     }
-    if (!*name || strlen(name) > WEFT_RMA_NAME_MAX) {
-        tool_error("a block's name has 1 to %u bytes, and this one has %zu", WEFT_RMA_NAME_MAX, strlen(name));
+    if (!n || n > WEFT_RMA_NAME_MAX)
+        tool_error("a block's name has 1 to %u bytes, and this one has %zu", WEFT_RMA_NAME_MAX, n);
+    return n && n <= WEFT_RMA_NAME_MAX;
+}
+
+static bool servers_fit(const mem_opts_t *o, bool put, bool get)
+{
+    if (!o->servers.n)
+        return wrong("say where the server is: --server URI, or the variable WEFT_MEM_SERVER");
+    if (o->checksums && !o->mirror)
+        return wrong("--checksums goes with --mirror");
+    if (o->mirror && o->servers.n > WEFT_MIRROR_MAX) {
+        tool_error("a mirror has at most %u servers, and %u are named", WEFT_MIRROR_MAX, o->servers.n);
+        return false;
+    }
+    if (o->mirror && put && o->servers.n < 2)
+        return wrong("--mirror needs two or three servers: give --server several times");
+    if ((put || get) && !o->mirror && o->servers.n > 1) {
+        tool_error("%u servers are named: give one, or say --mirror", o->servers.n);
         return false;
     }
     return true;
 }
 
-static bool finish_client(const mem_command_t *c, mem_opts_t *o)
+typedef struct form {
+    const tool_command_t *command;
+    int (*fn)(const mem_opts_t *opts);
+    size_t min_words, max_words;
+    size_t first_name, n_names; /* which words are names of blocks */
+} form_t;
+
+static bool finish_client(const form_t *f, mem_opts_t *o)
 {
-    bool transfer = c->run == mem_put || c->run == mem_get;
-    if (!o->n_servers && !configured_servers(o))
+    if (!o->servers.n && !configured_servers(o))
         return false;
-    if (o->n_words < c->min_words || o->n_words > c->max_words) {
-        tool_error("it is used like this: %s %s", c->full_name, c->usage);
-        return false;
-    }
-    if (!o->n_servers) {
-        tool_error("say where the server is: --server URI, or the variable WEFT_MEM_SERVER");
+    if (o->words.n < f->min_words || o->words.n > f->max_words) {
+        tool_error("it is used like this: %s %s", f->command->full_name, f->command->usage);
         return false;
     }
-    if (o->checksums && !o->mirror) {
-        tool_error("--checksums goes with --mirror");
+    if (!servers_fit(o, f->fn == mem_put, f->fn == mem_get))
         return false;
-    }
-    if (o->mirror && o->n_servers > WEFT_MIRROR_MAX) {
-        tool_error("a mirror has at most %u servers, and %u are named", WEFT_MIRROR_MAX, o->n_servers);
-        return false;
-    }
-    if (o->mirror && c->run == mem_put && o->n_servers < 2) {
-        tool_error("--mirror needs two or three servers: give --server several times");
-        return false;
-    }
-    if (transfer && !o->mirror && o->n_servers > 1) {
-        tool_error("%u servers are named: give one, or say --mirror", o->n_servers);
-        return false;
-    }
-    if (transfer)
-        return name_is_fit(o->words[c->run == mem_put ? 1 : 0]);
-    for (size_t i = 0; i < o->n_words; i++)
-        if ((c->run == mem_rm || c->run == mem_stat) && !name_is_fit(o->words[i]))
+    for (size_t i = f->first_name; i < o->words.n && i - f->first_name < f->n_names; i++)
+        if (!name_is_fit(o->words.at[i]))
             return false;
     return true;
 }
 
-int mem_options(const mem_command_t *command, int argc, char **argv, mem_opts_t *opts_out, bool *run_out)
+static int run(const form_t *f, int argc, char **argv)
 {
-    mem_opts_t *o = opts_out;
-    tool_args_t args;
-    int id;
-    *o = (mem_opts_t){.stats_ns = UINT64_MAX, .timeout_ns = 30 * WEFT_SECOND};
-    *run_out = false;
-    o->words = calloc((size_t)argc, sizeof *o->words);
-    if (!o->words) {
-        tool_error("out of memory");
-        return TOOL_FAILED;
-    }
-    tool_args_init(&args, argc, argv, command->options);
-    args.words = command->max_words > 0;
-    while ((id = tool_args_next(&args)) > 0) {
-        if (id == OPT_HELP) {
-            mem_command_help(command, stdout);
-            return TOOL_OK;
-        }
-        if (id == TOOL_WORD)
-            o->words[o->n_words++] = args.value;
-        else if (!take(o, id, args.value))
-            return TOOL_USAGE;
-    }
-    if (id < 0)
-        return TOOL_USAGE;
-    if (o->key_file && !tool_use_key_file(o->key_file))
-        return TOOL_FAILED;
-    if (!(command->run == mem_serve ? finish_serve(o) : finish_client(command, o)))
-        return TOOL_USAGE;
-    *run_out = true;
-    return TOOL_OK;
+    mem_opts_t o = {.stats_ns = UINT64_MAX, .timeout_ns = 30 * WEFT_SECOND};
+    int rc = tool_options(f->command, argc, argv, &o, &o.words);
+    if (rc == TOOL_GO)
+        rc = (f->fn == mem_serve ? finish_serve(&o) : finish_client(f, &o)) ? f->fn(&o) : TOOL_USAGE;
+    free(o.server_text);
+    return rc;
 }
 
-void mem_options_free(mem_opts_t *opts)
+static int run_serve(int argc, char **argv)
 {
-    free(opts->words);
-    free(opts->server_text);
+    return run(&(form_t){&mem_serve_command, mem_serve, 0, 0, 0, 0}, argc, argv);
 }
+
+static int run_put(int argc, char **argv)
+{
+    return run(&(form_t){&mem_put_command, mem_put, 2, 2, 1, 1}, argc, argv);
+}
+
+static int run_get(int argc, char **argv)
+{
+    return run(&(form_t){&mem_get_command, mem_get, 2, 2, 0, 1}, argc, argv);
+}
+
+static int run_ls(int argc, char **argv)
+{
+    return run(&(form_t){&mem_ls_command, mem_ls, 0, 1, 0, 0}, argc, argv);
+}
+
+static int run_stat(int argc, char **argv)
+{
+    return run(&(form_t){&mem_stat_command, mem_stat, 0, 1, 0, 1}, argc, argv);
+}
+
+static int run_rm(int argc, char **argv)
+{
+    return run(&(form_t){&mem_rm_command, mem_rm, 1, SIZE_MAX, 0, SIZE_MAX}, argc, argv);
+}
+
+/* --- tables ------------------------------------------------------------------------------------------------ */
+
+static bool take_stats_every(void *opts, const char *value)
+{
+    mem_opts_t *o = opts;
+    uint64_t ns;
+    if (!tool_parse_time(value, &ns) || ns)
+        return tool_take_time("stats-every", value, SHORTEST, TOOL_DAY, &o->stats_ns);
+    o->stats_ns = 0;
+    return true;
+}
+
+static const tool_opt_t serve_options[] = {
+    {"size", "BYTES", "how much memory to give out in all: 512M, 4G (needed)", TO_SIZE(mem_opts_t, bytes, 1, TOOL_SIZE_MAX)},
+    {"listen", "URI",
+     "where to listen (default " DEFAULT_LISTEN
+     "); may be given several times: tcp://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one",
+     TO_TEXTS(mem_opts_t, listen)},
+    {"quota-bytes", "BYTES", "the most memory for one client (default: all of it)",
+     TO_SIZE(mem_opts_t, quota_bytes, 1, TOOL_SIZE_MAX)},
+    {"quota-blocks", "N", "the most blocks for one client (default 4096)", TO_COUNT(mem_opts_t, quota_blocks, 1, UINT32_MAX)},
+    {"blocks", "N", "the most blocks in all (default 65536)", TO_COUNT(mem_opts_t, blocks, 1, UINT32_MAX)},
+    {"clients", "N", "the most clients at one time (default 1024)", TO_COUNT(mem_opts_t, clients, 1, UINT32_MAX)},
+    {"lease", "TIME", "a client that is lost for so long loses what it did not share (default 30s)",
+     TO_TIME(mem_opts_t, lease_ns, SHORTEST, TOOL_DAY)},
+    {"unmapped", NULL, "clients on this machine may not map blocks: every access goes through the server",
+     TO_FLAG(mem_opts_t, unmapped)},
+    {"stats-every", "TIME", "a line of statistics so often; 0 for none (default 10s on a terminal and with --json, else none)",
+     TO_TAKE(take_stats_every)},
+    {"no-key-needed", NULL, "listen without a key where other machines can connect: all of them may read and write all blocks",
+     TO_FLAG(mem_opts_t, no_key_needed)},
+    {"json", NULL, "one JSON object a line: where it listens, statistics, and a summary", TO_FLAG(mem_opts_t, json)},
+    {TO_GROUP(mem_opts_t, net, tool_net_options)},
+    {0},
+};
+
+static const tool_opt_t client_options[] = {
+    {"server", "URI", "where the server is (default: the variable WEFT_MEM_SERVER); may be given several times",
+     TO_TEXTS(mem_opts_t, servers)},
+    {"json", NULL, "one JSON object a line instead of text", TO_FLAG(mem_opts_t, json)},
+    {"timeout", "TIME", "the longest that one request may take (default 30s); data takes as long as it takes",
+     TO_TIME(mem_opts_t, timeout_ns, SHORTEST, TOOL_DAY)},
+    {TO_GROUP(mem_opts_t, net, tool_net_options)},
+    {0},
+};
+
+static const tool_opt_t put_options[] = {
+    {"replace", NULL, "in place of a block of that name, once all of it is there", TO_FLAG(mem_opts_t, replace)},
+    {"mirror", NULL, "put it on all of two or three servers, so that none of them can lose it", TO_FLAG(mem_opts_t, mirror)},
+    {"checksums", NULL, "with --mirror: every 4 KiB carry a checksum that is verified when they are read",
+     TO_FLAG(mem_opts_t, checksums)},
+    {.kind = TOOL_GROUP, .group = client_options},
+    {0},
+};
+
+static const tool_opt_t get_options[] = {
+    {"force", NULL, "overwrite FILE if it is there", TO_FLAG(mem_opts_t, force)},
+    {"mirror", NULL, "it was put with --mirror: read it from whichever of the servers answers", TO_FLAG(mem_opts_t, mirror)},
+    {.kind = TOOL_GROUP, .group = client_options},
+    {0},
+};
+
+static const tool_opt_t ls_options[] = {
+    {"l", NULL, "also how long each is, its age, whose it is, and how many have it open", TO_FLAG(mem_opts_t, detail)},
+    {.kind = TOOL_GROUP, .group = client_options},
+    {0},
+};
+
+/* clang-format off: a command a line */
+#define COMMAND(NAME, USAGE, SUMMARY, OPTIONS, WORDS) \
+    const tool_command_t mem_##NAME##_command = {.name = #NAME, \
+                                                 .full_name = "weft mem " #NAME, \
+                                                 .summary = SUMMARY, \
+                                                 .usage = USAGE, \
+                                                 .about = "weft mem " #NAME ": " SUMMARY, \
+                                                 .options = OPTIONS, \
+                                                 .words = WORDS, \
+                                                 .run = run_##NAME}
+
+COMMAND(serve, "--size BYTES [--listen URI]...", "give out memory of this machine", serve_options, false);
+COMMAND(put, "FILE NAME --server URI", "put a file into a block (- is stdin)", put_options, true);
+COMMAND(get, "NAME FILE --server URI", "write a block to a file (- is stdout)", get_options, true);
+COMMAND(ls, "[PREFIX] [-l] --server URI", "list the blocks whose names begin with PREFIX", ls_options, true);
+COMMAND(stat, "[NAME] --server URI", "what the server does, or one of its blocks is", client_options, true);
+COMMAND(rm, "NAME... --server URI", "remove blocks", client_options, true);
+/* clang-format on */

@@ -1,10 +1,10 @@
-/* tools/mem/put.c - `weft mem put`: a file, or whatever a pipe brings, into a block or a mirror.
+/* tools/mem/put.c - `weft mem put`: a file, or what comes from a pipe, into a block or a mirror.
  *
- * All or nothing: the block is this client's alone until it is whole, and only then gets its name, in place of the one that had it if that
- * is wanted; whatever happens before, nobody sees it, and it goes with the lease. A mirror is made under its name and removed if it could
- * not be filled; a client that is killed leaves it behind. The length of a file is taken when it is opened; a pipe's is not known,
- * so its block grows by what has come. A mirror has to know it first: a pipe is kept in a temporary file then.
- * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+ * All or nothing: the block belongs to this client alone until it is whole, and only then gets its name. With --replace it
+ * takes the name from another block. If anything fails before, nobody sees the block, and it is freed with the lease. A
+ * mirror is made under its name and removed if it could not be filled; a client that is killed leaves it behind. The length
+ * of a file is taken when it is opened. A pipe has no length, so its block grows as bytes come. A mirror needs the length
+ * first, so a pipe goes to a temporary file then. tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py check it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -135,7 +135,7 @@ static weft_status_t remove_old(put_t *p)
     return WEFT_OK;
 }
 
-/* Not cut short by a signal: a block that the server made and we never heard of would stay. */
+/* A signal does not cut it short: the server may have made the block already, and it would stay. */
 static weft_status_t make(put_t *p, uint64_t len)
 {
     weft_block_opts_t bo = WEFT_BLOCK_OPTS_INIT;
@@ -164,11 +164,11 @@ static weft_status_t grow(put_t *p, uint64_t len)
     op.timeout_ns = p->opts->timeout_ns;
     st = tool_do_through(weft_block_extend(p->block, len, &op), &op);
     if (!st)
-        p->flow.remote = weft_block_remote(p->block); /* writes under way stay with the one from before */
+        p->flow.remote = weft_block_remote(p->block); /* writes under way keep the old one */
     return st;
 }
 
-/* Is the name free? Asked before everything is sent for nothing; who takes it meanwhile is found out at the end. */
+/* Is the name free? Asked before the bytes are sent. If another client takes it meanwhile, the end of the transfer fails. */
 static weft_status_t name_free(put_t *p)
 {
     weft_op_t op = WEFT_OP_INIT;
@@ -194,7 +194,7 @@ static void undo(put_t *p)
     weft_status_t st = WEFT_OK;
     op.timeout_ns = UNDOING;
     if (p->block) {
-        tool_do_through(weft_block_free(p->block, &op), &op); /* it goes with the lease otherwise, which mem_link_close() ends */
+        tool_do_through(weft_block_free(p->block, &op), &op); /* or mem_link_close() frees it, with the lease */
     } else if (p->mirror) {
         tool_do_through(weft_mirror_close(p->mirror, &op), &op);
         st = remove_old(p);
@@ -207,7 +207,7 @@ static void undo(put_t *p)
 
 /* --- putting ------------------------------------------------------------------------------------------------- */
 
-/* Wait for the oldest transfer; what is done for good is shown. */
+/* Wait for the oldest transfer, and show the progress. */
 static weft_status_t reap(put_t *p, bool *any)
 {
     mem_slot_t *slot;
@@ -299,7 +299,7 @@ static int put(put_t *p)
 
 int mem_put(const mem_opts_t *opts)
 {
-    put_t p = {.opts = opts, .file = opts->words[0], .name = opts->words[1], .fd = -1};
+    put_t p = {.opts = opts, .file = opts->words.at[0], .name = opts->words.at[1], .fd = -1};
     int rc = TOOL_FAILED;
     if (!source_open(&p))
         goto out;

@@ -1,8 +1,8 @@
-/* tools/mem/serve.c - `weft mem serve`: memory of this machine for whoever connects and may.
+/* tools/mem/serve.c - `weft mem serve`: gives out memory of this machine.
  *
- * The runtime's own thread does all the work; the main thread sleeps until a signal or the next line of statistics. Signals are
- * blocked from before the first thread on, so that none is lost between two waits.
- * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+ * The runtime's own thread does all the work; the main thread sleeps until a signal or the next line of statistics. Signals
+ * are blocked before the first thread starts, so that none is lost between two waits. tests/tools/tools_mem.py and
+ * tests/tools/tools_mem_loss.py check it. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -17,7 +17,7 @@ typedef struct serve {
     const mem_opts_t *opts;
     weft_runtime_t *rt;
     weft_store_server_t *server;
-    weft_listener_t *listeners[MEM_MAX_LISTEN];
+    weft_listener_t *listeners[TOOL_TEXTS_MAX];
     unsigned n_listeners;
     weft_store_stats_t last; /* as of the last line */
     bool shown;              /* a line of statistics is on the terminal */
@@ -34,11 +34,9 @@ static void wipe(serve_t *s)
 
 static void stats_json(const weft_store_stats_t *st, const char *what)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_open(&j, what, '{');
     mem_stats_json(&j, st);
-    tool_json_close(&j, '}');
     tool_json_close(&j, '}');
     tool_json_end(&j);
 }
@@ -101,14 +99,12 @@ static void tell_summary(serve_t *s)
 static void announce(const serve_t *s)
 {
     if (s->opts->json) {
-        tool_json_t j = {.f = stdout};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         tool_json_open(&j, "listening", '[');
         for (unsigned i = 0; i < s->n_listeners; i++)
             tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
         tool_json_close(&j, ']');
         tool_json_count(&j, "bytes", s->opts->bytes);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
         return;
     }
@@ -134,8 +130,8 @@ static bool open_all(serve_t *s)
         tool_error_status(st, "the memory cannot be served");
         return false;
     }
-    for (unsigned i = 0; i < o->n_listen; i++) {
-        if (tool_listen(s->rt, o->listen[i], &s->listeners[s->n_listeners]))
+    for (unsigned i = 0; i < o->listen.n; i++) {
+        if (tool_listen(s->rt, o->listen.at[i], &s->listeners[s->n_listeners]))
             return false;
         s->n_listeners++;
     }
@@ -155,7 +151,7 @@ static void serve(serve_t *s, const sigset_t *signals)
         if (errno == EAGAIN)
             tell_stats(s);
         if (ferror(stdout))
-            return; /* whoever read the statistics is gone */
+            return; /* the reader of the statistics is gone */
     }
 }
 
@@ -176,14 +172,14 @@ int mem_serve(const mem_opts_t *opts)
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     sigset_t signals;
     int rc = TOOL_FAILED;
-    if (!opts->no_key_needed && !tool_may_listen(opts->listen, opts->n_listen, "read and write every block"))
+    if (!opts->no_key_needed && !tool_may_listen(&opts->listen, "read and write every block"))
         return TOOL_USAGE;
     if (pages > 0 && page > 0 && opts->bytes / (uint64_t)page > (uint64_t)pages)
         tool_error("--size is more than the memory of this machine: when that is used up, the system ends processes, and perhaps "
                    "this one");
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &s.rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &s.rt))
         return TOOL_FAILED;
     if (open_all(&s)) {
         announce(&s);

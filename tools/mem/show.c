@@ -1,7 +1,7 @@
 /* tools/mem/show.c - sizes and names as people read them, the bar of a transfer, and statistics as JSON.
  *
- * Names of blocks are written as they are: the library lets none through that could move a terminal's cursor. The names in the JSON are an
- * interface: new ones may be added, none renamed. tests/tools/tools_mem.py holds them. */
+ * Names of blocks are written as they are: the library refuses names that could move a terminal's cursor. Programs read the
+ * JSON: names may be added to it, and none may be renamed. tests/tools/tools_mem.py checks them. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -96,15 +96,13 @@ void mem_report_transfer(const mem_opts_t *opts, FILE *f, const char *verb, cons
     char size[32], rate[32];
     double per_second = seconds > 0 ? (double)bytes / seconds : 0;
     if (opts->json) {
-        tool_json_t j = {.f = f};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(f);
         tool_json_text(&j, "did", verb);
         tool_json_text(&j, "name", name);
         tool_json_count(&j, "bytes", bytes);
         tool_json_number(&j, "seconds", seconds, 6);
         tool_json_number(&j, "mb_s", per_second / (1 << 20), 3);
         tool_json_text(&j, "path", path);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
         return;
     }

@@ -1,17 +1,18 @@
 /* tools/perf/am.c - the loops of active messages: handlers that answer, and handlers that take.
  *
- * am_lat   ping-pong from within the handlers, at both ends: that is how active messages are used. Timed like tag_lat. --answer: what
- *          comes back is of another size, as that of a request is.
- * am_bw    one way into a handler that takes the payload: one that is here is read in place; one that waits at the sender is pulled,
- *          all into the same buffer (as in ucx_perftest), `outstanding` at a time. The sender is source() in tests.c.
+ * am_lat   ping-pong from within the handlers at both ends, as active messages are used. Timed like tag_lat. With --answer the
+ *          answer has another size.
+ * am_bw    one way into a handler that takes the payload: it reads a payload that is here in place, and pulls one that waits at
+ *          the sender, all into the same buffer (as in ucx_perftest), `outstanding` at a time. tests.c has the sender.
  * am_rate  the same with small messages.
  *
- * --memory other than host at the receiver: every payload is moved there, small ones too. --view: each is viewed instead, and both of
- * its ends are looked at. --kept: each is kept, and released on a later turn of the runtime.
+ * --memory other than host at the receiver: every payload is moved there, small ones too. --view: each is viewed instead, and
+ * both of its ends are looked at. --kept: each is kept, and released on a later turn of the runtime.
  *
- * Everything here runs in progress, on whichever thread drives; the thread that measures waits for `over`, a timer that is cancelled
- * when the count is full. No handler is told that a peer is gone, but the session's next receive is: `watch`. Memory of the run stays
- * until perf_am_end() took the handler away. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py hold it. */
+ * Everything here runs in progress, on the thread that drives. The thread that measures waits for `over`, a timer that is
+ * cancelled when the count is full. Handlers do not notice a lost peer, but the session's next receive fails: `watch`. The
+ * memory of the run stays until perf_am_end() has removed the handler. tests/tools/tools_perf.py and
+ * tests/tools/tools_peer_loss.py check it. */
 #include <sched.h>
 #include <stdlib.h>
 
@@ -35,7 +36,7 @@ static void send_next(perf_run_t *run, weft_ep_t *ep)
     weft_op_t *op = &run->sends[a->send_at];
     weft_status_t st;
     if (__builtin_expect(!weft_op_done(op), 0)) {
-        /* An answer may overtake the word that what it answers was taken. */
+        /* An answer may arrive before the send that it answers is complete. */
         a->retry_ep = ep;
         st = weft_timer_start(run->link->rt, 0, &a->retry);
     } else {
@@ -61,7 +62,7 @@ static void on_retry(weft_op_t *op, void *user)
 
 /* --- taking ---------------------------------------------------------------------------------------------- */
 
-/* A message is here, and taken. */
+/* A message was taken. */
 static inline void arrived(perf_run_t *run, weft_ep_t *ep)
 {
     perf_am_t *a = run->am;
@@ -82,8 +83,7 @@ static inline void arrived(perf_run_t *run, weft_ep_t *ep)
             }
         }
     }
-    if (taken == run->plan.count &&
-        !(a->server && run->plan.test == PERF_AM_LAT)) /* there it is over when the last answer is sent */
+    if (taken == run->plan.count && !(a->server && run->plan.test == PERF_AM_LAT)) /* there the last answer ends it */
         weft_op_cancel(&a->over);
 }
 
@@ -100,7 +100,7 @@ static void on_sweep(weft_op_t *op, void *user)
     release_later(user);
 }
 
-/* Release a kept message, but not now. Where the caller drives, turn() does it; a runtime with its own thread needs to be asked. */
+/* Release a kept message on a later turn. In caller mode drive() does it; a runtime with its own thread needs a timer. */
 static void later(perf_run_t *run, weft_am_t *msg)
 {
     perf_am_t *a = run->am;
@@ -169,7 +169,7 @@ static void on_fetched(weft_op_t *op, void *user)
         if (op->len != run->recv_size || at[0] != FILL || at[op->len - 1] != FILL)
             st = WEFT_ERR_PROTOCOL;
     }
-    /* Before the answer, so that a lent buffer is back when that arrives. */
+    /* Before the answer: then a lent buffer is back when the answer arrives. */
     if (slot->msg && run->plan.kept && !st)
         later(run, slot->msg);
     else
@@ -238,9 +238,9 @@ static weft_status_t drive(perf_link_t *l, perf_run_t *run)
     perf_am_t *a = run->am;
     weft_status_t st;
     while (true) {
-        uint64_t seen = a->taken, deadline = perf_clock_ns() + l->timeout_ns;
+        uint64_t seen = a->taken, deadline = tool_now() + l->timeout_ns;
         do {
-            for (unsigned spin = 0; spin < (l->yield ? 64 : 4096); spin++) { /* on a busy machine a yield lasts */
+            for (unsigned spin = 0; spin < (l->yield ? 64 : 4096); spin++) { /* on a busy machine a yield takes long */
                 if (weft_op_done(&a->over))
                     return a->status;
                 if (!weft_runtime_progress(l->rt) && l->yield)
@@ -250,7 +250,7 @@ static weft_status_t drive(perf_link_t *l, perf_run_t *run)
             }
             if (perf_peer_lost(run, &st))
                 return st;
-        } while (perf_clock_ns() < deadline);
+        } while (tool_now() < deadline);
         if (a->taken == seen)
             return WEFT_ERR_PENDING;
     }
@@ -271,15 +271,14 @@ static weft_status_t sleep_over(perf_link_t *l, perf_run_t *run)
             continue;
         if (st || perf_peer_lost(run, &st))
             return st;
-        ops[1] = NULL; /* the server is done already; what it sent is still to come */
+        ops[1] = NULL; /* the server is done, but its last messages are still on the way */
     }
 }
 
 static weft_status_t wait_over(perf_link_t *l, perf_run_t *run)
 {
     weft_status_t st = l->threaded ? sleep_over(l, run) : drive(l, run);
-    weft_op_cancel(&run->am->over);
-    weft_op_wait(&run->am->over, WEFT_FOREVER);
+    tool_cancel(&run->am->over);
     return st ? st : perf_await_all(l, run->sends, run->sends ? run->n_sends : 0);
 }
 
@@ -310,8 +309,7 @@ weft_status_t perf_am_prepare(perf_link_t *l, perf_run_t *run)
     a->handling = true;
     st = perf_await(l, &done);
     if (!weft_op_done(&done)) {
-        weft_op_cancel(&done);
-        weft_op_wait(&done, WEFT_FOREVER);
+        tool_cancel(&done);
     }
     return st;
 }
@@ -319,7 +317,7 @@ weft_status_t perf_am_prepare(perf_link_t *l, perf_run_t *run)
 weft_status_t perf_am_server(perf_link_t *l, perf_run_t *run)
 {
     weft_status_t st = wait_over(l, run);
-    /* Figures of bytes that did not arrive would be worth nothing. */
+    /* Bytes that did not arrive make figures worthless. */
     if (!st && run->am->pulled && !perf_memory_check(&run->pages[run->recv_page], run->plan.size, FILL))
         st = WEFT_ERR_PROTOCOL;
     return st;
@@ -327,7 +325,7 @@ weft_status_t perf_am_server(perf_link_t *l, perf_run_t *run)
 
 weft_status_t perf_am_ping(perf_link_t *l, perf_run_t *run)
 {
-    /* The first one, too, is sent where the others are: from here on all of it belongs to whoever drives. */
+    /* The first message is sent from progress too: from here on only the driving thread touches the run. */
     weft_status_t st;
     run->am->before = perf_ticks();
     run->am->retry_ep = l->eps[0];
@@ -340,14 +338,13 @@ void perf_am_end(perf_run_t *run)
     perf_am_t *a = run->am;
     weft_op_t done = WEFT_OP_INIT, fence = WEFT_OP_INIT, *timers[] = {&a->over, &a->retry, &a->sweep};
     if (!run->link->rt)
-        return; /* closed, and everything with it */
+        return; /* the runtime is closed */
     if (a->handling && !weft_am_handle(run->link->rt, PERF_AM_ID, NULL, NULL, &done))
         weft_op_wait(&done, WEFT_FOREVER);
     for (unsigned i = 0; i < sizeof timers / sizeof *timers; i++) {
-        weft_op_cancel(timers[i]);
-        weft_op_wait(timers[i], WEFT_FOREVER);
+        tool_cancel(timers[i]);
     }
-    /* A wait may end before the callback of what it waited for has run; when what was posted after it is complete, it has. */
+    /* A wait may end before the callback has run. When a timer that was started later is complete, it has. */
     if (!weft_timer_start(run->link->rt, 0, &fence))
         weft_op_wait(&fence, WEFT_FOREVER);
     release_later(a);

@@ -1,8 +1,8 @@
-/* tools/perf/client.c - the side that leads: opens the endpoints, warms up, measures, reports.
+/* tools/perf/client.c - the client: opens the endpoints, warms up, measures, reports.
  *
- * For each test and size: runs of growing length until they take long enough to be believed (that is the warm-up, too), then one
- * that takes --seconds, or exactly --iters. Nothing is reported of a run that failed; the exit status then is 1.
- * tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py hold it. */
+ * For each test and size there are runs of growing length, which also warm up, until one takes long enough to be believed.
+ * Then one run takes --seconds, or exactly --iters. A run that fails is not reported, and the exit status is 1.
+ * tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py check it. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,8 +35,8 @@ static bool lost(client_t *c, weft_status_t st, const char *doing)
 
 static uint64_t new_session_id(void)
 {
-    /* Only has to differ from that of another client of the same server. */
-    return perf_clock_ns() ^ (uint64_t)getpid() << 40;
+    /* Two clients of one server must have different ones. */
+    return tool_now() ^ (uint64_t)getpid() << 40;
 }
 
 /* Open endpoints [first, first + n) and say hello on each. */
@@ -87,7 +87,7 @@ static bool open_batch(client_t *c, const char *uri, uint64_t session, uint64_t 
 
 static bool await_reply(client_t *c, uint64_t kind, const char *doing)
 {
-    weft_status_t st = weft_op_wait(&c->reply_op, c->link.timeout_ns); /* may take long, and must not spin for that long */
+    weft_status_t st = weft_op_wait(&c->reply_op, c->link.timeout_ns); /* may take long, so it must not spin */
     if (st)
         return lost(c, st, doing);
     if (!perf_reply_ok(&c->reply, c->reply_op.len))
@@ -139,8 +139,7 @@ static bool send_plan(client_t *c, perf_plan_t *plan)
         return false;
     st = weft_msg_send(c->link.eps[0], plan, sizeof *plan, PERF_CONTROL_TAG, &op);
     if (!st && (st = weft_op_wait(&op, c->link.timeout_ns)) && !weft_op_done(&op)) {
-        weft_op_cancel(&op);
-        weft_op_wait(&op, WEFT_FOREVER);
+        tool_cancel(&op);
     }
     return st ? lost(c, st, "asking for the next test") : true;
 }
@@ -241,7 +240,7 @@ static bool choose_count(client_t *c, perf_plan_t *plan)
     for (plan->count = plan->size > 1 << 18 || plan->answer > 1 << 18 ? 4 : 256;; plan->count = (uint64_t)n) {
         if (!run_once(c, plan, NULL, &run))
             return false;
-        if (first && run.elapsed_ns >= least) { /* in it memory was touched and mapped for the first time: it promises nothing */
+        if (first && run.elapsed_ns >= least) { /* the first run touches and maps memory: it predicts nothing */
             first = false;
             n = (double)plan->count;
             continue;
@@ -251,12 +250,12 @@ static bool choose_count(client_t *c, perf_plan_t *plan)
         fastest = n > fastest ? n : fastest;
         if (run.elapsed_ns >= least || plan->count >= UINT64_C(1) << 32)
             break;
-        /* Towards twice of what would do, by 16 at most: the first runs are slow, and would promise too little. */
+        /* Aim at twice the time that is needed, and grow by 16 at most: the first runs are slow and predict too little. */
         n = (double)plan->count * (2.0 * (double)least / (double)(run.elapsed_ns + 1));
         n = n > 16.0 * (double)plan->count ? 16.0 * (double)plan->count : n;
         n = n < 2.0 * (double)plan->count ? 2.0 * (double)plan->count : n;
     }
-    /* The last run, if something disturbed it, promises too few; the fastest, if it fitted into some buffer, too many. */
+    /* A disturbed last run predicts too few, and the fastest one too many if it fitted into a buffer. */
     n = (double)plan->count / (double)run.elapsed_ns;
     n = (fastest < 3 * n ? fastest : 3 * n) * (double)o->measure_ns;
     plan->count = n < 1 ? 1 : n > 1e11 ? (uint64_t)1e11 : (uint64_t)n;

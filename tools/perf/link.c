@@ -1,8 +1,8 @@
 /* tools/perf/link.c - the runtime and the endpoints of one side, waiting, and what is said when the other side is gone.
  *
- * Every wait is bounded by --timeout and ends at once when the operation fails, which the library promises within the heartbeat
- * bound when the other side is lost. perf_link_drop() is the way out of a run that failed: when it returns, no operation and no
- * buffer of the run is in use. tests/tools/tools_peer_loss.py holds it. */
+ * Every wait is bounded by --timeout, and ends at once when the operation fails. The library promises that within the
+ * heartbeat bound when the other side is lost. After a run that failed perf_link_drop() is called: when it returns, no
+ * operation and no buffer of the run is in use. tests/tools/tools_peer_loss.py checks it. */
 #include "perf.h"
 
 #include <sched.h>
@@ -41,16 +41,12 @@ bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
     l->peer = peer;
     l->threaded = opts->threaded;
     l->timeout_ns = opts->timeout_ns;
-    /* On a single processor spinning only keeps the other side from answering. Pinned by us, the other side has its own. */
+    /* On a single processor spinning keeps the other side from answering. With --fork the other side has its own. */
     l->yield = !opts->pin && !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) < 2;
     tool_raise_file_limit();
-    if (opts->key_file && setenv("WEFT_KEY_FILE", opts->key_file, 1)) {
-        tool_error("out of memory");
-        return false;
-    }
     ro.progress = opts->threaded ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER;
-    ro.transports = opts->tls;
-    ro.heartbeat_ns = opts->heartbeat_ns;
+    ro.transports = opts->net.transports;
+    ro.heartbeat_ns = opts->net.heartbeat_ns;
     st = weft_runtime_open(&ro, &l->rt);
     if (st) {
         tool_error_status(st, "the runtime cannot be opened");
@@ -86,21 +82,21 @@ void perf_link_note_transport(perf_link_t *l)
 void perf_link_drop(perf_link_t *l, bool graceful)
 {
     weft_op_t *ops = l->n_eps ? calloc(l->n_eps, sizeof *ops) : NULL;
-    uint64_t deadline = perf_clock_ns() + l->timeout_ns;
+    uint64_t deadline = tool_now() + l->timeout_ns;
     for (uint64_t i = 0; i < l->n_eps; i++) {
         weft_op_t *op = ops ? &ops[i] : NULL;
         weft_status_t st = graceful ? weft_ep_close(l->eps[i], op) : weft_ep_abort(l->eps[i], op);
-        (void)st; /* one that is already down has nothing left to lose */
+        (void)st; /* it is down already */
     }
-    if (l->n_eps && !ops) { /* nothing to wait with: the whole runtime goes, which ends every operation too */
+    if (l->n_eps && !ops) { /* no memory to wait with: closing the runtime ends every operation too */
         weft_runtime_close(l->rt);
         l->rt = NULL;
     }
     for (uint64_t i = 0; ops && i < l->n_eps; i++) {
-        uint64_t now = perf_clock_ns();
+        uint64_t now = tool_now();
         weft_op_wait(&ops[i], now < deadline ? deadline - now : 0);
         if (!weft_op_done(&ops[i])) {
-            /* Operations live in `ops`: it may not go before they are done, which closing the runtime makes sure of. */
+            /* The operations are in `ops`. Closing the runtime completes them, so free it after that. */
             tool_error("an endpoint did not close within --timeout; giving up on all of them");
             weft_runtime_close(l->rt);
             l->rt = NULL;
@@ -131,7 +127,7 @@ static const char *advice(weft_status_t st)
     case WEFT_ERR_CLOSED:
         return "; see what the other side said";
     case WEFT_ERR_UNSUPPORTED:
-        return "; --path mapped needs a server of this user on this host, --memory host and --tls shm";
+        return "; --path mapped needs a server of this user on this host, --memory host and --transports shm";
     case WEFT_ERR_LIMIT:
         return "; raise the limit (ulimit -n) or use fewer --endpoints";
     case WEFT_ERR_NOMEM:
@@ -155,9 +151,9 @@ weft_status_t perf_await_slow(perf_link_t *l, weft_op_t *op)
     uint64_t deadline;
     if (l->threaded)
         return weft_op_wait(op, l->timeout_ns);
-    deadline = perf_clock_ns() + l->timeout_ns;
-    while (perf_clock_ns() < deadline) {
-        for (unsigned spin = 0; spin < (l->yield ? 64 : 1024); spin++) { /* on a busy machine a yield lasts */
+    deadline = tool_now() + l->timeout_ns;
+    while (tool_now() < deadline) {
+        for (unsigned spin = 0; spin < (l->yield ? 64 : 1024); spin++) { /* on a busy machine a yield takes long */
             if (weft_op_done(op))
                 return op->status;
             if (!weft_runtime_progress(l->rt) && l->yield)

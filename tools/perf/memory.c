@@ -1,9 +1,9 @@
-/* tools/perf/memory.c - kinds of memory for the buffers of a run: finding them, filling them, and looking at what arrived.
+/* tools/perf/memory.c - kinds of memory for the buffers of a run: finding them, filling them, and checking what arrived.
  *
- * "host" is pages straight from the kernel that go straight back, so that resident memory before and after a run can be compared.
- * "pool" is one pool a session, so that what the peer has mapped of it stays mapped from run to run. The others are asked of the
- * library by name, and may not be there. All bytes are written before the clock starts, and progress is made meanwhile, so that the
- * peer's end is noticed while gigabytes are cleared. tests/tools/tools_perf.py holds it. */
+ * "host" is pages from mmap() that are unmapped after the run, so that resident memory before and after it can be compared.
+ * "pool" is one pool a session, so that what the peer has mapped stays mapped from run to run. The library is asked for other
+ * kinds by name, and may not have them. All bytes are written before the clock starts. Progress is made meanwhile, so that a
+ * lost peer is noticed while gigabytes are cleared. tests/tools/tools_perf.py checks it. */
 #include <string.h>
 #include <sys/mman.h>
 

@@ -1,92 +1,14 @@
 /* tools/perf/options.c - the command line of `weft perf`.
  *
- * Whatever is wrong gets one sentence with the value and what would be right, and exit status 2. Nothing is opened before all of
- * it has been understood. tests/tools/tools_options.py holds it. */
-#include <stdlib.h>
+ * Nothing is opened before the whole command line has been understood. tests/tools/tools_options.py checks it. */
 #include <string.h>
 
 #include "perf.h"
 
-enum {
-    OPT_LISTEN = 1,
-    OPT_CONNECT,
-    OPT_FORK,
-    OPT_TEST,
-    OPT_SIZE,
-    OPT_TLS,
-    OPT_WINDOW,
-    OPT_MODE,
-    OPT_JSON,
-    OPT_SECONDS,
-    OPT_ITERS,
-    OPT_WARMUP,
-    OPT_ENDPOINTS,
-    OPT_OUTSTANDING,
-    OPT_SHUFFLE,
-    OPT_HEADER,
-    OPT_ANSWER,
-    OPT_BATCH,
-    OPT_REGION,
-    OPT_PATH,
-    OPT_MEMORY,
-    OPT_VIEW,
-    OPT_KEPT,
-    OPT_IDLE,
-    OPT_NO_PIN,
-    OPT_KEEP,
-    OPT_KEY_FILE,
-    OPT_HEARTBEAT,
-    OPT_TIMEOUT,
-    OPT_HELP
-};
-
 #define DEFAULT_LISTEN "tcp://127.0.0.1:13337"
 #define DEFAULT_FORK "tcp://127.0.0.1:0"
-
-static const tool_opt_t options[] = {
-    {OPT_FORK, "fork", NULL, "be server and client, in two processes of this machine, on one core each"},
-    {OPT_LISTEN, "listen", "[URI]", "be the server (default " DEFAULT_LISTEN "; port 0 picks one); serves one client and ends"},
-    {OPT_CONNECT, "connect", "URI", "be the client of the server at URI"},
-    {OPT_TEST, "test", "LIST",
-     "tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, rma_get, rma_put, rma_put_lat,\n"
-     "rma_fadd, rma_cas, rma_swap, rma_batch, rpc_lat, rpc_rate, rpc_tensor, idle\n"
-     "(default tag_lat,tag_bw,tag_rate)"},
-    {OPT_SIZE, "size", "LIST",
-     "bytes of a message: 8,4k,1M, or 8-1M for each power of two in between\n(default: a few that suit the test)"},
-    {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
-    {OPT_WINDOW, "window", "N",
-     "operations not yet complete at one time\n(default 32 for tag_bw, am_bw and rma_put, 256 for the rates, 4 for rpc_tensor, 1 "
-     "for other rma "
-     "tests)"},
-    {OPT_MODE, "mode", "caller|thread",
-     "who drives the runtimes: the loop that measures, or a thread of their own (default caller)"},
-    {OPT_JSON, "json", NULL, "one JSON object a line instead of a table"},
-    {OPT_SECONDS, "seconds", "TIME", "about how long to measure each point (default 1s)"},
-    {OPT_ITERS, "iters", "N", "exactly how many messages to measure, instead of by time"},
-    {OPT_WARMUP, "warmup", "N", "with --iters: how many messages come first (default a tenth)"},
-    {OPT_ENDPOINTS, "endpoints", "N", "endpoints between the two processes, used in turn (default 1)"},
-    {OPT_OUTSTANDING, "outstanding", "N",
-     "one-way tests: receives kept posted, or payloads pulled at one time\n(default: as many as the window)"},
-    {OPT_SHUFFLE, "shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order"},
-    {OPT_HEADER, "header", "BYTES", "am tests: bytes of the header, beside those of the payload (default 0)"},
-    {OPT_ANSWER, "answer", "BYTES", "am_lat: bytes of what comes back, if not as many as go (default: --size)"},
-    {OPT_BATCH, "batch", "N", "rma_batch: reads in one post (default 64)"},
-    {OPT_REGION, "region", "BYTES", "rma tests: go round in a region of that size (default: always the same bytes)"},
-    {OPT_PATH, "path", "any|mapped|checked", "rma tests: insist on a way to the memory (default any: the fastest there is)"},
-    {OPT_MEMORY, "memory", "KIND[,KIND]",
-     "what the buffers are that are sent, and those received into: host, huge, pinned,\n"
-     "cuda, cuda-managed or pool (default host); one word counts for both"},
-    {OPT_VIEW, "view", NULL, "am tests: the receiver views payloads instead of taking them"},
-    {OPT_KEPT, "kept", NULL, "am tests: the receiver keeps messages, and releases them on a later turn"},
-    {OPT_IDLE, "idle", "TIME", "do nothing for that long and report the processor time it takes"},
-    {OPT_NO_PIN, "no-pin", NULL, "with --fork: leave the choice of cores to the kernel"},
-    {OPT_KEEP, "keep", NULL, "with --listen: serve one client after another"},
-    {OPT_KEY_FILE, "key-file", "PATH", "file with the pre-shared key; both sides need the same"},
-    {OPT_HEARTBEAT, "heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)"},
-    {OPT_TIMEOUT, "timeout", "TIME", "the longest that one wait may take (default 60s)"},
-    {OPT_HELP, "help", NULL, "this"},
-    {0, NULL, NULL, NULL},
-};
+#define HOUR (3600 * WEFT_SECOND)
+#define MANY UINT64_C(100000000000)
 
 static const char *const test_names[PERF_TESTS] = {"end",     "tag_lat",  "tag_bw",    "tag_rate", "idle",        "am_lat",
                                                    "am_bw",   "am_rate",  "rma_get",   "rma_put",  "rma_put_lat", "rma_fadd",
@@ -95,32 +17,6 @@ static const char *const test_names[PERF_TESTS] = {"end",     "tag_lat",  "tag_b
 const char *perf_test_name(perf_test_t test)
 {
     return test < PERF_TESTS ? test_names[test] : "?";
-}
-
-void tool_perf_help(FILE *f)
-{
-    fputs("Usage: weft perf --fork [options]\n"
-          "       weft perf --listen [URI] [options]       and, elsewhere,\n"
-          "       weft perf --connect URI [options]\n\n"
-          "Measures two processes that exchange tag messages or active messages, use each other's memory, or\n"
-          "call each other's functions:\n"
-          "  tag_lat    ping-pong; times are half of a round trip, avg is the total time / messages\n"
-          "  tag_bw     one way with a window of large messages, until all have arrived\n"
-          "  tag_rate   one way with a window of small messages, until all have arrived\n"
-          "  am_lat, am_bw, am_rate   the same with active messages, which handlers answer or take\n"
-          "  rma_get, rma_put         read and write the server's memory\n"
-          "  rma_put_lat              ping-pong of writes, each side looking at its memory; times like tag_lat\n"
-          "  rma_fadd, rma_cas, rma_swap  atomics on it; of 4 or 8 bytes\n"
-          "  rma_batch                reads, many in one post; figures are those of one read\n"
-          "  rpc_lat, rpc_rate        calls answered with their argument; a time is that of a whole call\n"
-          "  rpc_tensor               calls whose argument is a tensor of --size bytes\n"
-          "  idle       nothing; the processor time that takes (see --idle)\n"
-          "In the one-way tests a time is that of one message, averaged over a window; in rma tests with a\n"
-          "window of 1 it is that of one whole operation. MiB/s are 2^20 bytes a second (mb_s in JSON), as in\n"
-          "ucx_perftest. Options that shape a test are given to the client; --tls, --mode, --heartbeat and\n"
-          "--key-file are each side's own.\n\n",
-          f);
-    tool_args_help(options, f);
 }
 
 /* --- values ---------------------------------------------------------------------------------------------- */
@@ -190,34 +86,6 @@ static bool each_word(perf_opts_t *o, const char *list, bool (*add)(perf_opts_t 
     }
 }
 
-static bool take_count(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
-{
-    if (tool_parse_count(text, min, max, out))
-        return true;
-    tool_error("--%s %s is not a number between %llu and %llu", name, text, (unsigned long long)min, (unsigned long long)max);
-    return false;
-}
-
-static bool take_bytes(const char *name, const char *text, uint64_t *out)
-{
-    if (tool_parse_size(text, out) && *out <= (uint64_t)1 << 46)
-        return true;
-    tool_error("--%s %s is not a size; give bytes like 8, 4k or 1M", name, text);
-    return false;
-}
-
-static bool take_time(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
-{
-    uint64_t ns;
-    if (tool_parse_time(text, &ns) && ns >= min && ns <= max) {
-        *out = ns;
-        return true;
-    }
-    tool_error("--%s %s is not a time between %g s and %g s; write it like 250ms, 2s or 0.5", name, text, (double)min / 1e9,
-               (double)max / 1e9);
-    return false;
-}
-
 static bool take_kind(const char *text, size_t n, char *out)
 {
     char word[64];
@@ -236,8 +104,9 @@ static bool take_kind(const char *text, size_t n, char *out)
 }
 
 /* "A" for both, or "A,B": what is sent, and what is received into. */
-static bool take_kinds(perf_opts_t *o, const char *text)
+static bool take_kinds(void *opts, const char *text)
 {
+    perf_opts_t *o = opts;
     size_t n = strcspn(text, ",");
     const char *second = text[n] ? text + n + 1 : text;
     if (strchr(second, ',') && text[n]) {
@@ -247,8 +116,9 @@ static bool take_kinds(perf_opts_t *o, const char *text)
     return take_kind(text, n, o->send_kind) && take_kind(second, strlen(second), o->recv_kind);
 }
 
-static bool take_path(perf_opts_t *o, const char *text)
+static bool take_path(void *opts, const char *text)
 {
+    perf_opts_t *o = opts;
     static const char *const words[] = {[WEFT_RMA_ANY] = "any", [WEFT_RMA_MAPPED] = "mapped", [WEFT_RMA_CHECKED] = "checked"};
     for (int i = 0; i < 3; i++) {
         if (!strcmp(text, words[i])) {
@@ -274,81 +144,53 @@ static bool take_role(perf_opts_t *o, perf_role_t role, const char *uri)
     return true;
 }
 
-static bool take(perf_opts_t *o, int id, const char *v)
+static bool take_fork(void *opts, const char *value)
 {
-    switch (id) {
-    case OPT_FORK:
-        return take_role(o, PERF_FORK, NULL);
-    case OPT_LISTEN:
-        return take_role(o, PERF_LISTEN, v);
-    case OPT_CONNECT:
-        return take_role(o, PERF_CONNECT, v);
-    case OPT_TEST:
-        return each_word(o, v, add_test);
-    case OPT_SIZE:
-        return each_word(o, v, add_sizes);
-    case OPT_TLS:
-        o->tls = v;
+    (void)value;
+    return take_role(opts, PERF_FORK, NULL);
+}
+
+static bool take_listen(void *opts, const char *uri)
+{
+    return take_role(opts, PERF_LISTEN, uri);
+}
+
+static bool take_connect(void *opts, const char *uri)
+{
+    return take_role(opts, PERF_CONNECT, uri);
+}
+
+static bool take_tests(void *opts, const char *list)
+{
+    return each_word(opts, list, add_test);
+}
+
+static bool take_sizes(void *opts, const char *list)
+{
+    return each_word(opts, list, add_sizes);
+}
+
+static bool take_mode(void *opts, const char *word)
+{
+    perf_opts_t *o = opts;
+    o->threaded = !strcmp(word, "thread");
+    if (o->threaded || !strcmp(word, "caller"))
         return true;
-    case OPT_WINDOW:
-        return take_count("window", v, 1, PERF_MAX_WINDOW, &o->window);
-    case OPT_MODE:
-        o->threaded = !strcmp(v, "thread");
-        if (!o->threaded && strcmp(v, "caller")) {
-            tool_error("--mode %s is neither caller nor thread", v);
-            return false;
-        }
-        return true;
-    case OPT_JSON:
-        o->json = true;
-        return true;
-    case OPT_SECONDS:
-        return take_time("seconds", v, WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->measure_ns);
-    case OPT_ITERS:
-        return take_count("iters", v, 1, UINT64_C(100000000000), &o->iters);
-    case OPT_WARMUP:
-        return take_count("warmup", v, 0, UINT64_C(100000000000), &o->warmup);
-    case OPT_ENDPOINTS:
-        return take_count("endpoints", v, 1, PERF_MAX_ENDPOINTS, &o->endpoints);
-    case OPT_OUTSTANDING:
-        return take_count("outstanding", v, 1, PERF_MAX_WINDOW, &o->outstanding);
-    case OPT_SHUFFLE:
-        o->shuffle = true;
-        return true;
-    case OPT_HEADER:
-        return take_count("header", v, 0, WEFT_AM_HEADER_MAX, &o->header);
-    case OPT_ANSWER:
-        return take_bytes("answer", v, &o->answer);
-    case OPT_BATCH:
-        return take_count("batch", v, 1, PERF_MAX_BATCH, &o->batch);
-    case OPT_REGION:
-        return take_bytes("region", v, &o->region);
-    case OPT_PATH:
-        return take_path(o, v);
-    case OPT_MEMORY:
-        return take_kinds(o, v);
-    case OPT_VIEW:
-        o->view = true;
-        return true;
-    case OPT_KEPT:
-        o->kept = true;
-        return true;
-    case OPT_IDLE:
-        return add_test(o, "idle") && take_time("idle", v, 10 * WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->measure_ns);
-    case OPT_NO_PIN:
-        o->pin = false;
-        return true;
-    case OPT_KEEP:
-        o->keep = true;
-        return true;
-    case OPT_KEY_FILE:
-        o->key_file = v;
-        return true;
-    case OPT_HEARTBEAT:
-        return take_time("heartbeat", v, 100 * WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->heartbeat_ns);
-    default:
-        return take_time("timeout", v, 100 * WEFT_MILLISECOND, 86400 * WEFT_SECOND, &o->timeout_ns);
-    }
+    tool_error("--mode %s is neither caller nor thread", word);
+    return false;
+}
+
+static bool take_idle(void *opts, const char *time)
+{
+    perf_opts_t *o = opts;
+    return add_test(o, "idle") && tool_take_time("idle", time, 10 * WEFT_MILLISECOND, HOUR, &o->measure_ns);
+}
+
+static bool take_no_pin(void *opts, const char *value)
+{
+    (void)value;
+    ((perf_opts_t *)opts)->pin = false;
+    return true;
 }
 
 /* Options of remote memory, and sizes that its tests cannot have. */
@@ -430,31 +272,104 @@ static bool finish(perf_opts_t *o)
     return true;
 }
 
-int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out)
+int perf_options(int argc, char **argv, perf_opts_t *opts_out)
 {
-    perf_opts_t o = {.pin = true,
-                     .endpoints = 1,
-                     .warmup = UINT64_MAX,
-                     .answer = UINT64_MAX,
-                     .measure_ns = WEFT_SECOND,
-                     .send_kind = "host",
-                     .recv_kind = "host"};
-    tool_args_t args;
-    int id;
-    o.timeout_ns = 60 * WEFT_SECOND;
-    tool_args_init(&args, argc, argv, options);
-    while ((id = tool_args_next(&args)) > 0) {
-        if (id == OPT_HELP) {
-            tool_perf_help(stdout);
-            *run_out = false;
-            return TOOL_OK;
-        }
-        if (!take(&o, id, args.value))
-            return TOOL_USAGE;
-    }
-    if (id < 0 || !finish(&o))
-        return TOOL_USAGE;
-    *opts_out = o;
-    *run_out = true;
-    return TOOL_OK;
+    int rc;
+    *opts_out = (perf_opts_t){.pin = true,
+                              .endpoints = 1,
+                              .warmup = UINT64_MAX,
+                              .answer = UINT64_MAX,
+                              .measure_ns = WEFT_SECOND,
+                              .timeout_ns = 60 * WEFT_SECOND,
+                              .send_kind = "host",
+                              .recv_kind = "host"};
+    rc = tool_options(&tool_perf_command, argc, argv, opts_out, NULL);
+    return rc == TOOL_GO && !finish(opts_out) ? TOOL_USAGE : rc;
 }
+
+/* --- the table --------------------------------------------------------------------------------------------- */
+
+static const tool_opt_t options[] = {
+    {"fork", NULL, "be server and client, in two processes of this machine, on one core each", TO_TAKE(take_fork)},
+    {"listen", "[URI]", "be the server (default " DEFAULT_LISTEN "; port 0 picks one); serves one client and ends",
+     TO_TAKE(take_listen)},
+    {"connect", "URI", "be the client of the server at URI", TO_TAKE(take_connect)},
+    {"test", "LIST",
+     "tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, rma_get, rma_put, rma_put_lat, rma_fadd, rma_cas, rma_swap, rma_batch, "
+     "rpc_lat, "
+     "rpc_rate, rpc_tensor, idle (default tag_lat,tag_bw,tag_rate)",
+     TO_TAKE(take_tests)},
+    {"size", "LIST", "bytes of a message: 8,4k,1M, or 8-1M for each power of two in between (default: a few that suit the test)",
+     TO_TAKE(take_sizes)},
+    {"window", "N",
+     "operations not yet complete at one time (default 32 for tag_bw, am_bw and rma_put, 256 for the rates, 4 for rpc_tensor, 1 "
+     "for other rma "
+     "tests)",
+     TO_COUNT(perf_opts_t, window, 1, PERF_MAX_WINDOW)},
+    {"mode", "caller|thread", "who drives the runtimes: the loop that measures, or a thread of their own (default caller)",
+     TO_TAKE(take_mode)},
+    {"json", NULL, "one JSON object a line instead of a table", TO_FLAG(perf_opts_t, json)},
+    {"seconds", "TIME", "about how long to measure each point (default 1s)",
+     TO_TIME(perf_opts_t, measure_ns, WEFT_MILLISECOND, HOUR)},
+    {"iters", "N", "exactly how many messages to measure, instead of by time", TO_COUNT(perf_opts_t, iters, 1, MANY)},
+    {"warmup", "N", "with --iters: how many messages come first (default a tenth)", TO_COUNT(perf_opts_t, warmup, 0, MANY)},
+    {"endpoints", "N", "endpoints between the two processes, used in turn (default 1)",
+     TO_COUNT(perf_opts_t, endpoints, 1, PERF_MAX_ENDPOINTS)},
+    {"outstanding", "N", "one-way tests: receives kept posted, or payloads pulled at one time (default: as many as the window)",
+     TO_COUNT(perf_opts_t, outstanding, 1, PERF_MAX_WINDOW)},
+    {"shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order",
+     TO_FLAG(perf_opts_t, shuffle)},
+    {"header", "BYTES", "am tests: bytes of the header, beside those of the payload (default 0)",
+     TO_COUNT(perf_opts_t, header, 0, WEFT_AM_HEADER_MAX)},
+    {"answer", "BYTES", "am_lat: bytes of what comes back, if not as many as go (default: --size)",
+     TO_SIZE(perf_opts_t, answer, 0, TOOL_SIZE_MAX)},
+    {"batch", "N", "rma_batch: reads in one post (default 64)", TO_COUNT(perf_opts_t, batch, 1, PERF_MAX_BATCH)},
+    {"region", "BYTES", "rma tests: go round in a region of that size (default: always the same bytes)",
+     TO_SIZE(perf_opts_t, region, 0, TOOL_SIZE_MAX)},
+    {"path", "any|mapped|checked", "rma tests: insist on a way to the memory (default any: the fastest there is)",
+     TO_TAKE(take_path)},
+    {"memory", "KIND[,KIND]",
+     "what the buffers are that are sent, and those received into: host, huge, pinned, cuda, cuda-managed or pool (default "
+     "host); one word "
+     "counts for both",
+     TO_TAKE(take_kinds)},
+    {"view", NULL, "am tests: the receiver views payloads instead of taking them", TO_FLAG(perf_opts_t, view)},
+    {"kept", NULL, "am tests: the receiver keeps messages, and releases them on a later turn", TO_FLAG(perf_opts_t, kept)},
+    {"idle", "TIME", "do nothing for that long and report the processor time it takes", TO_TAKE(take_idle)},
+    {"no-pin", NULL, "with --fork: leave the choice of cores to the kernel", TO_TAKE(take_no_pin)},
+    {"keep", NULL, "with --listen: serve one client after another", TO_FLAG(perf_opts_t, keep)},
+    {"timeout", "TIME", "the longest that one wait may take (default 60s)",
+     TO_TIME(perf_opts_t, timeout_ns, 100 * WEFT_MILLISECOND, TOOL_DAY)},
+    {TO_GROUP(perf_opts_t, net, tool_net_options)},
+    {0},
+};
+
+const tool_command_t tool_perf_command = {
+    .name = "perf",
+    .full_name = "weft perf",
+    .summary = "measure latency, bandwidth and message rate between two processes",
+    .usage = "--fork [options]\n"
+             "--listen [URI] [options]       and, elsewhere,\n"
+             "--connect URI [options]",
+    .about = "Measures two processes that exchange tag messages or active messages, use each other's memory, or call each "
+             "other's functions:\n"
+             "  tag_lat      ping-pong; times are half of a round trip, avg is the total time / messages\n"
+             "  tag_bw       one way with a window of large messages, until all have arrived\n"
+             "  tag_rate     one way with a window of small messages, until all have arrived\n"
+             "  am_...       am_lat, am_bw and am_rate: the same with active messages, which handlers answer or take\n"
+             "  rma_get      read the server's memory\n"
+             "  rma_put      write it\n"
+             "  rma_put_lat  ping-pong of writes, each side looking at its memory; times like tag_lat\n"
+             "  rma_fadd     atomics on it, of 4 or 8 bytes; so are rma_cas and rma_swap\n"
+             "  rma_batch    reads, many in one post; figures are those of one read\n"
+             "  rpc_lat      calls answered with their argument, as are those of rpc_rate; a time is that of a whole call\n"
+             "  rpc_tensor   calls whose argument is a tensor of --size bytes\n"
+             "  idle         nothing; the processor time that takes (see --idle)\n"
+             "In the one-way tests a time is that of one message, averaged over a window; in rma tests with a window of 1 it is "
+             "that of one whole "
+             "operation. MiB/s are 2^20 bytes a second (mb_s in JSON), as in ucx_perftest. Options that shape a test are given "
+             "to the client; "
+             "--transports, --mode, --heartbeat and --key-file are each side's own.",
+    .options = options,
+    .run = perf_command,
+};

@@ -1,9 +1,9 @@
-/* tools/perf/perf.c - `weft perf`: who to be, and both at once by fork.
+/* tools/perf/perf.c - `weft perf`: server, client, or both by fork.
  *
- * With --fork the child is the server and the parent the client. The fork comes before any runtime exists: neither a runtime nor
- * UCX survives one. The child tells its address through a pipe and dies with its parent; each is pinned to a core of its own,
- * because two processes that share one measure the scheduler.
- * tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py hold it. */
+ * With --fork the child is the server and the parent the client. The fork comes before any runtime exists: neither a runtime
+ * nor UCX survives one. The child sends its address through a pipe and dies with its parent. Each is pinned to a core of its
+ * own, because two processes on one core measure the scheduler. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py
+ * check it. */
 #include "perf.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ static bool cores_enough(void)
 static _Noreturn void be_child(perf_opts_t *opts, int fd, pid_t parent)
 {
     int rc;
-    /* Nobody is left to measure when the parent is gone. */
+    /* The child ends with its parent. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(TOOL_FAILED);
@@ -72,9 +72,9 @@ static bool read_uri(int fd, char *uri, size_t cap)
 static int reap(pid_t child, bool expect_well)
 {
     int status;
-    uint64_t deadline = perf_clock_ns() + (expect_well ? 15 : 2) * WEFT_SECOND;
+    uint64_t deadline = tool_now() + (expect_well ? 15 : 2) * WEFT_SECOND;
     pid_t got;
-    while ((got = waitpid(child, &status, WNOHANG)) == 0 && perf_clock_ns() < deadline)
+    while ((got = waitpid(child, &status, WNOHANG)) == 0 && tool_now() < deadline)
         usleep(1000);
     if (got == 0) {
         if (expect_well)
@@ -122,12 +122,11 @@ static int fork_both(perf_opts_t *opts)
     return rc;
 }
 
-int tool_perf(int argc, char **argv)
+int perf_command(int argc, char **argv)
 {
     perf_opts_t opts;
-    bool run;
-    int rc = perf_options(argc, argv, &opts, &run);
-    if (rc || !run)
+    int rc = perf_options(argc, argv, &opts);
+    if (rc != TOOL_GO)
         return rc;
     switch (opts.role) {
     case PERF_LISTEN:

@@ -16,16 +16,17 @@
 #include <time.h>
 #include <weft/weft.h>
 
-#include "../common.h"
+#include "../session.h"
 
 /* --- options --------------------------------------------------------------------------------------------- */
 
 typedef enum perf_role { PERF_NO_ROLE, PERF_LISTEN, PERF_CONNECT, PERF_FORK } perf_role_t;
 
 typedef enum perf_test {
-    PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4, PERF_AM_LAT = 5, PERF_AM_BW = 6, PERF_AM_RATE = 7,
-    PERF_RMA_GET = 8, PERF_RMA_PUT = 9, PERF_RMA_PUT_LAT = 10, PERF_RMA_FADD = 11, PERF_RMA_CAS = 12, PERF_RMA_SWAP = 13, PERF_RMA_BATCH = 14,
-    PERF_RPC_LAT = 15, PERF_RPC_RATE = 16, PERF_RPC_TENSOR = 17,
+    PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4,
+    PERF_AM_LAT = 5, PERF_AM_BW = 6, PERF_AM_RATE = 7,
+    PERF_RMA_GET = 8, PERF_RMA_PUT = 9, PERF_RMA_PUT_LAT = 10, PERF_RMA_FADD = 11, PERF_RMA_CAS = 12, PERF_RMA_SWAP = 13,
+    PERF_RMA_BATCH = 14, PERF_RPC_LAT = 15, PERF_RPC_RATE = 16, PERF_RPC_TENSOR = 17,
     PERF_TESTS
 } perf_test_t;
 
@@ -67,8 +68,7 @@ typedef struct perf_opts {
     unsigned n_tests;
     uint64_t sizes[PERF_MAX_SIZES];
     unsigned n_sizes;          /* 0: each test's own */
-    const char *tls;           /* NULL: as configured */
-    const char *key_file;
+    tool_net_t net;
     bool threaded;             /* the runtime's own thread drives */
     bool json, pin, keep, shuffle;
     uint64_t window;           /* 0: each test's own */
@@ -84,12 +84,12 @@ typedef struct perf_opts {
     uint64_t iters;            /* 0: by time */
     uint64_t warmup;           /* with iters; UINT64_MAX: a tenth */
     uint64_t measure_ns;
-    uint64_t heartbeat_ns;     /* 0: as configured */
     uint64_t timeout_ns;       /* of one wait */
 } perf_opts_t;
 
-/* TOOL_OK and *run_out says whether to go on, or TOOL_USAGE after a sentence. */
-int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out);
+/* TOOL_GO or the exit status, as tool_options(). */
+int perf_options(int argc, char **argv, perf_opts_t *opts_out);
+int perf_command(int argc, char **argv);
 const char *perf_test_name(perf_test_t test);
 
 /* --- ticks and the histogram ----------------------------------------------------------------------------- */
@@ -105,14 +105,7 @@ typedef struct perf_histogram {
 
 extern bool perf_tsc; /* the cycle counter runs evenly and is used */
 
-static inline uint64_t perf_clock_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
-}
-
-/* A reading of the cheapest even clock there is: a kernel clock costs a fifth of an 8-byte round trip. */
+/* The cheapest even clock: a kernel clock costs a fifth of an 8-byte round trip. */
 static inline uint64_t perf_ticks(void)
 {
 #if defined(__x86_64__)
@@ -128,7 +121,7 @@ static inline uint64_t perf_ticks(void)
         return v;
     }
 #endif
-    return perf_clock_ns();
+    return tool_now();
 }
 
 static inline void perf_record(perf_histogram_t *h, uint64_t v)
@@ -248,8 +241,8 @@ typedef struct perf_pages {
     const weft_mem_kind_t *kind; /* NULL: pages of the kernel's */
 } perf_pages_t;
 
-/* size bytes of that kind, each of them `fill`, touched. NULL on success, or what is wrong: a sentence that begins with "there" or
- * "no", valid until the next call. Progress is made meanwhile. */
+/* size bytes of that kind, each of them `fill`, touched. NULL on success, or what is wrong: a sentence that begins with "there"
+ * or "no", valid until the next call. Progress is made meanwhile. */
 const char *perf_memory_get(perf_link_t *l, const char *kind, uint64_t size, int fill, perf_pages_t *out);
 void perf_memory_put(perf_pages_t *pages);
 /* Write all of it, touching every page. Progress is made meanwhile. */
@@ -273,7 +266,7 @@ typedef struct perf_slot {
 
 #define PERF_LATER 4096
 
-/* The receiving side of active messages. From perf_am_prepare() to the end of the run it belongs to whoever drives the runtime. */
+/* The receiving side of active messages. From perf_am_prepare() to the end of the run only the driving thread touches it. */
 typedef struct perf_am {
     bool handling;           /* the handler is set */
     bool server, in_place;   /* in_place: a payload that is here is read where it is */
@@ -307,7 +300,7 @@ typedef struct perf_rma {
 /* A run of calls. The server has a service, and the client a client of it on each endpoint. */
 typedef struct perf_rpc {
     weft_service_t *service;
-    uint64_t served;         /* calls that ran; belongs to whoever drives */
+    uint64_t served;         /* calls that ran; only the driving thread touches it */
     weft_client_t **clients;
     weft_method_t **methods;
     uint64_t n_clients;

@@ -1,7 +1,8 @@
 /* tools/perf/plan.c - the control messages, checked before anything in them is believed.
  *
- * They come from whoever could connect: a server must survive any of them. Fixed structs, little-endian like the library's own
- * wire. tests/tools/tools_perf.py runs it. A plan out of bounds is answered with PERF_REFUSED and the sentence below. */
+ * Any process that can connect may send them, so a server must survive all of them. Fixed structs, little-endian as the
+ * library's own wire. A plan out of bounds is answered with PERF_REFUSED and the sentence below. tests/tools/tools_perf.py
+ * runs it. */
 #include <string.h>
 #include <unistd.h>
 

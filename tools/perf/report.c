@@ -1,6 +1,6 @@
 /* tools/perf/report.c - what is shown: a table for people, a line of JSON for programs, and a line of progress on a terminal.
  *
- * The names in the JSON are an interface: new ones may be added, none renamed. tests/tools/tools_perf.py holds them. */
+ * Programs read the JSON: names may be added to it, and none may be renamed. tests/tools/tools_perf.py checks them. */
 #include "perf.h"
 
 #include <stdarg.h>
@@ -11,9 +11,9 @@ static double percentile_us(const perf_result_t *r, double share)
     return perf_percentile(r->histogram, share) * r->tick_us;
 }
 
-static const char *tls_name(const perf_opts_t *o)
+static const char *transports_text(const perf_opts_t *o)
 {
-    return o->tls ? o->tls : "default";
+    return o->net.transports ? o->net.transports : "default";
 }
 
 void perf_progress(const char *fmt, ...)
@@ -37,7 +37,7 @@ void perf_report_head(const perf_opts_t *o, const char *transport)
 {
     if (o->json)
         return;
-    printf("transports %s, in use %s, %s mode, %llu endpoint%s%s\n\n", tls_name(o), *transport ? transport : "?",
+    printf("transports %s, in use %s, %s mode, %llu endpoint%s%s\n\n", transports_text(o), *transport ? transport : "?",
            o->threaded ? "thread" : "caller", (unsigned long long)o->endpoints, o->endpoints == 1 ? "" : "s",
            o->pin ? ", one core each" : "");
     if (strcmp(o->send_kind, "host") || strcmp(o->recv_kind, "host") || o->header || o->view || o->kept)
@@ -90,11 +90,11 @@ static void report_text(const perf_opts_t *o, const perf_result_t *r)
 
 static void report_json(const perf_opts_t *o, const perf_result_t *r)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_text(&j, "test", perf_test_name(r->test));
     tool_json_count(&j, "size", r->size);
-    tool_json_text(&j, "tls", tls_name(o));
+    tool_json_text(&j, "transports", transports_text(o));
+    tool_json_text(&j, "tls", transports_text(o)); /* its name before there was --transports */
     tool_json_text(&j, "transport", r->transport);
     tool_json_text(&j, "mode", o->threaded ? "thread" : "caller");
     tool_json_count(&j, "endpoints", r->endpoints);
@@ -129,7 +129,6 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
     }
     tool_json_number(&j, "endpoint_bytes", r->endpoint_bytes, 0);
     tool_json_number(&j, "peer_endpoint_bytes", r->peer_endpoint_bytes, 0);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 

@@ -1,18 +1,20 @@
 /* tools/perf/rma.c - the loops of remote memory, and how the two sides come to it.
  *
- * The server of a run exposes a region and sends a key for it with READY; the client attaches it on every endpoint. In rma_put_lat the
- * client has a region too, whose key is in the plan.
+ * The server of a run exposes a region and sends a key for it with READY; the client attaches it on every endpoint. In
+ * rma_put_lat the client has a region too, whose key is in the plan.
  *
- * rma_get, rma_put             read and write, `window` not complete at a time, all out of and into the same bytes unless --region says
- *                              otherwise: as in ucx_perftest (ucp_get, ucp_put_bw).
+ * rma_get, rma_put             read and write, `window` not complete at a time, all out of and into the same bytes unless
+ *                              --region says otherwise: as in ucx_perftest (ucp_get, ucp_put_bw).
  * rma_fadd, rma_cas, rma_swap  the same with words, each of which counts the operations on it; they are checked by that.
  * rma_batch                    reads, --batch of them in one post; counted and timed as single reads.
- * rma_put_lat                  ping-pong: each side writes a number into the last byte of the other's region, and waits for the answer by
- *                              looking at its own, with progress in between, as in ucx_perftest (ucp_put_lat). Half of a round trip.
+ * rma_put_lat                  ping-pong: each side writes a number into the last byte of the other's region, and waits for the
+ *                              answer by looking at its own, with progress in between, as in ucx_perftest (ucp_put_lat). Half
+ *                              of a round trip.
  *
- * The clock stops when the last operation is complete, which it is when the bytes are where they belong. Then both sides look at all of
- * their memory, the server when it was told that the client is done: until then it only drives. Remotes go before endpoints and the
- * region after them, however a run ends. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py hold it. */
+ * The clock stops when the last operation is complete: then the bytes are in place. Then both sides check all of their memory.
+ * The server only drives until the client says that it is done. However a run ends, remotes are closed before endpoints, and
+ * the region after them. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py check
+ * it. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,8 +68,7 @@ static weft_status_t attach_one(perf_link_t *l, weft_ep_t *ep, const perf_offer_
         return st;
     st = weft_op_wait(&op, l->timeout_ns);
     if (!weft_op_done(&op)) {
-        weft_op_cancel(&op);
-        weft_op_wait(&op, WEFT_FOREVER);
+        tool_cancel(&op);
         if (!op.status)
             weft_remote_drop(weft_op_remote(&op));
         return st;
@@ -77,8 +78,8 @@ static weft_status_t attach_one(perf_link_t *l, weft_ep_t *ep, const perf_offer_
     return st;
 }
 
-/* The first touch of a page of a mapping is a fault, which is no part of an access: ucx_perftest has it in its warm-up, and a run of ours
- * has a mapping of its own. */
+/* The first touch of a page of a mapping is a fault, which is no part of an access: ucx_perftest has it in its warm-up, and a
+ * run of ours has a mapping of its own. */
 static weft_status_t touch_mapping(perf_link_t *l, weft_remote_t *remote, uint64_t len)
 {
     weft_op_t op = WEFT_OP_INIT;
@@ -89,8 +90,7 @@ static weft_status_t touch_mapping(perf_link_t *l, weft_remote_t *remote, uint64
     for (uint64_t at = 0; at < len && !st; at += TOUCH_STEP) {
         st = weft_rma_read(remote, at, stage, len - at < TOUCH_STEP ? len - at : TOUCH_STEP, &op);
         if (!st && (st = weft_op_wait(&op, l->timeout_ns)) && !weft_op_done(&op)) {
-            weft_op_cancel(&op);
-            weft_op_wait(&op, WEFT_FOREVER);
+            tool_cancel(&op);
         }
         weft_runtime_progress(l->rt);
     }
@@ -138,7 +138,7 @@ void perf_rma_end(perf_run_t *run)
     perf_rma_t *r = run->rma;
     weft_op_t op = WEFT_OP_INIT;
     if (!run->link->rt)
-        return; /* closed, and everything with it */
+        return; /* the runtime is closed */
     perf_rma_drop(run);
     perf_finish_drop(run);
     if (r->region && !weft_region_free(r->region, &op))
@@ -171,7 +171,7 @@ static inline __attribute__((always_inline)) weft_status_t post(perf_run_t *run,
     }
 }
 
-/* Inline, so that there is one loop for each test and no question in it. */
+/* Inline, so that each test has its own loop without branches. */
 static inline __attribute__((always_inline)) weft_status_t stream_of(perf_link_t *l, perf_run_t *run, const perf_test_t test)
 {
     const perf_rma_t *r = run->rma;
@@ -287,7 +287,7 @@ static inline uint8_t number(uint64_t nth)
 /* Look at our own memory until it is there. */
 static inline weft_status_t look_for(perf_link_t *l, perf_run_t *run, const uint8_t *at, uint8_t wanted)
 {
-    const unsigned spins = l->threaded || l->yield ? 64 : 4096; /* on a busy machine a yield lasts */
+    const unsigned spins = l->threaded || l->yield ? 64 : 4096; /* on a busy machine a yield takes long */
     uint64_t deadline = 0, now;
     weft_status_t st;
     while (true) {
@@ -301,7 +301,7 @@ static inline weft_status_t look_for(perf_link_t *l, perf_run_t *run, const uint
         }
         if (perf_peer_lost(run, &st))
             return st;
-        now = perf_clock_ns();
+        now = tool_now();
         if (!deadline)
             deadline = now + l->timeout_ns;
         else if (now > deadline)
@@ -363,10 +363,10 @@ static bool words_are_right(const perf_run_t *run)
 static bool written_is_right(perf_link_t *l, const perf_run_t *run)
 {
     const perf_rma_t *r = run->rma;
-    const uint64_t size = run->plan.size, deadline = perf_clock_ns() + WEFT_SECOND;
+    const uint64_t size = run->plan.size, deadline = tool_now() + WEFT_SECOND;
     const uint8_t *last = (const uint8_t *)r->memory.at + size - 1;
     while (!perf_memory_check_all(l, &r->memory, size - 1, FILL) || *last != number(run->plan.count - 1))
-        if (perf_clock_ns() > deadline)
+        if (tool_now() > deadline)
             return false;
     return true;
 }

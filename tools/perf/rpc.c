@@ -1,14 +1,16 @@
 /* tools/perf/rpc.c - the loops of calls, and how the two sides come to them.
  *
- * The server of a run has a service with one function; the client has a client of it on every endpoint, and has checked the function before
- * the clock starts.
+ * The server of a run has a service with one function; the client has a client of it on every endpoint, and has checked the
+ * function before the clock starts.
  *
  * rpc_lat     echo(data: [u8]) -> [u8], one call at a time. A time is that of a whole call.
  * rpc_rate    the same, `window` calls under way; a time is that of one call, averaged over a window.
- * rpc_tensor  take(data: tensor) -> u64: the library brings the tensor, the function looks at both of its ends and says how long it was.
+ * rpc_tensor  take(data: tensor) -> u64: the library brings the tensor, the function looks at both of its ends and says how
+ *             long it was.
  *
- * Functions answer at once, in progress. A call is over when the caller has looked at its reply and released it. Clients go before endpoints
- * and the service after them, however a run ends. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py hold it. */
+ * Functions answer at once, in progress. A call is over when the caller has looked at its reply and released it. Clients go
+ * before endpoints and the service after them, however a run ends. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py
+ * check it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +32,7 @@ static bool is_tensor(const perf_run_t *run)
 
 /* --- the service ----------------------------------------------------------------------------------------- */
 
-/* Figures of bytes that did not arrive would be worth nothing. */
+/* Bytes that did not arrive make figures worthless. */
 static bool is_right(const perf_run_t *run, const void *data, uint64_t n)
 {
     const char *at = data;
@@ -115,8 +117,7 @@ static weft_status_t check_one(perf_link_t *l, weft_method_t *method)
         return st;
     st = weft_op_wait(&op, l->timeout_ns);
     if (!weft_op_done(&op)) {
-        weft_op_cancel(&op);
-        weft_op_wait(&op, WEFT_FOREVER);
+        tool_cancel(&op);
     }
     st = explain(st, &reply);
     weft_reply_release(&reply);
@@ -195,7 +196,7 @@ void perf_rpc_end(perf_run_t *run)
     perf_rpc_t *c = run->rpc;
     weft_op_t op = WEFT_OP_INIT;
     if (!run->link->rt)
-        return; /* closed, and everything with it */
+        return; /* the runtime is closed */
     perf_rpc_drop(run);
     for (uint64_t i = 0; c->replies && i < run->n_sends; i++)
         weft_reply_release(&c->replies[i]);

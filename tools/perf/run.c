@@ -1,8 +1,8 @@
 /* tools/perf/run.c - the memory of one run: operations, buffers, the order of tags.
  *
- * Operations and the like are pages straight from the kernel, buffers are of the kinds the plan names (memory.c); all of it is written
- * before the clock starts. Owned by the session; freed only when no operation uses it (after perf_link_drop() if the run
- * failed). tests/tools/tools_perf.py holds it. */
+ * Operations are in pages from mmap(), buffers are of the kinds that the plan names (memory.c). All of it is written before
+ * the clock starts. The session owns it, and frees it when no operation uses it (after perf_link_drop() if the run failed).
+ * tests/tools/tools_perf.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,8 @@
-/* tools/perf/server.c - the side that is told what to do.
+/* tools/perf/server.c - the server: does what the client's plans say.
  *
- * A session: ASSEMBLING (endpoints arrive, each with a hello that says which it is) -> SERVING (plans on endpoint 0, one run
- * each) -> over. One client at a time; others wait in the listener until it is their turn. A client that is lost ends its
- * session: with --keep the next one is served, otherwise the server ends with an error. tests/tools/tools_peer_loss.py holds
- * it. */
+ * A session: ASSEMBLING (endpoints arrive, each with a hello that has its number) -> SERVING (plans on endpoint 0, one run
+ * each) -> over. One client at a time; others wait in the listener. A client that is lost ends its session: with --keep the
+ * next one is served, otherwise the server ends with an error. tests/tools/tools_peer_loss.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,14 +19,13 @@ typedef struct session {
     uint64_t n_placed;
 } session_t;
 
-/* A wait that may take as long as it likes, and therefore must not spin. */
+/* A wait without a bound, which must not spin. */
 static weft_status_t wait_long(weft_op_t *op, uint64_t ns)
 {
     weft_status_t st = weft_op_wait(op, ns);
     if (weft_op_done(op))
         return op->status;
-    weft_op_cancel(op);
-    weft_op_wait(op, WEFT_FOREVER);
+    tool_cancel(op);
     return op->status == WEFT_OK ? WEFT_OK : st;
 }
 
@@ -133,7 +131,7 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
     r.cpu_ns = run.cpu_ns;
     r.elapsed_ns = run.elapsed_ns;
     r.kind = PERF_DONE;
-    /* Said before the run's memory is given back: for a stream, the client's clock is still running. */
+    /* Before the run's memory is freed: for a stream the client's clock is still running. */
     st = reply(s, &r);
     perf_run_free(&run);
     return st;
@@ -200,10 +198,8 @@ static bool announce(const perf_opts_t *opts, weft_listener_t *listener, int rea
         return written;
     }
     if (opts->json) {
-        tool_json_t j = {.f = stdout};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         tool_json_text(&j, "listening", uri);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     } else {
         printf("listening on %s\n", uri);

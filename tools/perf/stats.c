@@ -1,7 +1,7 @@
-/* tools/perf/stats.c - how long a tick is, and what a histogram says.
+/* tools/perf/stats.c - how long a tick is, and percentiles of a histogram.
  *
- * The cycle counter is used only where the processor promises that it runs evenly through sleep and frequency changes; elsewhere
- * a tick is a nanosecond of the kernel's clock. tests/tools/tools_perf.py holds the order of the percentiles. */
+ * The cycle counter is used only where the processor promises that it runs evenly through sleep and frequency changes.
+ * Elsewhere a tick is a nanosecond of the kernel's clock. tests/tools/tools_perf.py checks the order of the percentiles. */
 #include <math.h>
 
 #if defined(__x86_64__)
@@ -31,14 +31,14 @@ void perf_ticks_calibrate(void)
     if (!counter_is_even())
         return;
     perf_tsc = true;
-    ns0 = perf_clock_ns();
+    ns0 = tool_now();
     t0 = perf_ticks();
     do
-        ns1 = perf_clock_ns();
+        ns1 = tool_now();
     while (ns1 - ns0 < 20 * WEFT_MILLISECOND);
     t1 = perf_ticks();
     if (t1 <= t0) {
-        perf_tsc = false; /* whatever it counts, it is not time */
+        perf_tsc = false; /* it does not count time */
         return;
     }
     tick_ns = (double)(ns1 - ns0) / (double)(t1 - t0);

@@ -115,7 +115,7 @@ static weft_status_t sink(perf_link_t *l, perf_run_t *run)
     return WEFT_OK;
 }
 
-/* Inline, so that there is one loop for each kind of message and no question in it. */
+/* Inline, so that each kind of message has its own loop without branches. */
 static inline __attribute__((always_inline)) weft_status_t source_of(perf_link_t *l, perf_run_t *run, const bool am)
 {
     const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
@@ -163,17 +163,16 @@ static weft_status_t source(perf_link_t *l, perf_run_t *run)
 static weft_status_t idle(perf_link_t *l, perf_run_t *run)
 {
     weft_op_t timer = WEFT_OP_INIT;
-    uint64_t start = perf_clock_ns(), cpu = perf_cpu_ns();
+    uint64_t start = tool_now(), cpu = perf_cpu_ns();
     weft_status_t st = weft_timer_start(l->rt, run->plan.idle_ns, &timer);
     if (!st) {
         st = weft_op_wait(&timer, run->plan.idle_ns + l->timeout_ns);
         if (!weft_op_done(&timer)) {
-            weft_op_cancel(&timer);
-            weft_op_wait(&timer, WEFT_FOREVER);
+            tool_cancel(&timer);
         }
     }
     run->cpu_ns = perf_cpu_ns() - cpu;
-    run->elapsed_ns = perf_clock_ns() - start;
+    run->elapsed_ns = tool_now() - start;
     return st;
 }
 
@@ -198,16 +197,14 @@ weft_status_t perf_finish_tell(perf_link_t *l)
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st = weft_msg_send(l->eps[0], NULL, 0, PERF_FINISH_TAG, &op);
     if (!st && (st = weft_op_wait(&op, l->timeout_ns)) && !weft_op_done(&op)) {
-        weft_op_cancel(&op);
-        weft_op_wait(&op, WEFT_FOREVER);
+        tool_cancel(&op);
     }
     return st;
 }
 
 void perf_finish_drop(perf_run_t *run)
 {
-    weft_op_cancel(&run->finish);
-    weft_op_wait(&run->finish, WEFT_FOREVER);
+    tool_cancel(&run->finish);
 }
 
 /* --- both sides ------------------------------------------------------------------------------------------ */
@@ -241,7 +238,7 @@ weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
                : perf_is_rma(run->plan.test) ? perf_rma_server(l, run)
                                              : perf_rpc_server(l, run);
     }
-    /* Figures of bytes that did not arrive would be worth nothing. */
+    /* Bytes that did not arrive make figures worthless. */
     return st || perf_memory_check(&run->pages[run->recv_page], run->plan.size, 0x5a) ? st : WEFT_ERR_PROTOCOL;
 }
 
@@ -256,7 +253,7 @@ weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
     }
     if (run->plan.test == PERF_AM_LAT && (st = perf_am_prepare(l, run)))
         return st;
-    start = perf_clock_ns();
+    start = tool_now();
     if (rma)
         st = perf_rma_client(l, run);
     else if (rpc)
@@ -265,7 +262,7 @@ weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
         st = !latency ? source(l, run) : run->plan.test == PERF_TAG_LAT ? ping(l, run) : perf_am_ping(l, run);
     if (!st && !latency && !rma && !rpc)
         st = perf_await(l, done);
-    run->elapsed_ns = perf_clock_ns() - start;
+    run->elapsed_ns = tool_now() - start;
     if (!st && run->histogram && !run->histogram->n) /* the window was never full: the average is all that is known */
         perf_record(run->histogram, (uint64_t)((double)run->elapsed_ns / (double)run->plan.count / perf_tick_ns()));
     if (!st && rma)

@@ -1,8 +1,8 @@
-/* tools/run/compile.c - are the programs Python? Asked before anything runs, and not when their turn comes after an hour.
+/* tools/run/compile.c - compiles the programs before anything runs, so that a syntax error is not found after an hour.
  *
- * The interpreter that will run them compiles them, and runs none; it says which line of which file is wrong, and where there
- * can be no main(). An interpreter that cannot do that, or does not answer in time, is not held against them: the elements
- * will tell. Asked by --check, and by a run of which some elements wait for others. tests/tools/tools_run_check.py holds it. */
+ * The interpreter that will run the programs compiles them and runs none. It says which line of which file is wrong, and
+ * which file cannot have a main(). If the interpreter cannot do that, or takes too long, the run goes on. This is done by
+ * --check, and by a run in which some elements wait for others. tests/tools/tools_run_check.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -1,8 +1,8 @@
-/* tools/run/elements.c - a directory of elements: which files are some, and which lines of them are about the element.
+/* tools/run/elements.c - a directory of elements: which files are elements, and which of their lines describe the element.
  *
- * `NAME.o.py` is a compute element, whose lines that begin with "#@ " are YAML about it; `NAME.o.yaml` is a memory element, and
- * YAML as a whole. What looks like either and is not gets a sentence; other files are none of our business. yaml.c says what the
- * YAML means. tests/tools/tools_run_check.py holds it. */
+ * `NAME.o.py` is a compute element; its lines that begin with "#@ " are YAML about it. `NAME.o.yaml` is a memory element, and
+ * all of it is YAML. A file that looks like either and is not gets a sentence; other files are ignored. yaml.c reads the
+ * YAML. tests/tools/tools_run_check.py checks it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -94,7 +94,7 @@ static bool slurp(run_t *run, const char *path, run_text_t *out)
     char piece[16384];
     struct stat st;
     ssize_t n = -1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe of that name is not waited for */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for a pipe of that name */
     if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode)) {
         run_problem(run, path, 0, "is not a file");
         close(fd);
@@ -275,5 +275,5 @@ bool run_read(run_t *run)
         }
         read_element(run, e);
     }
-    return !twice; /* what names mean could not be told */
+    return !twice; /* names could not be resolved */
 }

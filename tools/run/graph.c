@@ -1,8 +1,8 @@
-/* tools/run/graph.c - names resolved to elements, and what is wrong with the whole of them.
+/* tools/run/graph.c - names resolved to elements, and what is wrong with the graph.
  *
- * An edge may be said by either side, `parents` or `dependents`, or by both; so may the use of memory. A name that is nobody's
- * is named with the nearest, a cycle as a path. After run_link() succeeded every edge leads to an element of the right kind, and
- * the order of `before` is that of the names. tests/tools/tools_run_check.py holds it. */
+ * Either side may state an edge, with `parents` or `dependents`, and so with the use of memory. An unknown name is reported
+ * with the nearest one, a cycle as a path. After run_link() succeeded every edge leads to an element of the right kind, and
+ * `before` is ordered by name. tests/tools/tools_run_check.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +113,7 @@ static void link_memory(run_t *run, run_element_t *e)
         if (!user || uses(user, e))
             continue;
         if (leads_elsewhere(user, e->name)) {
-            if (!run->n_problems) /* else it may be what was meant, misspelt */
+            if (!run->n_problems) /* otherwise the name may be misspelt */
                 run_problem(run, e->path, e->corunning.at[i].line,
                             "\"%s\" has another transport \"%s\": say in its corunning under which name it uses this memory",
                             user->name, e->name);

@@ -1,13 +1,14 @@
-/* tools/run/guard.c - that nothing stays behind: neither processes nor directories, whichever way the launcher ends.
+/* tools/run/guard.c - leaves no process and no directory behind, however the launcher ends.
  *
- * The launcher is a subreaper: what elements have started and left, in groups and sessions of its own even, becomes its
- * child, and is killed in the end. For the case that the launcher itself is killed there is the guard, a child that only waits
- * for that. It finds who is left by the environment: WEFT_LAUNCHER names a socket in the run's scratch directory, whose name is
- * nobody else's. Then it removes that directory. Should the guard have been killed, too, the next run does it: the
- * directory is locked (flock) as long as either of the two lives, and one that is a minute old, ours and not locked is of a
- * run that is dead. What --keep has left is marked, and stays. Nothing is killed that is not a descendant of an element: a shell that has
- * children and becomes the launcher (exec) has them still, so then those of elements are told by their environment in the end, too.
- * tests/tools/tools_run_guard.py holds it. */
+ * The launcher is a subreaper: processes that elements leave behind become its children, even from other groups and sessions,
+ * and are killed in the end. The guard is a child that waits for the case that the launcher itself is killed. It finds the
+ * processes by their environment: WEFT_LAUNCHER names a socket in the scratch directory of the run. Then it removes that
+ * directory. If the guard was killed too, the next run does its work: the directory is locked (flock) as long as the launcher
+ * or the guard lives, and one that is a minute old, ours and not locked belongs to a dead run. Directories that --keep left
+ * are marked, and stay.
+ *
+ * Only descendants of elements are killed. A shell with children that becomes the launcher (exec) still has them; then those
+ * of elements are told apart by their environment. tests/tools/tools_run_guard.py checks it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@
 #define PREFIX "weft-run-"
 #define KEPT S_ISVTX /* of a directory that stays */
 #define OLD 60       /* seconds: one that is younger may be about to be locked */
-#define TRIES 200    /* who is killed may have started others meanwhile */
+#define TRIES 200    /* a process may have started others before it was killed */
 #define PAUSE (10 * WEFT_MILLISECOND)
 #define ENVIRONMENT_MAX ((size_t)1 << 20)
 
@@ -42,7 +43,7 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     static unsigned deep;
     (void)st;
     (void)where;
-    if (kind == FTW_DNR && deep < 8 && !chmod(path, 0700)) { /* an element took the right to it away */
+    if (kind == FTW_DNR && deep < 8 && !chmod(path, 0700)) { /* an element changed its mode */
         deep++;
         nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
         deep--;
@@ -89,7 +90,7 @@ static bool has_variable(int dir, const char *pid, const char *variable)
 static bool is_child(int dir, const char *pid)
 {
     run_text_t stat = read_proc(dir, pid, "stat");
-    const char *p = strrchr(stat.p, ')'); /* the name before it may have anything in it */
+    const char *p = strrchr(stat.p, ')'); /* the name in parentheses may hold any character */
     bool found = p && strtol(strlen(p) > 4 ? p + 4 : "", NULL, 10) == getpid();
     run_free(&stat);
     return found;
@@ -112,7 +113,7 @@ static unsigned kill_all(const char *variable)
         if (variable ? !has_variable(dirfd(proc), entry->d_name, variable) : !is_child(dirfd(proc), entry->d_name))
             continue;
         fd = (int)syscall(SYS_pidfd_open, pid, 0);
-        /* looked at again: from here on the number cannot have become another's */
+        /* checked again: with a pidfd the number cannot be reused */
         if (fd >= 0 && (!variable || has_variable(dirfd(proc), entry->d_name, variable)) &&
             !syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0))
             killed++;

@@ -1,9 +1,9 @@
 /* tools/run/invoke.c - runtime.invoke and runtime.release: elements that other elements start while they run.
  *
- * A Unix socket in the private directory of the run. A client says one line and is told one; who it is comes from the kernel:
- * the same user, in the process group of a compute element of this run that is running. A memory element that was invoked
- * belongs to the process that did it, and goes with it; who waits for one is answered when it serves, or when it cannot. A line
- * that is too long ends the connection. tests/tools/tools_run_invoke.py holds it. */
+ * A Unix socket in the private directory of the run. A client sends one line and gets one back. The kernel says who it is: it
+ * must be the same user, in the process group of a running compute element. A memory element that was invoked belongs to the
+ * process that invoked it, and ends with it. The client gets its answer when the element serves, or when it cannot. A line
+ * that is too long ends the connection. tests/tools/tools_run_invoke.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 typedef struct client {
     run_source_t source; /* first: epoll has it */
-    run_proc_t *who;     /* NULL: nobody of ours, who is told so when it has said what it wants */
+    run_proc_t *who;     /* NULL: not an element of this run; it is refused after its request */
     run_text_t heard;
     struct client *next;
 } client_t;
@@ -42,45 +42,43 @@ static void client_free(client_t *c)
     free(c);
 }
 
-static void say(int fd, const run_text_t *line)
+/* {"ok": ok, name: value} */
+static void say(int fd, bool ok, const char *name, const char *value)
 {
-    /* a line of this length fits into an empty socket; who does not read it has no use for it */
-    if (send(fd, line->p, line->n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return;
+    run_text_t line = {0};
+    tool_json_t j = run_json_begin(&line);
+    tool_json_open(&j, NULL, '{');
+    tool_json_raw(&j, "ok", ok ? "true" : "false");
+    if (name)
+        tool_json_text(&j, name, value);
+    tool_json_end(&j);
+    run_json_end(&j);
+    /* a line of this length fits into an empty socket; a client that does not read it does not need it */
+    (void)!send(fd, line.p, line.n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    run_free(&line);
 }
 
 static void refuse(int fd, const char *why)
 {
-    run_text_t line = {0};
-    run_addf(&line, "{\"ok\": false, \"error\": ");
-    run_add_json(&line, why);
-    run_addf(&line, "}\n");
-    say(fd, &line);
-    run_free(&line);
+    say(fd, false, "error", why);
 }
 
 static void accept_it(int fd)
 {
-    run_text_t line = {.p = (char *)"{\"ok\": true}\n", .n = 13};
-    say(fd, &line);
+    say(fd, true, NULL, NULL);
 }
 
 /* --- what was invoked -------------------------------------------------------------------------------------------------- */
 
 void run_invoked_ready(run_element_t *e)
 {
-    run_text_t line = {0};
     char *durl;
     if (e->asked < 0)
         return;
     durl = run_durl(e, 0);
-    run_addf(&line, "{\"ok\": true, \"durl\": ");
-    run_add_json(&line, durl);
-    run_addf(&line, "}\n");
-    say(e->asked, &line);
+    say(e->asked, true, "durl", durl);
     close(e->asked);
     e->asked = -1;
-    run_free(&line);
     free(durl);
 }
 
@@ -149,7 +147,7 @@ static void enlist(run_t *run, run_element_t *e)
     run->elements[run->n_elements++] = e;
 }
 
-/* --- invoke ------------------------------------------------------------------------------------------------------------------ */
+/* --- invoke --------------------------------------------------------------------------------------------- */
 
 /* A size as a number of bytes, or as text with a unit. */
 static bool take_bytes(run_value_t v, uint64_t *out)
@@ -233,7 +231,7 @@ static void invoke(run_t *run, client_t *c, const char *template, const char *tr
         accept_it(fd);
         run_start_ready(run);
     } else if (run_start_memory(run, e)) {
-        e->asked = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* told when it serves */
+        e->asked = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* the answer comes when it serves */
     } else {
         refuse(fd, "the memory element could not be started");
     }
@@ -289,7 +287,7 @@ static void answer(run_t *run, client_t *c, const char *line, size_t n)
     free(name);
 }
 
-/* --- clients ------------------------------------------------------------------------------------------------------------------- */
+/* --- clients -------------------------------------------------------------------------------------------- */
 
 static void client_ready(run_source_t *s, uint32_t events)
 {
@@ -304,7 +302,7 @@ static void client_ready(run_source_t *s, uint32_t events)
     newline = c->heard.n ? memchr(c->heard.p, '\n', c->heard.n) : NULL;
     if (newline) {
         answer(s->run, c, c->heard.p, (size_t)(newline - c->heard.p));
-        client_free(c); /* whoever waits for a durl has a descriptor of its own */
+        client_free(c); /* a client that waits for a durl has a descriptor of its own */
     } else if (n <= 0 || c->heard.n > LINE_MAX_BYTES) {
         client_free(c);
     }

@@ -1,9 +1,9 @@
-/* tools/run/output.c - what elements print: whole lines, with their names before them on a terminal, and without what is secret.
+/* tools/run/output.c - what elements print: whole lines, with their names before them on a terminal, and without secrets.
  *
- * Lines of several elements never mix within a line; one that does not end is cut after LINE bytes. To a pipe they go byte by
- * byte as they came; on a terminal nothing passes that could move its cursor. With --json standard output is the launcher's own,
- * and elements have standard error. A reader that does not read, such as a pager, holds the elements up, but neither signals nor
- * --timeout. tests/tools/tools_run.py holds it. */
+ * Lines of several elements never mix; a line is cut after LINE bytes. A pipe gets the bytes as they came; a terminal gets
+ * nothing that could move its cursor. With --json standard output belongs to the launcher, and elements have standard error.
+ * A reader that does not read, such as a pager, holds up the elements, but neither signals nor --timeout.
+ * tests/tools/tools_run.py checks it. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #define LINE ((size_t)1 << 16)
 #define PIECE ((size_t)4096)
 #define LOOK 20  /* milliseconds between two looks for a signal, while nobody reads */
-#define DEAF 500 /* milliseconds: who has not read for so long while all is taken down is not waited for again */
+#define DEAF 500 /* milliseconds: a reader that has not read for so long while the run ends is not waited for again */
 
 void run_secret(run_t *run, const char *durl)
 {
@@ -28,7 +28,7 @@ void run_secret(run_t *run, const char *durl)
     token += strlen(";token,");
     n = strcspn(token, ";");
     if (n < 16)
-        return; /* no secret of ours, and hiding it would eat other text */
+        return; /* too short to be a secret, and hiding it would hide other text */
     run->secrets = run_grow(run->secrets, (run->n_secrets + 1) * sizeof *run->secrets);
     run->secrets[run->n_secrets++] = run_dup_n(token, n);
 }
@@ -48,7 +48,7 @@ void run_hide(const run_t *run, run_text_t *text)
     }
 }
 
-/* Has any of the signals come that the loop would take everything down for? They are blocked, so that it is there until the loop. */
+/* Has a signal come that ends the run? They are blocked, so it stays pending until the loop reads it. */
 static bool signal_waits(void)
 {
     sigset_t ours, pending;
@@ -66,7 +66,7 @@ bool run_takes(run_t *run, FILE *f)
     for (unsigned looks = 0;; looks++) {
         int n = poll(&p, 1, looks ? LOOK : 0);
         if (n > 0 || (n < 0 && errno != EINTR))
-            return true; /* or it is broken, and writing will say so */
+            return true; /* or it is broken, and write() will fail */
         if (run->deaf)
             return false;
         if (run->failed && looks * LOOK > DEAF)
@@ -153,7 +153,7 @@ void run_output(run_source_t *s, uint32_t events)
 void run_output_rest(run_proc_t *p)
 {
     for (unsigned which = 0; which < 2; which++) {
-        size_t left = run_waiting(&p->out[which]), n; /* what is there now: others may have the pipe, and never stop writing */
+        size_t left = run_waiting(&p->out[which]), n; /* now: others may go on writing to the pipe */
         while (left && p->out[which].fd >= 0 && (n = output_some(p, which)))
             left -= n < left ? n : left;
         if (p->lines[which].n)

@@ -1,13 +1,14 @@
 /* tools/run/proc.c - processes: started with limits, asked to end, killed, waited for.
  *
- * States of one: running, asked (a line on its socket), terminated (SIGTERM), killed (SIGKILL), over (waited for). Only the
- * launcher moves them, the last by what its pidfd says. Each is the leader of a process group of its own, and whatever it starts
- * and leaves behind in that group is killed before it is waited for: until then its number cannot be anybody else's. A launcher
- * that is killed takes its elements with it (PR_SET_PDEATHSIG); the launcher has one thread, so that this means its end.
+ * States: running, asked (a line on its socket), terminated (SIGTERM), killed (SIGKILL), over (waited for). Only the launcher
+ * changes them, the last one when the pidfd says so. Each process leads a process group of its own. What it leaves behind in
+ * that group is killed before the process is waited for, since until then the group's number cannot be reused. A launcher
+ * that is killed takes its elements with it (PR_SET_PDEATHSIG); it has one thread, so that this means its end.
  *
- * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share; `mem` bounds the
- * memory that it makes itself (RLIMIT_DATA) and, with what the memory elements that it uses have and room for programs, all of
- * its address space (RLIMIT_AS); `storage` bounds each file it writes (RLIMIT_FSIZE). tests/tools/tools_run_loss.py holds it. */
+ * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share. `mem` bounds
+ * the memory that the process makes itself (RLIMIT_DATA). Its address space (RLIMIT_AS) is bounded by that, by the memory
+ * elements that it uses, and by space for programs. `storage` bounds each file it writes (RLIMIT_FSIZE).
+ * tests/tools/tools_run_loss.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -45,7 +46,7 @@ bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*read
 void run_unwatch(run_source_t *s)
 {
     if (s->fd >= 0) {
-        /* closing alone would leave it there while a duplicate is open: a child has one between fork and exec */
+        /* close() alone keeps it in epoll while a duplicate is open, and a child has one between fork() and exec() */
         epoll_ctl(s->run->epoll, EPOLL_CTL_DEL, s->fd, NULL);
         close(s->fd);
     }
@@ -323,7 +324,7 @@ static bool start(run_proc_t *p)
         close_end(ends, 0);
         return cannot_start(p, why);
     }
-    setpgid(p->pid, p->pid); /* also here: whoever is first */
+    setpgid(p->pid, p->pid); /* also in the child: one of the two is first */
     pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     if (pidfd >= 0 && watch(p, pidfd, ends))
         return true;
@@ -398,7 +399,7 @@ uint64_t run_press(run_t *run, uint64_t now)
             if (p->asked == RUN_ASKED) {
                 p->asked = RUN_TERMINATED;
                 p->ask_at = now + PATIENT;
-                kill(p->pid, SIGCONT); /* one that is stopped could not end */
+                kill(p->pid, SIGCONT); /* a stopped process could not end */
                 kill(p->pid, SIGTERM);
             } else if (p->asked == RUN_TERMINATED) {
                 run_kill(p);
@@ -414,7 +415,7 @@ static void exited(run_source_t *s, uint32_t events)
 {
     run_proc_t *p = s->proc;
     (void)events;
-    /* still a zombie, so the number of its group is still its own */
+    /* it is still a zombie, so the number of its group is not reused */
     kill(-p->pid, SIGKILL);
     if (wait4(p->pid, &p->status, WNOHANG, &p->usage) != p->pid)
         return;

@@ -1,7 +1,7 @@
 /* tools/run/progress.c - a line per element on a terminal while the run goes on, drawn again as it changes.
  *
- * Nothing of it goes to a pipe. Whoever writes something else wipes it first, and it comes back below. At most as many lines as
- * the terminal has, less a few: those that run come first. tests/tools/tools_run.py holds it. */
+ * Nothing of it goes to a pipe. Code that writes something else wipes it first, and it is drawn again below. It has at most
+ * as many lines as the terminal, less a few; running elements come first. tests/tools/tools_run.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>

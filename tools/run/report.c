@@ -1,8 +1,8 @@
 /* tools/run/report.c - how it went: a table and results for people, one JSON object for programs.
  *
- * Time is from the first start to the last end of an element's copies; cpu is the sum over them, peak memory that of the
- * largest. Bytes read and written are those that a compute element moved, and of a memory element those that its users moved.
- * tests/tools/tools_run.py holds it. */
+ * Time is from the first start to the last end of an element's copies; cpu is their sum, peak memory that of the largest.
+ * Bytes read and written are those that a compute element moved; of a memory element those that its users moved.
+ * tests/tools/tools_run.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +50,7 @@ static const char *bytes_text(uint64_t n, char *buf, size_t cap)
 
 enum { COLUMNS = 8 };
 
-/* No wider than what is in it: with ordinary names it fits into 80 columns. */
+/* Columns are as wide as their contents: ordinary names fit into 80 columns. */
 static void table(run_t *run)
 {
     static const char *const heads[COLUMNS] = {"element", "copies", "state", "time", "cpu", "peak mem", "read", "written"};
@@ -83,7 +83,7 @@ static void table(run_t *run)
     printf("%s in %s\n", run->failed ? "failed" : "done", run_time_text(run->ended - run->started, total, sizeof total));
 }
 
-/* What nobody in the run was given is for whoever started it. */
+/* Results that no other element was given. */
 static void results(run_t *run)
 {
     for (unsigned i = 0; i < run->n_elements; i++) {
@@ -147,8 +147,7 @@ static void failures_json(run_t *run, tool_json_t *j)
 
 static void as_json(run_t *run)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_raw(&j, "ok", run->failed ? "false" : "true");
     if (run->why) {
         run_text_t why = {0};
@@ -173,7 +172,6 @@ static void as_json(run_t *run)
             tool_json_raw(&j, NULL, e->results[k]);
         tool_json_close(&j, ']');
     }
-    tool_json_close(&j, '}');
     tool_json_close(&j, '}');
     tool_json_end(&j);
 }

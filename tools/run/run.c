@@ -1,8 +1,8 @@
 /* tools/run/run.c - `weft run`: a directory of elements as processes of this machine.
  *
- * Options, then the elements, then their graph: all of it is checked before anything is started. Exit status: 0 every element is
- * done, 1 the elements are wrong or one failed, 2 the command line was not understood, 128 and its number after a signal.
- * tests/tools/tools_run.py holds it. */
+ * Options, then the elements, then their graph: all of it is checked before anything is started. Exit status: 0 every element
+ * is done, 1 the elements are wrong or one failed, 2 the command line was not understood, 128 and its number after a signal.
+ * tests/tools/tools_run.py checks it. */
 #include "run.h"
 
 #include <stdlib.h>
@@ -76,16 +76,12 @@ static int go(run_t *run)
     return good ? TOOL_OK : run->signalled ? 128 + run->signalled : TOOL_FAILED;
 }
 
-int tool_run(int argc, char **argv)
+int run_command(int argc, char **argv)
 {
     run_t run = {.epoll = -1, .null_fd = -1, .lock_fd = -1, .guard_fd = -1, .signals.fd = -1, .server.fd = -1};
-    int rc = TOOL_OK;
+    int rc = run_options(&run.opts, argc, argv);
     run.procs_end = &run.procs;
-    if (!run_options(&run.opts, argc, argv))
-        rc = TOOL_USAGE;
-    else if (run.opts.help)
-        tool_run_help(stdout);
-    else {
+    if (rc == TOOL_GO) {
         rc = check(&run);
         if (rc == TOOL_OK && !run.opts.check && !run.opts.graph)
             rc = go(&run);

@@ -1,14 +1,16 @@
 /* tools/run/run.h - `weft run`: what its files share.
  *
- * A directory is read into elements (elements.c, yaml.c), their names are resolved and checked (graph.c), and plan.c then starts a process for each
- * copy when its parents are done (proc.c), talks to it (talk.c), and takes all of it down in the end. One thread, one epoll. Nothing that was
- * started is forgotten before its process has been waited for. */
+ * A directory is read into elements (elements.c, yaml.c), their names are resolved and checked (graph.c). Then plan.c starts a
+ * process for each copy when its parents are done (proc.c), talk.c talks to it, and loop.c takes all of it down in the end. One
+ * thread, one epoll. Every process is waited for before the run ends. */
 #ifndef WEFT_TOOLS_RUN_H
 #define WEFT_TOOLS_RUN_H
 
 #include <sys/resource.h>
 #include <sys/types.h>
+#include <weft/elements.h>
 
+#include "base/json.h"
 #include "session.h"
 
 enum {
@@ -33,24 +35,22 @@ char *run_dup_n(const char *s, size_t n);
 char *run_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void run_add(run_text_t *t, const char *s, size_t n);
 void run_addf(run_text_t *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void run_add_json(run_text_t *t, const char *s); /* as a JSON string, with its quotes */
 void run_drop(run_text_t *t, size_t n);          /* the first n bytes */
 void run_free(run_text_t *t);
+/* A writer of JSON into an empty text, and its end, after which the text is whole. */
+tool_json_t run_json_begin(run_text_t *t);
+void run_json_end(tool_json_t *j);
 
 /* --- JSON from others ------------------------------------------------------------------------------------------ */
 
-/* A value where it lies. p NULL: there is none. */
-typedef struct run_value {
-    const char *p;
-    size_t n;
-} run_value_t;
+typedef wefti_json_text_t run_value_t; /* a value where it lies; p NULL: there is none */
 
-/* Is text[0..n) one JSON value, as RFC 8259 has it, with nothing but blanks around? *value_out is it without them. The others below take what
- * has passed this. */
+/* Is text[0..n) one JSON value, as RFC 8259 has it, with nothing but blanks around? *value_out is it without them. The
+ * functions below only take what has passed this one. */
 bool run_json(const char *text, size_t n, run_value_t *value_out);
 run_value_t run_json_get(run_value_t object, const char *name); /* the last of that name, as Python has it */
-/* The members of an object: *at is 0 at first. False: there are no more. */
-bool run_json_next(run_value_t object, size_t *at, run_value_t *name_out, run_value_t *value_out);
+/* The members of an object: *at is {0} at first. False: there are no more. */
+bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, run_value_t *value_out);
 bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
 char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
 bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
@@ -130,19 +130,20 @@ typedef struct run_param {
 
 typedef struct run_opts {
     const char *dir, *python, *trace;
-    bool check, json, keep, help, graph, dot;
+    bool check, json, keep, graph, dot;
     uint64_t jobs, timeout_ns; /* 0: no bound */
     run_param_t *params;
     unsigned n_params;
 } run_opts_t;
 
-/* False after a sentence. */
-bool run_options(run_opts_t *o, int argc, char **argv);
+/* TOOL_GO or the exit status, as tool_options(). */
+int run_options(run_opts_t *o, int argc, char **argv);
+int run_command(int argc, char **argv);
 void run_options_free(run_opts_t *o);
 
 /* --- processes ------------------------------------------------------------------------------------------------- */
 
-/* Something that epoll tells about. fd -1: closed, and what epoll still has to say is not meant for it. */
+/* Something that epoll watches. fd -1: closed; events that epoll still reports are ignored. */
 typedef struct run_source {
     int fd;
     void (*ready)(struct run_source *s, uint32_t events);
@@ -183,7 +184,7 @@ struct run {
     unsigned n_elements, n_static; /* the first n_static are of the directory */
     unsigned n_problems;
     bool has_others; /* it had children when it began, from before it was this program */
-    int epoll, null_fd, lock_fd, guard_fd; /* lock_fd: the scratch directory, locked while somebody sees to it */
+    int epoll, null_fd, lock_fd, guard_fd; /* lock_fd: the scratch directory, locked by the launcher or the guard */
     pid_t guard;
     run_source_t signals, server;
     char *socket_path;
@@ -197,9 +198,9 @@ struct run {
     unsigned *pinned;   /* by place in `cpus`: how many processes are there */
     int *cpus;
     unsigned n_cpus;
-    char **secrets;     /* the tokens of durls, keys of their memory: never shown */
+    char **secrets;     /* the region keys in durls: never shown */
     unsigned n_secrets;
-    bool deaf;          /* nobody reads what we write, and it all ends: no more waiting for that */
+    bool deaf;          /* there is no reader and the run ends: writing does not wait any more */
     bool terminal;      /* of stderr: progress is shown */
     unsigned shown;     /* lines of it that are on the terminal */
     uint64_t shown_at;
@@ -226,14 +227,24 @@ const char *run_did_you_mean(run_t *run, const char *name, bool memory);
 void run_element_free(run_element_t *e);
 void run_name_add(run_names_t *names, char *name, unsigned line);
 
-/* --- plan.c, proc.c, talk.c, invoke.c -------------------------------------------------------------------------- */
+/* --- plan.c, memory.c, loop.c, proc.c, talk.c, invoke.c ------------------------------------------------- */
 
 bool run_go(run_t *run); /* all of it, to the end; false: it failed */
 void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void run_start_ready(run_t *run);
-/* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is; UINT64_MAX: never. */
+/* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is;
+ * UINT64_MAX: never. */
 uint64_t run_deadline(const run_t *run, run_proc_t **whose_out);
 bool run_start_memory(run_t *run, run_element_t *e);
+static inline run_proc_t **run_slot(const run_element_t *e, unsigned copy, unsigned replica)
+{
+    return &e->procs[copy * e->replicas + replica];
+}
+/* Every transport of a process that leads to a copy of a memory element. Parallel memory is reached as NAME@i, and as NAME the
+ * copy with the same index. */
+typedef void run_transport_fn_t(const run_proc_t *p, run_element_t *m, unsigned copy, const char *trans, void *user);
+void run_each_transport(const run_proc_t *p, run_transport_fn_t *found, void *user);
+void run_configure(run_proc_t *p, run_proc_t *ready); /* tell it durls: those of what `ready` is a replica of, or all (NULL) */
 void run_stop_memory(run_element_t *e);
 void run_proc_over(run_proc_t *p);     /* its process has been waited for */
 void run_memory_ready(run_proc_t *p);  /* it has said its durl */
@@ -241,8 +252,8 @@ void run_memory_ready(run_proc_t *p);  /* it has said its durl */
 char *run_durl(const run_element_t *memory, unsigned copy);
 
 run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica);
-void run_ask(run_proc_t *p);                  /* to end: politely first, and then less so as time goes by */
-uint64_t run_press(run_t *run, uint64_t now); /* who was asked and did not end; when to look again, UINT64_MAX: never */
+void run_ask(run_proc_t *p);                  /* to end: by a line, then SIGTERM, then SIGKILL */
+uint64_t run_press(run_t *run, uint64_t now); /* the next step for those; when to look again, UINT64_MAX: never */
 void run_kill(run_proc_t *p);                 /* with all that it has started itself */
 void run_look(run_proc_t *p);                 /* has it ended, before epoll tells? */
 bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events));
@@ -263,8 +274,8 @@ void run_owner_over(run_proc_t *p);        /* what it has invoked goes with it *
 
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */
 
-bool run_guard_begin(run_t *run);  /* scratch is made, and seen to even if this process is killed; false after a sentence */
-void run_guard_end(run_t *run);    /* who is left of what elements have started is killed, and scratch removed */
+bool run_guard_begin(run_t *run);  /* makes scratch, which goes even if we are killed; false after a sentence */
+void run_guard_end(run_t *run);    /* kills what elements left behind, and removes the scratch directory */
 void run_guard_reap(run_t *run);   /* children that ended and were not started here */
 
 /* --- output.c, progress.c, report.c, trace.c --------------------------------------------------------------------- */
@@ -273,7 +284,7 @@ void run_output(run_source_t *s, uint32_t events); /* of an element: line by lin
 void run_output_rest(run_proc_t *p);
 /* Can something be written there? Waits for a reader, but not past what ends the run; false: what was to be written is lost. */
 bool run_takes(run_t *run, FILE *f);
-void run_secret(run_t *run, const char *durl);           /* its token is not to be shown */
+void run_secret(run_t *run, const char *durl);           /* its region key is not to be shown */
 void run_hide(const run_t *run, run_text_t *text);       /* what is secret in a text */
 void run_progress(run_t *run, uint64_t now);             /* draw, if it is time */
 void run_progress_wipe(run_t *run);                      /* before something else is written */

@@ -1,8 +1,8 @@
 /* tools/run/talk.c - lines to elements and from them, as docs/design/launcher.md says.
  *
- * Nothing is believed because a process of ours said it: a line has to be JSON, of a bounded length, and say something known; a
- * result is kept as the text it came as. A compute element has at most one of result and error: the first counts. Sending never
- * waits: what does not fit stays in `say` until epoll tells that there is room. tests/tools/tools_run_hostile.py holds it. */
+ * What a process says is not believed: a line must be JSON, of a bounded length, and say something known. A result is kept as
+ * the text that came. A compute element has one result or one error: the first counts. Sending never waits: what does not fit
+ * stays in `say` until epoll reports space. tests/tools/tools_run_hostile.py checks it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +26,10 @@ static void send_some(run_proc_t *p)
             ev.events |= EPOLLOUT;
             break;
         } else if (errno != EINTR) {
-            p->said = p->say.n; /* it does not listen any more: how it ended will say the rest */
+            p->said = p->say.n; /* it does not listen any more: its exit status will say why */
         }
     }
-    if (p->said > p->say.n / 2) { /* not each time: what is said may be long */
+    if (p->said > p->say.n / 2) { /* not every time: the text may be long */
         run_drop(&p->say, p->said);
         p->said = 0;
     }
@@ -47,11 +47,13 @@ void run_tell(run_proc_t *p, const run_text_t *line)
 void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
 {
     run_text_t line = {0};
-    run_addf(&line, "{\"do\": \"config\", \"name\": ");
-    run_add_json(&line, trans);
-    run_addf(&line, ", \"durl\": ");
-    run_add_json(&line, durl);
-    run_addf(&line, "}\n");
+    tool_json_t j = run_json_begin(&line);
+    tool_json_open(&j, NULL, '{');
+    tool_json_text(&j, "do", "config");
+    tool_json_text(&j, "name", trans);
+    tool_json_text(&j, "durl", durl);
+    tool_json_end(&j);
+    run_json_end(&j);
     run_tell(p, &line);
     run_free(&line);
 }
@@ -77,7 +79,7 @@ static run_element_t *behind(const run_element_t *e, const char *trans)
 static void take_stats(run_proc_t *p, run_value_t transports)
 {
     run_value_t name, stats;
-    size_t at = 0;
+    wefti_json_t at = {0};
     while (run_json_next(transports, &at, &name, &stats)) {
         char *trans = run_json_string(name);
         uint64_t in = 0, out = 0;
@@ -157,14 +159,14 @@ static size_t hear_some(run_proc_t *p)
 {
     char piece[65536], *newline;
     ssize_t n = read(p->control.fd, piece, sizeof piece);
-    size_t from = 0, look = p->heard.n; /* there is no end of line before that: lines are long */
+    size_t from = 0, look = p->heard.n; /* before that there is no end of line */
     if (n <= 0) {
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             run_unwatch(&p->control);
         return 0;
     }
     if (p->flooded)
-        return (size_t)n; /* nothing of it is of interest any more, but it must not be held up, either */
+        return (size_t)n; /* it is read and ignored, so that the process is not held up */
     run_add(&p->heard, piece, (size_t)n);
     while ((newline = memchr(p->heard.p + look, '\n', p->heard.n - look))) {
         size_t to = (size_t)(newline - p->heard.p);

@@ -1,7 +1,7 @@
 /* tools/run/text.c - text that grows, and memory that is there or ends the command.
  *
- * A launcher that has no memory left cannot do anything sensible: it says so and ends, and the kernel takes what it started down
- * with it (PR_SET_PDEATHSIG). tests/tools/tools_run.py uses all of it. */
+ * A launcher without memory reports that and ends, and the kernel ends what it started (PR_SET_PDEATHSIG).
+ * tests/tools/tools_run.py uses all of it. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,15 +39,20 @@ char *run_dup_n(const char *s, size_t n)
     return copy;
 }
 
+static char *vprintf_must(const char *fmt, va_list ap)
+{
+    char *text;
+    return must(vasprintf(&text, fmt, ap) < 0 ? NULL : text);
+}
+
 char *run_printf(const char *fmt, ...)
 {
     char *text;
     va_list ap;
-    int n;
     va_start(ap, fmt);
-    n = vasprintf(&text, fmt, ap);
+    text = vprintf_must(fmt, ap);
     va_end(ap);
-    return must(n < 0 ? NULL : text);
+    return text;
 }
 
 static void reserve(run_text_t *t, size_t n)
@@ -71,28 +76,22 @@ void run_addf(run_text_t *t, const char *fmt, ...)
 {
     char *text;
     va_list ap;
-    int n;
     va_start(ap, fmt);
-    n = vasprintf(&text, fmt, ap);
+    text = vprintf_must(fmt, ap);
     va_end(ap);
-    must(n < 0 ? NULL : text);
-    run_add(t, text, (size_t)n);
+    run_add(t, text, strlen(text));
     free(text);
 }
 
-void run_add_json(run_text_t *t, const char *s)
+tool_json_t run_json_begin(run_text_t *t)
 {
-    run_add(t, "\"", 1);
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            run_addf(t, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
-            run_addf(t, "\\u%04x", c);
-        else
-            run_add(t, s, 1);
-    }
-    run_add(t, "\"", 1);
+    return (tool_json_t){.f = must(open_memstream(&t->p, &t->n))};
+}
+
+void run_json_end(tool_json_t *j)
+{
+    bool good = !ferror(j->f);
+    must(fclose(j->f) || !good ? NULL : j);
 }
 
 void run_drop(run_text_t *t, size_t n)

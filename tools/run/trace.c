@@ -1,8 +1,8 @@
-/* tools/run/trace.c - a timeline of the run, in the format that chrome://tracing and Perfetto read: JSON, times in microseconds.
+/* tools/run/trace.c - a timeline of the run, as JSON that chrome://tracing and Perfetto read; times are microseconds.
  *
- * An element is a process there, a copy of it a thread. A copy has two spans, from its start to the program's beginning and from
- * there to its end; arrows lead from parents to their dependents. No results, no parameters, no durls: names and times only.
- * tests/tools/tools_run.py holds it. */
+ * An element is a process there, a copy of it a thread. A copy has two spans: from its start to the program's beginning, and
+ * from there to its end. Arrows lead from parents to their dependents. The file has names and times only: no results, no
+ * parameters, no durls. tests/tools/tools_run.py checks it. */
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -69,14 +69,13 @@ static void arrows(const run_t *run, tool_json_t *j, const run_element_t *e, uns
 bool run_trace(run_t *run)
 {
     FILE *f = fopen(run->opts.trace, "we");
-    tool_json_t j = {.f = f};
     unsigned id = 0;
     bool good;
     if (!f) {
         tool_error("--trace %s cannot be written: %s", run->opts.trace, strerror(errno));
         return false;
     }
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(f);
     tool_json_text(&j, "displayTimeUnit", "ms");
     tool_json_open(&j, "traceEvents", '[');
     for (unsigned i = 0; i < run->n_elements; i++) {
@@ -92,7 +91,6 @@ bool run_trace(run_t *run)
             span(run, &j, p, thread, p->element->memory ? "serve" : "run", began, p->ended);
     }
     tool_json_close(&j, ']');
-    tool_json_close(&j, '}');
     tool_json_end(&j);
     good = !ferror(f);
     good &= !fclose(f);

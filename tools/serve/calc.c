@@ -1,8 +1,8 @@
 /* tools/serve/calc.c - the functions of the demo service: one of each kind there is.
  *
- * Those that compute answer before they return, on the runtime's thread or on one of the service's. Those that take time (sleep, and those with
- * streams) keep their request and go on when a timer or a stream says so: however many are under way, no thread waits for them. They end as soon as
- * nobody wants them any more. tests/tools/tools_serve.py calls every one of them. */
+ * Functions that compute answer before they return, on the runtime's thread or on one of the service's. Functions that take
+ * time (sleep, and those with streams) keep their request and go on when a timer or a stream calls back, so that no thread
+ * waits for them. They end as soon as their caller is gone. tests/tools/tools_serve.py calls every one of them. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,9 +136,9 @@ static weft_code_t log_line(weft_request_t *request, void *user, weft_string_t l
     return WEFT_CODE_OK;
 }
 
-/* --- tensors ----------------------------------------------------------------------------------------------------------------- */
+/* --- tensors -------------------------------------------------------------------------------------------- */
 
-/* A result that is borrowed until it is on its way: not copied, however large. */
+/* The result is borrowed until it is sent, and never copied. */
 typedef struct scaled {
     weft_op_t op;
     weft_tensor_t tensor;
@@ -196,7 +196,7 @@ static weft_code_t scale(weft_request_t *request, void *user, const weft_tensor_
     return WEFT_LATER;
 }
 
-/* --- later -------------------------------------------------------------------------------------------------------------------- */
+/* --- later ---------------------------------------------------------------------------------------------- */
 
 typedef struct later {
     weft_request_t *request;
@@ -206,7 +206,7 @@ typedef struct later {
     double sum;
 } later_t;
 
-/* Keep the request, with memory for what it is doing; NULL: it has been answered. */
+/* Keep the request, with memory for its state; NULL: it has been answered. */
 static later_t *later_new(weft_request_t *request, weft_op_fn fn)
 {
     later_t *l = calloc(1, sizeof *l);
@@ -224,7 +224,7 @@ static later_t *later_new(weft_request_t *request, weft_op_fn fn)
     return l;
 }
 
-/* One that was not answered is answered by the library, if anybody still waits. */
+/* The library answers a request that was not answered, if its caller still waits. */
 static void later_free(later_t *l)
 {
     weft_request_on_cancel(l->request, NULL, NULL);
@@ -261,7 +261,7 @@ static weft_code_t sleep_for(weft_request_t *request, void *user, uint32_t ms)
     return WEFT_LATER;
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------------------- */
 
 static bool is_prime(uint64_t n)
 {
@@ -275,7 +275,7 @@ static bool is_prime(uint64_t n)
     return true;
 }
 
-/* As many as the stream takes; the one that has to wait calls us again. */
+/* Send until the stream is full; the send that has to wait calls this again. */
 static void more_primes(weft_op_t *op, void *user)
 {
     later_t *l = user;
@@ -335,7 +335,7 @@ static weft_code_t total(weft_request_t *request, void *user, double *result_out
     return WEFT_LATER;
 }
 
-/* A line came, and goes back: its views are needed until it is sent. */
+/* A line came and is sent back: its views stay until it is sent. */
 static void line_came(weft_op_t *op, void *user);
 
 static void line_sent(weft_op_t *op, void *user)

@@ -1,8 +1,8 @@
 /* tools/serve/serve.c - `weft serve`: a demo service, for weft call and for programs to try.
  *
- * The runtime's own thread does the work, and threads of the service's if there are some; the main thread sleeps until a signal. Then the service is
- * drained: who calls now is told to go elsewhere, what is under way is answered. A second signal ends it at once. Signals are blocked from before the
- * first thread on, so that none is lost. tests/tools/tools_serve.py holds it. */
+ * The runtime's own thread does the work, with the threads of the service if it has some; the main thread sleeps until a
+ * signal. Then the service is drained: new calls are sent elsewhere, calls under way are answered. A second signal ends it at
+ * once. Signals are blocked before the first thread starts, so that none is lost. tests/tools/tools_serve.py checks it. */
 #include "serve.h"
 
 #include <stdlib.h>
@@ -10,123 +10,28 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_LISTEN 16
 #define DRAINING 30 /* seconds */
 #define CLOSING (3 * WEFT_SECOND)
-#define ENTERING (2 * WEFT_SECOND) /* in the registry, before that is worth a word */
-
-enum {
-    OPT_NAME = 1,
-    OPT_INSTANCE,
-    OPT_LISTEN,
-    OPT_REGISTRY,
-    OPT_NO_REGISTRY,
-    OPT_THREADS,
-    OPT_NO_KEY_NEEDED,
-    OPT_JSON,
-    OPT_KEY_FILE,
-    OPT_TLS,
-    OPT_HEARTBEAT,
-    OPT_HELP
-};
-
-static const tool_opt_t options[] = {
-    {OPT_NAME, "name", "NAME", "of the service (default calc)"},
-    {OPT_INSTANCE, "instance", "NAME", "its own name among those of the service (default: one is made up)"},
-    {OPT_LISTEN, "listen", "URI",
-     "where to listen (default: a port of 127.0.0.1 and a Unix socket, both picked); may be\n"
-     "given several times: tcp://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one"},
-    {OPT_REGISTRY, "registry", "URI", "where to enter it (default: as configured, WEFT_REGISTRY)"},
-    {OPT_NO_REGISTRY, "no-registry", NULL, "enter it nowhere: only who knows the address finds it"},
-    {OPT_THREADS, "threads", "N", "run functions that compute on so many threads (default 0: on the runtime's)"},
-    {OPT_NO_KEY_NEEDED, "no-key-needed", NULL, "listen without a key where other machines can connect"},
-    {OPT_JSON, "json", NULL, "one JSON object a line: where it is reached, and a summary"},
-    {OPT_KEY_FILE, "key-file", "PATH", "file with the pre-shared key; whoever calls needs the same"},
-    {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
-    {OPT_HEARTBEAT, "heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)"},
-    {OPT_HELP, "help", NULL, "this"},
-    {0, NULL, NULL, NULL},
-};
+#define ENTERING (2 * WEFT_SECOND) /* how long the registry may take before a sentence is written */
 
 typedef struct serve {
     /* options */
-    const char *name, *instance, *registry_uri, *tls;
-    const char *listen[MAX_LISTEN];
-    unsigned n_listen;
-    char pick[64]; /* where, if nothing is said */
-    uint64_t threads, heartbeat_ns;
+    const char *name, *instance, *registry_uri;
+    tool_texts_t listen;
+    tool_net_t net;
+    char pick[64]; /* where to listen by default */
+    uint64_t threads;
     bool no_registry, no_key_needed, json;
     /* what is open */
     weft_runtime_t *rt;
     weft_registry_t *registry;
     weft_service_t *service;
-    weft_listener_t *listeners[MAX_LISTEN];
+    weft_listener_t *listeners[TOOL_TEXTS_MAX];
     unsigned n_listeners;
     uint64_t began;
 } serve_t;
 
-void tool_serve_help(FILE *f)
-{
-    fputs("Usage: weft serve [options]\n\n"
-          "Offers a demo service until SIGINT or SIGTERM, and prints where it is reached. Its functions are\n"
-          "add, sub, mul, div, mean, upper, split, scale (a tensor), count, sleep, log, and with streams\n"
-          "primes, total and echo; weft call --list weft://calc shows their signatures.\n\n",
-          f);
-    tool_args_help(options, f);
-}
-
-/* --- the command line --------------------------------------------------------------------------------------------------------- */
-
-static bool take(serve_t *s, int id, const char *v)
-{
-    uint64_t ns;
-    switch (id) {
-    case OPT_NAME:
-        s->name = v;
-        return true;
-    case OPT_INSTANCE:
-        s->instance = v;
-        return true;
-    case OPT_LISTEN:
-        if (s->n_listen < MAX_LISTEN) {
-            s->listen[s->n_listen++] = v;
-            return true;
-        }
-        tool_error("--listen is given more than %d times", MAX_LISTEN);
-        return false;
-    case OPT_REGISTRY:
-        s->registry_uri = v;
-        return true;
-    case OPT_NO_REGISTRY:
-        s->no_registry = true;
-        return true;
-    case OPT_THREADS:
-        if (tool_parse_count(v, 0, 1024, &s->threads))
-            return true;
-        tool_error("--threads %s is not a number between 0 and 1024", v);
-        return false;
-    case OPT_NO_KEY_NEEDED:
-        s->no_key_needed = true;
-        return true;
-    case OPT_JSON:
-        s->json = true;
-        return true;
-    case OPT_KEY_FILE:
-        return tool_use_key_file(v);
-    case OPT_TLS:
-        s->tls = v;
-        return true;
-    default:
-        if (tool_parse_time(v, &ns) && ns >= 100 * WEFT_MILLISECOND && ns <= 86400 * WEFT_SECOND) {
-            s->heartbeat_ns = ns;
-            return true;
-        }
-        tool_error("--heartbeat %s is not a time between 0.1 s and a day; write it like 250ms, 2s or 0.5", v);
-        return false;
-    }
-}
-
-/* --- opening ------------------------------------------------------------------------------------------------------------------- */
+/* --- opening -------------------------------------------------------------------------------------------- */
 
 static bool open_service(serve_t *s)
 {
@@ -149,10 +54,10 @@ static bool open_service(serve_t *s)
 static bool listen_all(serve_t *s)
 {
     snprintf(s->pick, sizeof s->pick, "tcp://127.0.0.1:0,unix://@weft-serve-%ld", (long)getpid());
-    if (!s->n_listen)
-        s->listen[s->n_listen++] = s->pick;
-    while (s->n_listeners < s->n_listen) {
-        if (tool_listen(s->rt, s->listen[s->n_listeners], &s->listeners[s->n_listeners]))
+    if (!s->listen.n)
+        s->listen.at[s->listen.n++] = s->pick;
+    while (s->n_listeners < s->listen.n) {
+        if (tool_listen(s->rt, s->listen.at[s->n_listeners], &s->listeners[s->n_listeners]))
             return false;
         s->n_listeners++;
     }
@@ -166,7 +71,7 @@ static void found(const weft_entry_t *entry, void *user)
         *s = NULL; /* that is us */
 }
 
-/* Others can find it when we say so: the registry is asked until it has it. */
+/* Ask the registry until it has the entry, so that others find the service when its address is printed. */
 static bool publish(serve_t *s)
 {
     uint64_t until = tool_now() + ENTERING;
@@ -203,7 +108,6 @@ static bool publish(serve_t *s)
 static void announce(const serve_t *s)
 {
     const char *instance = weft_service_instance(s->service);
-    tool_json_t j = {.f = stdout};
     if (!s->json) {
         printf("%s@%s is reached at ", s->name, instance);
         if (!s->no_registry)
@@ -214,24 +118,22 @@ static void announce(const serve_t *s)
         fflush(stdout);
         return;
     }
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_text(&j, "service", s->name);
     tool_json_text(&j, "instance", instance);
     tool_json_open(&j, "listening", '[');
     for (unsigned i = 0; i < s->n_listeners; i++)
         tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
     tool_json_close(&j, ']');
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
-/* --- the end ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------------------- */
 
 static void tell_summary(const serve_t *s)
 {
     weft_service_stats_t st = WEFT_SERVICE_STATS_INIT;
     double seconds = (double)(tool_now() - s->began) / 1e9;
-    tool_json_t j = {.f = stdout};
     if (weft_service_get_stats(s->service, &st))
         return;
     if (!s->json) {
@@ -242,7 +144,7 @@ static void tell_summary(const serve_t *s)
         fflush(stdout);
         return;
     }
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_open(&j, "summary", '{');
     tool_json_number(&j, "seconds", seconds, 3);
     tool_json_count(&j, "requests", st.requests);
@@ -254,11 +156,10 @@ static void tell_summary(const serve_t *s)
     tool_json_count(&j, "refused", st.refused);
     tool_json_count(&j, "repeated", st.repeated);
     tool_json_close(&j, '}');
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
-/* False: something was left. */
+/* False: calls were still under way. */
 static bool drain(serve_t *s)
 {
     weft_op_t op = WEFT_OP_INIT;
@@ -286,11 +187,11 @@ static int serve(serve_t *s)
 {
     sigset_t signals;
     int number, rc = TOOL_FAILED;
-    if (!s->no_key_needed && !tool_may_listen(s->listen, s->n_listen, "call every function"))
+    if (!s->no_key_needed && !tool_may_listen(&s->listen, "call every function"))
         return TOOL_USAGE;
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, s->tls, s->heartbeat_ns, &s->rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &s->net, &s->rt))
         return TOOL_FAILED;
     s->began = tool_now();
     if (open_service(s) && listen_all(s) && publish(s)) {
@@ -306,25 +207,49 @@ static int serve(serve_t *s)
     return rc;
 }
 
-int tool_serve(int argc, char **argv)
+/* --- the command line ----------------------------------------------------------------------------------- */
+
+static int run(int argc, char **argv)
 {
     serve_t s = {.name = "calc"};
-    tool_args_t args;
-    int id;
-    tool_args_init(&args, argc, argv, options);
-    while ((id = tool_args_next(&args)) > 0) {
-        if (id == OPT_HELP) {
-            tool_serve_help(stdout);
-            return TOOL_OK;
-        }
-        if (!take(&s, id, args.value))
-            return TOOL_USAGE;
-    }
-    if (id < 0)
-        return TOOL_USAGE;
+    int rc = tool_options(&tool_serve_command, argc, argv, &s, NULL);
+    if (rc != TOOL_GO)
+        return rc;
     if (s.no_registry && s.registry_uri) {
         tool_error("--registry and --no-registry exclude each other");
         return TOOL_USAGE;
     }
     return serve(&s);
 }
+
+static const tool_opt_t options[] = {
+    {"name", "NAME", "of the service (default calc)", TO_TEXT(serve_t, name)},
+    {"instance", "NAME", "its own name among those of the service (default: one is made up)", TO_TEXT(serve_t, instance)},
+    {"listen", "URI",
+     "where to listen (default: a port of 127.0.0.1 and a Unix socket, both picked); may be given several times: "
+     "tcp://HOST:PORT, unix://PATH, "
+     "unix://@NAME; port 0 picks one",
+     TO_TEXTS(serve_t, listen)},
+    {"registry", "URI", "where to enter it (default: as configured, WEFT_REGISTRY)", TO_TEXT(serve_t, registry_uri)},
+    {"no-registry", NULL, "enter it nowhere: only who knows the address finds it", TO_FLAG(serve_t, no_registry)},
+    {"threads", "N", "run functions that compute on so many threads (default 0: on the runtime's)",
+     TO_COUNT(serve_t, threads, 0, 1024)},
+    {"no-key-needed", NULL, "listen without a key where other machines can connect", TO_FLAG(serve_t, no_key_needed)},
+    {"json", NULL, "one JSON object a line: where it is reached, and a summary", TO_FLAG(serve_t, json)},
+    {TO_GROUP(serve_t, net, tool_net_options)},
+    {0},
+};
+
+const tool_command_t tool_serve_command = {
+    .name = "serve",
+    .full_name = "weft serve",
+    .summary = "offer a demo service for weft call to use",
+    .usage = "[options]",
+    .about = "Offers a demo service until SIGINT or SIGTERM, and prints where it is reached. Its functions are add, sub, mul, "
+             "div, mean, upper, "
+             "split, scale (a tensor), count, sleep, log, and with streams primes, total and echo; weft call --list weft://calc "
+             "shows their "
+             "signatures.",
+    .options = options,
+    .run = run,
+};

@@ -2,26 +2,26 @@
  *
  *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its transports end with it
  *
- * Transports hold their action. Remotes and blocks that were had of them are known here by weak references, and are gone when their transport
- * leads elsewhere. Threads that move many bytes post without the GIL; closing waits for them, which does not take long: the post does
- * not wait for anybody.
+ * Transports hold their action. Remotes and blocks that were had of them are known here by weak references, and are gone when
+ * their transport leads elsewhere. Threads that move many bytes post without the GIL; closing waits for them, which does not take
+ * long: the post does not wait for anybody.
  *
- * Promise: after close() and release() every use raises ClosedError, whoever holds what. tests/python/test_disagg_action.py holds us to it. */
+ * Promise: after close() and release() every use raises ClosedError, whoever holds what. tests/python/test_disagg_action.py holds
+ * us to it. */
 #include "elements.h"
 
 #include <string.h>
 #include <unistd.h>
 
 #define SELF weftpy_action_t *a = (weftpy_action_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 enum { PROFILE_MOST = 1 << 20 };
 
-static const char *const what = "the action";
+static const weftpy_handle_kind_t kind;
 
 int weftpy_action_check(weftpy_action_t *a)
 {
-    return weftpy_handle_check(&a->h, what);
+    return weftpy_handle_check(&a->h);
 }
 
 /* --- remotes and blocks of its transports -------------------------------------------------------------------------------- */
@@ -40,7 +40,8 @@ static bool of_element(PyObject *name, const char *element)
     return !strncmp(text, element, len) && (text[len] == 0 || text[len] == '@');
 }
 
-/* Those are good for nothing from now on; a block that is still coming may come, and is known until it has. No exception is set or lost. */
+/* Those are good for nothing from now on; a block that is still coming may come, and is known until it has. No exception is set
+ * or lost. */
 static void forget_remotes(weftpy_action_t *a, const char *element)
 {
     for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
@@ -80,7 +81,7 @@ int weftpy_action_know(weftpy_action_t *a, PyObject *name, PyObject *handle)
 
 /* --- its life ------------------------------------------------------------------------------------------------------------ */
 
-/* Nobody finds it any more; those who found it before are done soon. */
+/* No call finds it any more. Wait for the threads that found it before. */
 static void let_finish(weftpy_action_t *a)
 {
     if (weftpy_runtime_forked(a->h.run))
@@ -118,7 +119,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if (weftpy_runtime_check(run) || weftpy_loop_before_post(run))
         return NULL;
-    weftpy_action_t *a = weftpy_handle_new(type, run, NULL, let_go);
+    weftpy_action_t *a = weftpy_handle_new(type, run, NULL, &kind);
     if (!a)
         return NULL;
     weft_status_t status = weft_action_open(run->rt, text, &opts, &of);
@@ -151,11 +152,12 @@ static void dealloc(PyObject *self)
     weftpy_handle_dealloc(self);
 }
 
-static PyObject *close_it(weftpy_action_t *a, const weftpy_gives_t *gives)
+static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
+    weftpy_action_t *a = (weftpy_action_t *)h;
     if (!a->h.of || !a->h.run->rt)
         return weftpy_done(a->h.run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(&a->h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(&a->h, gives);
     if (!op)
         return NULL;
     weft_action_t *of = weftpy_handle_take(&a->h);
@@ -168,41 +170,7 @@ static PyObject *close_it(weftpy_action_t *a, const weftpy_gives_t *gives)
     return weftpy_op_posted(op, weft_action_close(of, &op->op));
 }
 
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return close_it((weftpy_action_t *)self, &weftpy_gives_none);
-}
-
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
-static PyObject *aenter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return weftpy_done(((weftpy_action_t *)self)->h.run, Py_NewRef(self));
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    SELF;
-    if (a->h.run->blocking)
-        return close_it(a, &weftpy_gives_none_ever);
-    weftpy_handle_end(&a->h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return close_it((weftpy_action_t *)self, &weftpy_gives_none_ever);
-}
+static const weftpy_handle_kind_t kind = {"the action", let_go, close_it};
 
 /* --- transports ---------------------------------------------------------------------------------------------------------- */
 
@@ -256,7 +224,6 @@ static PyObject *release(PyObject *self, PyObject *arg)
 
 static PyObject *terminate(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (a->h.of && a->h.run->rt) /* one that is closed is over as it is */
         weft_action_terminate(a->h.of);
@@ -292,7 +259,6 @@ static PyObject *profile(PyObject *self, PyObject *arg)
 
 static PyObject *profiled(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     PyObject *list = PyList_New(0);
     weftpy_profile_t *p = a->profile;
@@ -312,46 +278,44 @@ static PyObject *profiled(PyObject *self, PyObject *unused)
 
 static PyObject *get_id(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return weftpy_text(a->h.of && a->h.run->rt ? weft_action_id(a->h.of) : NULL);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!a->h.of || !a->h.run->rt);
 }
 
 static PyObject *get_terminated(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!a->h.of || !a->h.run->rt || weft_action_terminated(a->h.of));
 }
 
 static PyObject *get_runtime(PyObject *self, void *unused)
 {
-    (void)unused;
     return Py_NewRef((PyObject *)((weftpy_action_t *)self)->h.run);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"add", add, METH_O, "add(durl): add a transport. One whose durl says where it leads connects at once, any other waits."},
-    {"configure", FAST(configure), "configure(name, durl): say where a transport leads. From any thread, in a blocking runtime."},
-    {"release", release, METH_O, "release(name): let go of an element: every use of its transports raises from now on."},
-    {"terminate", terminate, METH_NOARGS, "Its time is over: what waits for a transport ends, and so does serve()."},
-    {"profile", profile, METH_O, "profile(n): keep what the last n reads and writes took, for profiled(); 0 stops it."},
+    {"add", add, METH_O,
+     DOC("add($self, durl, /)", "Add a transport. One whose durl says where it leads connects at once, any other waits.")},
+    {"configure", FAST(configure),
+     DOC("configure($self, name, durl)", "Say where a transport leads. From any thread, in a blocking runtime.")},
+    {"release", release, METH_O,
+     DOC("release($self, name, /)", "Let go of an element: every use of its transports raises from now on.")},
+    {"terminate", terminate, METH_NOARGS,
+     DOC("terminate($self)", "Its time is over: what waits for a transport ends, and so does serve().")},
+    {"profile", profile, METH_O,
+     DOC("profile($self, n, /)", "Keep what the last n reads and writes took, for profiled(); 0 stops it.")},
     {"profiled", profiled, METH_NOARGS,
-     "The last operations since profile(n): (transport, what, bytes, when it began on the monotonic clock, seconds)."},
-    {"close", close_method, METH_NOARGS, "Close it with all of its transports. Gives when nothing of it is under way any more."},
-    {"__enter__", enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+     DOC("profiled($self)",
+         "The last operations since profile(n): (transport, what, bytes, when it began on the monotonic clock, seconds).")},
+    {"close", weftpy_handle_close, METH_NOARGS,
+     DOC("close($self)", "Close it with all of its transports. Gives when nothing of it is under way any more.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
@@ -364,8 +328,8 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Action(runtime, id=\"\", *, connect_timeout=None, spare=None): what a compute element is given; it has the "
-                "transports."},
+    {Py_tp_doc, DOC("Action(runtime, id=\"\", *, connect_timeout=None, spare=None)",
+                    "What a compute element is given; it has the transports.")},
     {Py_tp_new, new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, weftpy_handle_traverse},
@@ -375,9 +339,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_action_spec = {
-    .name = "weft._core.Action",
-    .basicsize = sizeof(weftpy_action_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_action_spec = WEFTPY_SPEC("Action", weftpy_action_t, WEFTPY_GC, slots);

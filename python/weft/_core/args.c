@@ -1,7 +1,7 @@
 /* _core/args.c - arguments sorted by name, and numbers as C has them.
  *
- * Format strings would cost three times what the fastest post does. A keyword of a call is interned by the compiler, and so are our
- * names: comparing addresses finds it, and only what was made at run time is compared letter by letter.
+ * Format strings would cost three times what the fastest post does. A keyword of a call is interned by the compiler, and so are
+ * our names: comparing addresses finds it, and only what was made at run time is compared letter by letter.
  *
  * Promise: whatever is passed, a TypeError, OverflowError or ValueError that names the function and the argument, and nothing was
  * started. tests/python/test_hostile.py holds us to it. */
@@ -114,10 +114,29 @@ int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out)
     return 0;
 }
 
+PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n)
+{
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; dict && i < n; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
+        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
+            Py_CLEAR(dict);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
 PyObject *weftpy_itself(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return Py_NewRef(self);
+}
+
+void weftpy_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    free_it(self);
+    Py_DECREF(type);
 }
 
 int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,

@@ -5,24 +5,24 @@
  *
  *     COMING -> HERE -> GONE   drop() and `with` forget it here; free() frees it at the server
  *
- * One that was allocated through a transport has no name. Until its remote or a key of it was asked for nobody can use it but through this
- * object, and when that goes it is freed at the server, too: an allocation that was cancelled when it was all but there, or whose task was.
+ * One that was allocated through a transport has no name. Until its remote or a key of it was asked for nobody can use it but
+ * through this object, and when that goes it is freed at the server, too: an allocation that was cancelled when it was all but
+ * there, or whose task was.
  *
  * tests/python/test_store.py and test_disagg_alloc.py hold us to it. */
 #include "store.h"
 
 #define SELF block_t *b = (block_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 typedef struct block {
     weftpy_handle_t h;
     PyObject *remotes; /* list of weak references, or NULL */
-    bool alone;        /* nobody else can know of it */
+    bool alone;        /* no other client can know of it */
 } block_t;
 
-static const char *const what = "the block";
+static const weftpy_handle_kind_t kind;
 
-/* Remotes of it are good for nothing from now on. */
+/* Its Remotes cannot be used any more. */
 static void forget_remotes(block_t *b)
 {
     PyObject *remotes = b->remotes;
@@ -44,7 +44,7 @@ static void let_go(weftpy_handle_t *h, void *of)
 
 weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose)
 {
-    block_t *b = weftpy_handle_new(run->st->block, run, whose, let_go);
+    block_t *b = weftpy_handle_new(run->st->block, run, whose, &kind);
     if (b)
         b->alone = PyObject_TypeCheck(whose, run->st->transport);
     return (weftpy_handle_t *)b;
@@ -65,9 +65,8 @@ weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_
 
 static PyObject *get_remote(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
-    if (weftpy_handle_check(&b->h, what))
+    if (weftpy_handle_check(&b->h))
         return NULL;
     weft_remote_t *of = weft_block_remote(b->h.of);
     if (!of)
@@ -101,7 +100,6 @@ static uint64_t length_of(block_t *b)
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(length_of((block_t *)self));
 }
 
@@ -112,11 +110,10 @@ static Py_ssize_t length(PyObject *self)
 
 static PyObject *key(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     char bytes[WEFT_REGION_KEY_MAX];
     size_t len = sizeof bytes;
-    if (weftpy_handle_check(&b->h, what))
+    if (weftpy_handle_check(&b->h))
         return NULL;
     b->alone = false;
     weft_status_t status = weft_block_key(b->h.of, bytes, &len);
@@ -137,7 +134,7 @@ static PyObject *extend(FAST_ARGS)
     if (weftpy_args(b->h.run->st, &sig_extend, args, n, kwnames, arg) || weftpy_u64(arg[0], "size", UINT64_MAX, &size) ||
         weftpy_ns(arg[1], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_len);
+    weftpy_op_t *op = weftpy_handle_begin(&b->h, &weftpy_gives_len);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -159,7 +156,7 @@ static PyObject *share(FAST_ARGS)
         PyErr_SetString(PyExc_TypeError, "share() needs a name");
         return NULL;
     }
-    weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(&b->h, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -173,7 +170,7 @@ static PyObject *free_it(FAST_ARGS)
     uint64_t timeout = 0;
     if (weftpy_args_timeout(b->h.run->st, &sig_free, args, n, kwnames, &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(&b->h, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -185,29 +182,10 @@ static PyObject *free_it(FAST_ARGS)
     return weftpy_op_posted(op, status);
 }
 
-static PyObject *drop(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    SELF;
-    weftpy_handle_end(&b->h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return drop(self, NULL);
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return weftpy_done(((weftpy_handle_t *)self)->run, leave(self, args, n));
-}
+static const weftpy_handle_kind_t kind = {"the block", let_go, NULL};
 
 static PyObject *get_store(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     bool store = b->h.over && Py_TYPE(b->h.over) == b->h.run->st->store; /* else it is a transport's */
     return Py_NewRef(store ? b->h.over : Py_None);
@@ -223,26 +201,23 @@ static void dealloc(PyObject *self)
     weftpy_handle_dealloc(self);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"key", key, METH_NOARGS, "Bytes that let their bearer attach it, with all rights, over an endpoint to the server."},
-    {"extend", FAST(extend), "extend(size, *, timeout=None): make it longer; the new bytes are zero. Gives the new length."},
+    {"key", key, METH_NOARGS,
+     DOC("key($self)", "Bytes that let their bearer attach it, with all rights, over an endpoint to the server.")},
+    {"extend", FAST(extend),
+     DOC("extend($self, size, *, timeout=None)", "Make it longer; the new bytes are zero. Gives the new length.")},
     {"share", FAST(share),
-     "share(name, *, replace=False, timeout=None): give it to everyone under a name; it outlives our lease."},
-    {"free", FAST(free_it), "free(*, timeout=None): free it at the server, everyone's remotes with it."},
-    {"drop", drop, METH_NOARGS, "Forget it here; the block stays at the server."},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+     DOC("share($self, name, *, replace=False, timeout=None)", "Give it to everyone under a name; it outlives our lease.")},
+    {"free", FAST(free_it), DOC("free($self, *, timeout=None)", "Free it at the server, everyone's remotes with it.")},
+    {"drop", weftpy_handle_drop, METH_NOARGS, DOC("drop($self)", "Forget it here; the block stays at the server.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"remote", get_remote, NULL, "Its memory, to read and write; good for as long as the block is here.", NULL},
     {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
-    {"closed", weftpy_store_closed, NULL, "True once it was dropped or freed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it was dropped or freed.", NULL},
     {"store", get_store, NULL, "The store it came from; None: it is a transport's.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -258,9 +233,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_block_spec = {
-    .name = "weft._core.Block",
-    .basicsize = sizeof(block_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_block_spec = WEFTPY_SPEC("Block", block_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -1,12 +1,13 @@
 /* _core/blocking.c - BlockingEndpoint: the same calls for threads that wait, without an event loop and without an Op.
  *
- * The operation is on the stack, and is waited for without the GIL, in slices: between them signals get their turn, so that Ctrl-C ends
- * a wait. It then cancels the operation and waits for its end, which the library bounds: the buffer is somebody else's memory.
+ * The operation is on the stack, and is waited for without the GIL, in slices: between them signals get their turn, so that
+ * Ctrl-C ends a wait. It then cancels the operation and waits for its end, which the library bounds: the buffer is somebody
+ * else's memory.
  *
  * Closing the runtime first ends every wait: a thread that is in one looks at the runtime once more on its way out.
  *
- * Inside the progress of a loop's runtime, where destructors of buffers run, the library lets nobody wait. So that is found out before
- * anything is posted: the operation would be left behind on a stack that is gone.
+ * Inside the progress of a loop's runtime, where destructors of buffers run, the library lets nobody wait. So that is found out
+ * before anything is posted: the operation would be left behind on a stack that is gone.
  *
  * tests/python/test_blocking.py holds us to it. */
 #include "core.h"
@@ -14,7 +15,6 @@
 #include <unistd.h>
 
 #define SELF weftpy_endpoint_t *ep = (weftpy_endpoint_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 static const uint64_t slice_ns = 100 * WEFT_MILLISECOND;
 
@@ -226,48 +226,47 @@ static PyObject *close_method(FAST_ARGS)
 
 static PyObject *abort_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, true, 0);
 }
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, false, 0);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message; returns when the buffer may be used again."},
+    {"send", FAST(send),
+     DOC("send($self, buffer, tag=0, *, timeout=None)", "Send a message; returns when the buffer may be used again.")},
     {"recv", FAST(recv),
-     "recv(tag=0, mask=all, *, max_len=None, timeout=None, copy=True): receive a message, as bytes; without a copy as an "
-     "OwnedBuffer."},
+     DOC("recv($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
+         "Receive a message, as bytes; without a copy as an OwnedBuffer.")},
     {"recv_into", FAST(recv_into),
-     "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer; its length."},
+     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None)", "Receive a message into a buffer; its length.")},
     {"send_many", FAST(send_many),
-     "send_many(buffers, tag=0, *, timeout=None): send each as a message; returns when all may be used again."},
+     DOC("send_many($self, buffers, tag=0, *, timeout=None)", "Send each as a message; returns when all may be used again.")},
     {"recv_many", FAST(recv_many),
-     "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each; the list of lengths."},
+     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None)", "A message into each; the list of lengths.")},
     {"claim", FAST(weftpy_endpoint_claim),
-     "claim(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
+     DOC("claim($self, tag=0, mask=None)",
+         "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
     {"probe", FAST(weftpy_endpoint_probe),
-     "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+     DOC("probe($self, tag=0, mask=None)", "(tag, length) of a message that has arrived and waits, or None.")},
     {"am_send", FAST(am_send),
-     "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
-    {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message, as a Message."},
+     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False)",
+         "Send an active message.")},
+    {"am_recv", FAST(am_recv), DOC("am_recv($self, id=None, *, timeout=None)", "The next active message, as a Message.")},
     {"attach", FAST(weftpy_endpoint_attach),
-     "attach(key, *, path=None, timeout=None): the peer's memory that a region's key opens, as a Remote."},
+     DOC("attach($self, key, *, path=None, timeout=None)", "The peer's memory that a region's key opens, as a Remote.")},
     {"find", FAST(weftpy_endpoint_find_name),
-     "find(name, *, path=None, timeout=None): a region of the peer's by its name, as a Remote."},
+     DOC("find($self, name, *, path=None, timeout=None)", "A region of the peer's by its name, as a Remote.")},
     {"store", FAST(weftpy_endpoint_store),
-     "store(*, lease=None, id=None, renew=True, timeout=None): a lease at the peer, which is a memory server, as a Store."},
+     DOC("store($self, *, lease=None, id=None, renew=True, timeout=None)",
+         "A lease at the peer, which is a memory server, as a Store.")},
     {"close", FAST(close_method),
-     "close(*, timeout=None): finish what was sent and close; how many messages the peer has not received."},
-    {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
+     DOC("close($self, timeout=None)", "Finish what was sent and close; how many messages the peer has not received.")},
+    {"abort", abort_method, METH_NOARGS, DOC("abort($self)", "Close now: what is under way ends, and the peer sees an error.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -283,9 +282,5 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_blocking_endpoint_spec = {
-    .name = "weft._core.BlockingEndpoint",
-    .basicsize = sizeof(weftpy_endpoint_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_blocking_endpoint_spec =
+    WEFTPY_SPEC("BlockingEndpoint", weftpy_endpoint_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

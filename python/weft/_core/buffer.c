@@ -1,12 +1,12 @@
 /* _core/buffer.c - memory of any object: the one place that makes a pointer and a length of one.
  *
- * An object has memory if it has the buffer protocol; else foreign.c asks for DLPack and __cuda_array_interface__. Both fill in the same
- * struct, with the kind of memory, and its owner in view.obj.
+ * An object has memory if it has the buffer protocol; else foreign.c asks for DLPack and __cuda_array_interface__. Both fill in
+ * the same struct, with the kind of memory, and its owner in view.obj.
  *
  * Held until it is complete: the exporter cannot move or resize it meanwhile (a bytearray refuses with BufferError).
  *
- * Promise: what is not contiguous, or is to be written and cannot be, is refused with a sentence that says so. tests/python/test_buffers.py
- * holds us to it. */
+ * Promise: what is not contiguous, or is to be written and cannot be, is refused with a sentence that says so.
+ * tests/python/test_buffers.py holds us to it. */
 #include "core.h"
 
 /* Whether a format has Python objects in it: their addresses mean nothing elsewhere, and written to they would be a crash. */
@@ -44,8 +44,8 @@ static int refuse_objects(weftpy_state_t *st, PyObject *object, weftpy_buf_t *ou
     return -1;
 }
 
-/* It has the buffer protocol and failed at it: CuPy's arrays do, since their memory is not of this processor. Whoever has no other way has
- * trouble of its own, which is raised. */
+/* It has the buffer protocol and failed at it: CuPy's arrays do, since their memory is not of this processor. Whoever has no
+ * other way has trouble of its own, which is raised. */
 static int elsewhere(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
 {
     PyObject *type, *error, *trace;

@@ -1,17 +1,17 @@
 /* _core/call.c - what a call borrows until it is complete, and what it came to.
  *
- * Arguments are sorted by place and by name, and become values (values.c); the call holds what they view, and its reply. Its Op has it as
- * `made`: whoever asks for the value gets the results, and views of them keep the call, and so the reply, alive.
+ * Arguments are sorted by place and by name, and become values (values.c); the call holds what they view, and its reply. Its Op
+ * has it as `made`: whoever asks for the value gets the results, and views of them keep the call, and so the reply, alive.
  *
  * Words that are options and no parameters: timeout, once, fresh, into. A parameter of such a name is given by its place.
  *
- * Promise: what was passed is held until the library has let go of it, and no longer than until the value was asked for or the Op is gone.
- * tests/python/test_rpc_client.py holds us to it. */
+ * Promise: what was passed is held until the library has let go of it, and no longer than until the value was asked for or the Op
+ * is gone. tests/python/test_rpc_client.py holds us to it. */
 #include "calls.h"
 
 #include <string.h>
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 weftpy_call_t *weftpy_call_new(weftpy_method_t *m)
 {
@@ -55,7 +55,7 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* --- arguments ----------------------------------------------------------------------------------------------------------------- */
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
 static int is(PyObject *key, PyObject *name)
 {
@@ -167,7 +167,7 @@ int weftpy_call_args(weftpy_call_t *c, PyObject *args, PyObject *kw)
     return 0;
 }
 
-/* --- what it came to ----------------------------------------------------------------------------------------------------------- */
+/* --- what it came to ---------------------------------------------------------------------------------------------- */
 
 static bool inside(const weftpy_buf_t *into, const void *at)
 {
@@ -221,8 +221,6 @@ static PyObject *result_into(weftpy_call_t *c, PyObject *self)
 static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_call_t *c = (weftpy_call_t *)made;
-    (void)run;
-    (void)op;
     let_go(c);
     if (c->value)
         return Py_NewRef(c->value);
@@ -234,7 +232,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_call_t *c = (weftpy_call_t *)made;
-    (void)run;
     let_go(c);
     if (c->error)
         PyErr_SetObject((PyObject *)Py_TYPE(c->error), c->error);
@@ -244,7 +241,7 @@ static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_call = {.value = value, .failed = failed};
 
-/* --- many in one go ------------------------------------------------------------------------------------------------------------ */
+/* --- many in one go ----------------------------------------------------------------------------------------------- */
 
 /* The value of each, or of the first that failed its exception; with return_exceptions exceptions are values. */
 static PyObject *values(weftpy_many_t *many, PyObject *calls, bool exceptions)
@@ -277,13 +274,11 @@ static weftpy_many_t *many_of(weft_op_t *op)
 
 static PyObject *many_values(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
     return values(many_of(op), made, false);
 }
 
 static PyObject *many_outcomes(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
     return values(many_of(op), made, true);
 }
 
@@ -382,9 +377,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_call_spec = {
-    .name = "weft._core._Call",
-    .basicsize = sizeof(weftpy_call_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_call_spec = WEFTPY_SPEC("_Call", weftpy_call_t, WEFTPY_NOT_CALLED, slots);

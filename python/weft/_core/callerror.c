@@ -1,8 +1,8 @@
 /* _core/callerror.c - CallError, and what every exception of a call carries.
  *
- * A function fails with CallError(code, message): whoever serves it raises one, whoever called it gets one. A call that ended in another
- * way raises the exception of its status (TimeoutError, PeerError, ClosedError, ...), and that carries the same: code, code_name, message,
- * category, value, and `ran`, what is known about the function: "not run", "may have run" or "ran".
+ * A function fails with CallError(code, message): whoever serves it raises one, whoever called it gets one. A call that ended in
+ * another way raises the exception of its status (TimeoutError, PeerError, ClosedError, ...), and that carries the same: code,
+ * code_name, message, category, value, and `ran`, what is known about the function: "not run", "may have run" or "ran".
  *
  * tests/python/test_rpc_client.py holds us to it. */
 #include "core.h"
@@ -77,7 +77,6 @@ static PyObject *init(PyObject *self, PyObject *args, PyObject *kw)
 
 static PyObject *text(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     PyObject *name = PyObject_GetAttrString(self, "code_name"), *message = name ? PyObject_GetAttrString(self, "message") : NULL;
     PyObject *made = NULL;
     if (message)

@@ -1,7 +1,7 @@
 /* _core/calls.h - what clients, methods and streams share.
  *
- * A method of the library lives as long as its client, and so does its signature: what we need of it is copied when it is known. A call holds its
- * method, and so the client. */
+ * A method of the library lives as long as its client, and so does its signature: what we need of it is copied when it is known.
+ * A call holds its method, and so the client. */
 #ifndef WEFT_PY_CALLS_H
 #define WEFT_PY_CALLS_H
 
@@ -51,14 +51,14 @@ typedef struct weftpy_call {
     weft_value_t room[WEFTPY_CALL_ROOM];
 } weftpy_call_t;
 
-extern PyType_Spec weftpy_client_spec, weftpy_link_spec, weftpy_method_spec, weftpy_call_spec, weftpy_stream_spec, weftpy_item_spec;
 
 /* client.c */
 int weftpy_link_check(weftpy_link_t *link); /* -1: it is closed */
 
 /* method.c */
 PyObject *weftpy_method_new(weftpy_link_t *link, PyObject *text);
-PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service); /* an Op, or the text itself: a line for each, number and signature */
+/* an Op, or the text itself: a line for each, number and signature */
+PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service);
 
 /* call.c */
 extern const weftpy_gives_t weftpy_gives_call;

@@ -1,7 +1,7 @@
 /* _core/claim.c - Claim: a message that was taken out of the matching, to be received by this handle and by nobody else.
  *
- * claim() is probe() that takes what it finds: a program that looks at a length first, and makes the memory for it, cannot lose the message
- * to another receive in between.
+ * claim() is probe() that takes what it finds: a program that looks at a length first, and makes the memory for it, cannot lose
+ * the message to another receive in between.
  *
  *     held -> received   recv() or recv_into(): the operation has it, once
  *     held -> dropped    drop(), or the object goes, or the runtime is closed
@@ -76,12 +76,12 @@ static PyObject *claim(weftpy_runtime_t *run, weftpy_endpoint_t *ep, PyObject *c
     return (PyObject *)c;
 }
 
-PyObject *weftpy_endpoint_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+PyObject *weftpy_endpoint_claim(FAST_ARGS)
 {
     return claim(((weftpy_endpoint_t *)self)->run, (weftpy_endpoint_t *)self, args, n, kwnames);
 }
 
-PyObject *weftpy_any_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+PyObject *weftpy_any_claim(FAST_ARGS)
 {
     return claim((weftpy_runtime_t *)self, NULL, args, n, kwnames);
 }
@@ -122,7 +122,7 @@ static PyObject *receive(weftpy_claim_t *c, PyObject *into, uint64_t timeout)
     return weftpy_op_posted(op, status);
 }
 
-static PyObject *recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *recv(FAST_ARGS)
 {
     weftpy_claim_t *c = (weftpy_claim_t *)self;
     uint64_t timeout = 0;
@@ -131,7 +131,7 @@ static PyObject *recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObj
     return receive(c, NULL, timeout);
 }
 
-static PyObject *recv_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *recv_into(FAST_ARGS)
 {
     weftpy_claim_t *c = (weftpy_claim_t *)self;
     PyObject *arg[2];
@@ -143,7 +143,6 @@ static PyObject *recv_into(PyObject *self, PyObject *const *args, Py_ssize_t n, 
 
 static PyObject *drop(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_claim_t *c = (weftpy_claim_t *)self;
     if (c->msg && c->run->rt && !c->run->blocking && weftpy_loop_before_post(c->run))
         return NULL;
@@ -154,29 +153,13 @@ static PyObject *drop(PyObject *self, PyObject *unused)
 static void dealloc(PyObject *self)
 {
     weftpy_claim_t *c = (weftpy_claim_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     weft_msg_drop_claimed(take(c));
     Py_CLEAR(c->run);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
-}
-
-static PyObject *get_tag(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_claim_t *)self)->tag);
-}
-
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_claim_t *)self)->len);
+    weftpy_free(self);
 }
 
 static PyObject *get_sender(PyObject *self, void *unused)
 {
-    (void)unused;
     weftpy_claim_t *c = (weftpy_claim_t *)self;
     weftpy_endpoint_t *ep = weftpy_endpoint_find(c->run, c->from);
     return ep ? (PyObject *)ep : Py_NewRef(Py_None);
@@ -189,20 +172,23 @@ static PyObject *repr(PyObject *self)
                                 c->msg ? "" : ", received or dropped");
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"recv", FAST(recv), "recv(*, timeout=None): the message as bytes. Once."},
-    {"recv_into", FAST(recv_into), "recv_into(buffer, *, timeout=None): the message into a buffer. Gives its length. Once."},
-    {"drop", drop, METH_NOARGS, "Throw the message away."},
+    {"recv", FAST(recv), DOC("recv($self, *, timeout=None)", "The message as bytes. Once.")},
+    {"recv_into", FAST(recv_into),
+     DOC("recv_into($self, buffer, *, timeout=None)", "The message into a buffer. Gives its length. Once.")},
+    {"drop", drop, METH_NOARGS, DOC("drop($self)", "Throw the message away.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"tag", get_tag, NULL, "Its tag.", NULL},
-    {"nbytes", get_nbytes, NULL, "Its length.", NULL},
     {"sender", get_sender, NULL, "The endpoint it came over, if that is still open.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"tag", T_ULONGLONG, offsetof(weftpy_claim_t, tag), READONLY, "Its tag."},
+    {"nbytes", T_ULONGLONG, offsetof(weftpy_claim_t, len), READONLY, "Its length."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -211,12 +197,8 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 
-PyType_Spec weftpy_claim_spec = {
-    .name = "weft._core.Claim",
-    .basicsize = sizeof(weftpy_claim_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_claim_spec = WEFTPY_SPEC("Claim", weftpy_claim_t, WEFTPY_NOT_CALLED, slots);

@@ -1,7 +1,7 @@
 /* _core/client.c - Client: the functions of a service, as methods of an object.
  *
- * client.add is the Method of that name, made when it is first asked for and found in a dictionary afterwards; what the class itself has goes
- * first, so a function called "close" is had by client.method("close").
+ * client.add is the Method of that name, made when it is first asked for and found in a dictionary afterwards; what the class
+ * itself has goes first, so a function called "close" is had by client.method("close").
  *
  *     open -> closed   close(), or the object goes, or its runtime: calls under way end with ClosedError
  *
@@ -21,7 +21,7 @@ typedef struct client {
 
 #define SELF client_t *c = (client_t *)self
 
-/* --- the link ------------------------------------------------------------------------------------------------------------------ */
+/* --- the link ----------------------------------------------------------------------------------------------------- */
 
 int weftpy_link_check(weftpy_link_t *l)
 {
@@ -50,8 +50,6 @@ static weftpy_link_t *link_new(weftpy_state_t *st, weftpy_runtime_t *run, PyObje
 static void link_dealloc(PyObject *self)
 {
     weftpy_link_t *l = (weftpy_link_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     weftpy_runtime_t *run = l->run;
     if (l->client)
         weftpy_registry_used(l->held, -1);
@@ -68,8 +66,7 @@ static void link_dealloc(PyObject *self)
     Py_CLEAR(l->uri);
     Py_CLEAR(l->held);
     Py_CLEAR(l->run);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static PyType_Slot link_slots[] = {
@@ -78,14 +75,9 @@ static PyType_Slot link_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_link_spec = {
-    .name = "weft._core._Link",
-    .basicsize = sizeof(weftpy_link_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = link_slots,
-};
+PyType_Spec weftpy_link_spec = WEFTPY_SPEC("_Link", weftpy_link_t, WEFTPY_NOT_CALLED, link_slots);
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
@@ -154,18 +146,16 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (c->weakrefs)
         PyObject_ClearWeakRefs(self);
     Py_CLEAR(c->methods);
     Py_CLEAR(c->texts);
     Py_CLEAR(c->link);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
-/* --- methods ------------------------------------------------------------------------------------------------------------------- */
+/* --- methods ------------------------------------------------------------------------------------------------------ */
 
 static PyObject *method_of(client_t *c, PyObject *text)
 {
@@ -261,12 +251,11 @@ static PyObject *functions(PyObject *self, PyObject *service)
     return weftpy_functions(((client_t *)self)->link, service);
 }
 
-/* --- closing, asking ----------------------------------------------------------------------------------------------------------- */
+/* --- closing, asking ---------------------------------------------------------------------------------------------- */
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     weftpy_link_t *l = c->link;
     weftpy_runtime_t *run = l ? l->run : NULL;
     bool open = l && l->client && run->rt && !run->closing && !weftpy_runtime_forked(run);
@@ -289,7 +278,6 @@ static PyObject *close_it(PyObject *self, PyObject *unused)
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     weft_client_stats_t s = WEFT_CLIENT_STATS_INIT;
     if (weftpy_link_check(c->link))
         return NULL;
@@ -305,21 +293,18 @@ static PyObject *stats(PyObject *self, PyObject *unused)
 static PyObject *get_closed(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return PyBool_FromLong(!c->link || !c->link->client || !c->link->run->rt);
 }
 
 static PyObject *get_runtime(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return Py_NewRef(c->link ? (PyObject *)c->link->run : Py_None);
 }
 
 static PyObject *get_uri(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return c->link ? Py_NewRef(c->link->uri) : PyUnicode_FromString("");
 }
 
@@ -333,12 +318,13 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"method", method, METH_O,
-     "method(signature): the function with this signature, such as \"add(a: i32, b: i32) -> i32\"; or of this name, or number "
-     "(\"#7\")."},
-    {"stats", stats, METH_NOARGS, "Counters since it was opened, and what is under way now."},
-    {"_functions", functions, METH_O, "Ask a server for the functions of a service: a line for each, number and signature."},
-    {"_learn", learn, METH_O, "Methods of those lines: their signatures are known from now on."},
-    {"_close", close_it, METH_NOARGS, "End it: calls under way end with ClosedError."},
+     DOC("method($self, signature, /)",
+         "The function with this signature, such as \"add(a: i32, b: i32) -> i32\"; or of this name, or number (\"#7\").")},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened, and what is under way now.")},
+    {"_functions", functions, METH_O,
+     DOC("_functions($self, service, /)", "Ask a server for the functions of a service: a line for each, number and signature.")},
+    {"_learn", learn, METH_O, DOC("_learn($self, lines, /)", "Methods of those lines: their signatures are known from now on.")},
+    {"_close", close_it, METH_NOARGS, DOC("_close($self)", "End it: calls under way end with ClosedError.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -355,7 +341,9 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "The functions of a service: client.add(25, 17) calls its function `add`."},
+    {Py_tp_doc, DOC("Client(runtime, uri, *, service=None, instance=None, registry=None, tries=None, instances=None, "
+                    "timeout=None, reconnect=None)",
+                    "The functions of a service: client.add(25, 17) calls its function `add`.")},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
@@ -369,9 +357,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_client_spec = {
-    .name = "weft._core.Client",
-    .basicsize = sizeof(client_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_client_spec = WEFTPY_SPEC("Client", client_t, WEFTPY_BASE | WEFTPY_GC, slots);

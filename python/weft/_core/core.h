@@ -1,10 +1,11 @@
 /* _core/core.h - what the files of the extension share: the module's state, the objects, and who does what to them.
  *
- * The extension is one binary for CPython 3.11 and later (the limited API): types are made from specs, and what they share is in the
- * module's state, of which every object has a pointer; looking it up for each call would cost more than the call.
+ * The extension is one binary for CPython 3.11 and later (the limited API): types are made from specs, and what they share is in
+ * the module's state, of which every object has a pointer; looking it up for each call would cost more than the call.
  *
- * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have the
- * GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, ends.c) for threads that have it. */
+ * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have
+ * the GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, closed_endpoints.c) for
+ * threads that have it. */
 #ifndef WEFT_PY_CORE_H
 #define WEFT_PY_CORE_H
 
@@ -21,6 +22,28 @@ typedef struct weftpy_runtime weftpy_runtime_t;
 typedef struct weftpy_endpoint weftpy_endpoint_t;
 typedef struct weftpy_op weftpy_op_t;
 
+/* --- how types and methods are written ------------------------------------------------------------------------------------ */
+
+#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+#define WITHOUT_NAMES(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL
+
+/* A docstring as inspect.signature() and help() read it. In the signature $self stands for the object. */
+#define DOC(signature, text) signature "\n--\n\n" text
+
+enum { WEFTPY_GC = Py_TPFLAGS_HAVE_GC, WEFTPY_BASE = Py_TPFLAGS_BASETYPE, WEFTPY_NOT_CALLED = Py_TPFLAGS_DISALLOW_INSTANTIATION };
+#define WEFTPY_SPEC(type, object_t, more_flags, its_slots) \
+    {.name = "weft._core." type, .basicsize = sizeof(object_t), .flags = Py_TPFLAGS_DEFAULT | (more_flags), .slots = (its_slots)}
+
+/* Every type of the module: its field in the state, and its spec, weftpy_NAME_spec. */
+#define WEFTPY_TYPE_LIST(X) \
+    X(runtime) X(endpoint) X(listener) X(op) X(message) X(blocking_endpoint) X(blocking_listener) X(owned) X(claim) X(tensor) \
+    X(service) X(request) X(client) X(link) X(method) X(call) X(stream) X(item) X(registry) X(watch) X(wait) X(region) X(remote) \
+    X(memory) X(store_server) X(store) X(block) X(mirror) X(action) X(transport) X(memory_element) X(transport_buffer) \
+    X(awaited) X(completion_fd)
+#define WEFTPY_SPEC_DECLARE(type) extern PyType_Spec weftpy_##type##_spec;
+WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
+
 /* --- names of arguments -------------------------------------------------------------------------------------------------- */
 
 /* Interned once, so that keywords are compared by address. */
@@ -31,7 +54,8 @@ typedef struct weftpy_op weftpy_op_t;
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
     X(once) X(fresh) X(into) X(service) X(instance) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(key) X(path) X(width) X(compare) \
-    X(items) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) X(write) X(force) \
+    X(items) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) \
+    X(write) X(force) \
     X(checksums)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
@@ -51,26 +75,29 @@ typedef struct weftpy_sig {
 
 /* --- the module ---------------------------------------------------------------------------------------------------------- */
 
+/* Other objects of the module. */
+#define WEFTPY_OBJECT_LIST(X) \
+    X(error)        /* WeftError */ \
+    X(s_run)        /* "run" */ \
+    X(begin_awaited)        /* begin() of weft._awaited, once it was needed */ \
+    X(entry)        /* the package's class for entries of registries, once it was needed */ \
+    /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */ \
+    X(cancelled_error) X(invalid_state_error) X(task) X(get_running_loop) X(copy_context)
+
 struct weftpy_state {
-    PyObject *error;                    /* WeftError */
+#define WEFTPY_TYPE_FIELD(type) PyTypeObject *type;
+    WEFTPY_TYPE_LIST(WEFTPY_TYPE_FIELD)
+#define WEFTPY_OBJECT_FIELD(object) PyObject *object;
+    WEFTPY_OBJECT_LIST(WEFTPY_OBJECT_FIELD)
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
-    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
-    PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
-    PyTypeObject *region, *remote, *memory, *store_server, *store, *block, *mirror;
-    PyTypeObject *owned, *claim;
     PyObject *names[WEFTPY_NAMES];
-    PyObject *s_run;
-    PyTypeObject *action, *transport, *memory_element, *transport_buffer, *posted, *desk;
-    PyObject *later;                    /* begin() of weft._later, once it was needed */
-    PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
-    /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */
-    PyObject *cancelled_error, *invalid_state_error, *task, *get_running_loop, *copy_context;
     weftpy_op_t *ops;                   /* memory of operations that are over, for the next ones */
     unsigned ops_kept;
 };
 
 weftpy_state_t *weftpy_state_of(PyTypeObject *type);
-int weftpy_asyncio(weftpy_state_t *st); /* what is needed of it; importing it costs programs without a loop more than all of ours */
+/* what is needed of it; importing it costs programs without a loop more than all of ours */
+int weftpy_asyncio(weftpy_state_t *st);
 
 /* errors.c: the exception of a status. Those that return PyObject * or int return NULL or -1, for `return`. */
 int weftpy_errors_init(weftpy_state_t *st, PyObject *module);
@@ -84,19 +111,31 @@ int weftpy_call_error_init(weftpy_state_t *st);
 PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const weft_reply_t *reply);
 
 PyObject *weftpy_itself(PyObject *self, PyObject *unused); /* args.c: how a `with` begins */
+/* args.c: the last step of a dealloc: its memory, and its hold on its type */
+void weftpy_free(PyObject *self);
 
 /* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
-int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);
+int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                PyObject **out);
 /* The same for a function that takes nothing but a timeout. */
-int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint64_t *ns_out);
+int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                        uint64_t *ns_out);
 int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
-const char *weftpy_str(PyObject *arg, const char *what);                        /* text without a NUL in it, borrowed; NULL: an exception */
-PyObject *weftpy_text(const char *text);                                        /* text of the library's or of a peer's; NULL is "" */
+typedef struct weftpy_count {
+    const char *name;
+    uint64_t value;
+} weftpy_count_t;
+PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n);                  /* as a dict */
+/* text without a NUL in it, borrowed; NULL: an exception */
+const char *weftpy_str(PyObject *arg, const char *what);
+/* text of the library's or of a peer's; NULL is "" */
+PyObject *weftpy_text(const char *text);
 int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out);               /* seconds to ns; NULL or None: *ns_out stays */
 
 /* --- buffers ------------------------------------------------------------------------------------------------------------- */
 
-/* Memory of an object, held until it is released: the pointer, the length, and what kind of memory it is (NULL: the library looks). */
+/* Memory of an object, held until it is released: the pointer, the length, and what kind of memory it is (NULL: the library
+ * looks). */
 typedef struct weftpy_buf {
     Py_buffer view; /* view.obj NULL: not held */
     const weft_mem_kind_t *kind;
@@ -114,11 +153,11 @@ static inline void weftpy_buf_release(weftpy_buf_t *buf)
 
 typedef struct weftpy_message weftpy_message_t;
 typedef struct weftpy_claim weftpy_claim_t;
-typedef struct weftpy_ends weftpy_ends_t;
+typedef struct weftpy_closed_eps weftpy_closed_eps_t;
 typedef struct weftpy_handle weftpy_handle_t;
 
-/* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL, once, unless it
- * left by itself. */
+/* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL,
+ * once, unless it left by itself. */
 typedef struct weftpy_guest {
     void (*leave)(struct weftpy_guest *guest);
     struct weftpy_guest *next, **before; /* in run->guests, or those of a registry; before NULL: in none */
@@ -136,7 +175,7 @@ struct weftpy_runtime {
     weftpy_handle_t *handles;       /* the same of regions, remotes and their like: see handle.c */
     PyObject *afterwards;           /* list of what is held until it is closed, or NULL */
     weftpy_claim_t *claims;         /* and so do these */
-    weftpy_ends_t *ends;            /* of a blocking runtime: endpoints that have ended, see ends.c */
+    weftpy_closed_eps_t *closed_eps;            /* of a blocking runtime: endpoints that have ended, see closed_endpoints.c */
     bool blocking;                  /* there is no event loop: calls wait */
     bool caller;                    /* and only they drive it */
     bool closing;
@@ -146,7 +185,8 @@ struct weftpy_runtime {
 
     /* of a runtime in an event loop: see loop.c */
     PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *soon, *ready, *timer;
-    PyObject *calls;                /* list of (function, argument) for the next turn; (function, argument, None): for after the close, too */
+    /* list of (function, argument) for the next turn; (function, argument, None): for after the close, too */
+    PyObject *calls;
     weftpy_op_t *woken, **woken_end; /* complete, and someone waits */
     unsigned long thread;
     bool scheduled;                 /* a turn is among the loop's next things to do; else the runtime is armed */
@@ -202,8 +242,11 @@ static inline unsigned weftpy_progress(weftpy_runtime_t *run)
     return n;
 }
 
+/* runtime_close.c */
+weft_status_t weftpy_runtime_close(weftpy_runtime_t *run);
+PyObject *weftpy_runtime_close_method(PyObject *self, PyObject *unused);
+
 /* runtime.c */
-extern PyType_Spec weftpy_runtime_spec;
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
 void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object); /* until it is closed; sets no exception */
@@ -216,7 +259,8 @@ void weftpy_guest_leave(weftpy_guest_t *guest); /* also one that is nowhere */
 /* What an operation comes to for whoever asks. `made` is what was made before the post (borrowed, may be NULL). */
 typedef struct weftpy_gives { /* the runtime may be closed by then (run->rt is NULL), and what was the library's with it */
     PyObject *(*value)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* it succeeded; NULL here: None */
-    void (*drop)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made);   /* nobody asks: let go of what the library left. NULL here: nothing */
+    /* nobody asks: let go of what the library left. NULL here: nothing */
+    void (*drop)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made);
     void (*failed)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* set the exception. NULL here: that of its status */
     bool none_ever; /* None, even if it failed */
 } weftpy_gives_t;
@@ -247,18 +291,24 @@ struct weftpy_op {
 };
 enum { OP_NEW = 0, OP_UNDER_WAY = 1, OP_DONE = 2 };
 
-extern PyType_Spec weftpy_op_spec;
 weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives);
-/* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. What comes back is for
- * the caller in Python: in an event loop the Op; in a blocking runtime what it came to, for which this waits. */
+/* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. What comes
+ * back is for the caller in Python: in an event loop the Op; in a blocking runtime what it came to, for which this waits. */
 PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status);
-/* The same for one that was posted without a callback, because it is likely to be complete at once: then nobody needs to be told. */
+/* The same for one that was posted without a callback, because it is likely to be complete at once. */
 PyObject *weftpy_op_sent(weftpy_op_t *op, weft_status_t status);
 PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value); /* already complete with value (stolen). Steals op */
 void weftpy_op_told(weftpy_op_t *op);
 PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made); /* it is complete */
 int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* by a turn: -1 with an exception only the loop may see; else by call_soon */
 void weftpy_ops_free(weftpy_state_t *st);
+void weftpy_op_queue(weftpy_op_t *op);     /* for the turn to wake whoever waits */
+int weftpy_op_call_soon(weftpy_op_t *op, PyObject *function, PyObject *context);
+PyObject *weftpy_op_result(PyObject *self, PyObject *unused);
+PyObject *weftpy_op_exception(PyObject *self, PyObject *unused);
+extern PyMethodDef weftpy_op_methods[]; /* op_future.c */
+extern PyGetSetDef weftpy_op_getset[];
+extern PyMemberDef weftpy_op_members[];
 
 /* many.c */
 struct weftpy_many {
@@ -266,7 +316,7 @@ struct weftpy_many {
     weftpy_op_t *owner;
     weft_status_t status; /* of the post that failed */
     PyObject *why;        /* and what the library said of it, or NULL */
-    bool each; /* whoever asks looks at each: what became of one is not what became of all */
+    bool each; /* the caller looks at each: one that fails does not fail all */
     struct weftpy_one {
         weft_op_t op;
         weftpy_buf_t buf;
@@ -274,8 +324,10 @@ struct weftpy_many {
 };
 PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n);                             /* for n operations that others post; NULL: no memory */
-PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status);         /* n of them were posted; why not more. Steals op */
+/* for n operations that others post; NULL: no memory */
+weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n);
+/* n of them were posted; why not more. Steals op */
+PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status);
 void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* weftpy_gives_t.failed of an Op that has many */
 void weftpy_many_cancel(weftpy_many_t *many);
 void weftpy_many_free(weftpy_many_t *many);
@@ -292,23 +344,25 @@ struct weftpy_endpoint {
     PyObject *on_close;
 };
 
-extern PyType_Spec weftpy_endpoint_spec, weftpy_blocking_endpoint_spec;
 /* An object for an endpoint of the library, which it owns from then on; NULL: no memory, and the endpoint is aborted. */
 weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep);
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id); /* new reference, or NULL and no exception */
 weftpy_endpoint_t *weftpy_endpoint_find_any(weftpy_runtime_t *run, weft_ep_id_t id); /* closed ones, too */
-int weftpy_endpoint_check(weftpy_endpoint_t *ep); /* -1: it is closed. Last thing before a post: reading arguments can run anything */
+/* -1: it is closed. Last thing before a post: reading arguments can run anything */
+int weftpy_endpoint_check(weftpy_endpoint_t *ep);
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 void weftpy_endpoint_closed(weft_ep_t *ep, weft_status_t why, void *user);
 extern PyGetSetDef weftpy_endpoint_getset[];
-PyObject *weftpy_endpoint_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_probe(FAST_ARGS);
 PyObject *weftpy_endpoint_repr(PyObject *self);
+/* for reprs: " WORD URI (NAME)"; "" of None, or if it is not known */
+PyObject *weftpy_endpoint_peer(PyObject *endpoint, const char *word);
 void weftpy_endpoint_dealloc(PyObject *self);
 int weftpy_endpoint_traverse(PyObject *self, visitproc visit, void *arg);
 int weftpy_endpoint_clear(PyObject *self);
 extern PyMemberDef weftpy_endpoint_members[];
 
-/* What the calls of endpoints take, for both kinds of them. Buffers are got where they stay: a Py_buffer may point into itself. */
+/* What the calls of both kinds of endpoints take. Buffers are taken where they stay: a Py_buffer may point into itself. */
 typedef struct weftpy_send_args {
     weftpy_buf_t *buf;
     uint64_t tag, timeout;
@@ -328,30 +382,30 @@ int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n,
 int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out);
 int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out);
 int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out);
-int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out);
+int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out,
+                        uint64_t *timeout_out);
 
 /* claim.c: messages to be received by a handle */
-extern PyType_Spec weftpy_claim_spec, weftpy_owned_spec;
 void weftpy_claims_drop(weftpy_runtime_t *run);
-PyObject *weftpy_endpoint_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_claim(FAST_ARGS);
+PyObject *weftpy_any_claim(FAST_ARGS);
 
-/* ends.c: which endpoints of a blocking runtime have ended */
-weftpy_ends_t *weftpy_ends_new(void);
-void weftpy_ends_free(weftpy_ends_t *ends);
-void weftpy_ends_ended(weft_ep_t *wep, weft_status_t why, void *user); /* the hook of blocking endpoints; user is the weftpy_ends_t */
-void weftpy_ends_watch(weftpy_ends_t *ends);
-void weftpy_ends_over(weftpy_ends_t *ends);
-PyObject *weftpy_ends_next(PyObject *self, PyObject *unused);
+/* closed_endpoints.c: which endpoints of a blocking runtime have ended */
+weftpy_closed_eps_t *weftpy_closed_eps_new(void);
+void weftpy_closed_eps_free(weftpy_closed_eps_t *ends);
+/* the hook of blocking endpoints; user is the weftpy_closed_eps_t */
+void weftpy_closed_eps_ended(weft_ep_t *wep, weft_status_t why, void *user);
+void weftpy_closed_eps_watch(weftpy_closed_eps_t *ends);
+void weftpy_closed_eps_over(weftpy_closed_eps_t *ends);
+PyObject *weftpy_closed_eps_next(PyObject *self, PyObject *unused);
 
 /* any.c: from whichever endpoint, and the address by which a peer finds the runtime */
-PyObject *weftpy_any_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_recv_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_am_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_address(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_recv(FAST_ARGS);
+PyObject *weftpy_any_recv_into(FAST_ARGS);
+PyObject *weftpy_any_am_recv(FAST_ARGS);
+PyObject *weftpy_any_probe(FAST_ARGS);
+PyObject *weftpy_any_address(FAST_ARGS);
 
-extern PyType_Spec weftpy_listener_spec, weftpy_blocking_listener_spec;
 PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 struct weftpy_message {
@@ -365,18 +419,24 @@ struct weftpy_message {
     bool wants_reply;
     weftpy_message_t *next, **before; /* in run->messages */
 };
-extern PyType_Spec weftpy_message_spec;
 void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* registry.c: the library's; NULL with an exception: it is none, it is closed, it is another runtime's */
 weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object);
 
-/* hand.c: the clock of a loop that is driven by hand */
+/* timerfd.c: the clock of a loop that is driven by hand */
 PyObject *weftpy_timerfd(PyObject *module, PyObject *unused);
 PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 
 /* --- what else is the library's ------------------------------------------------------------------------------------------ */
+
+typedef struct weftpy_handle_kind {
+    const char *what;        /* "the region" */
+    void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
+    /* an operation that ends it; NULL: it is only let go of */
+    PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives);
+} weftpy_handle_kind_t;
 
 /* handle.c: how objects begin that hold something of the library's which must go before the runtime does. */
 struct weftpy_handle {
@@ -387,52 +447,65 @@ struct weftpy_handle {
     bool later;              /* which a loop awaits while another thread drives the runtime */
     PyObject *over;          /* what it needs alive: an endpoint, a store */
     PyObject *weakrefs;
-    void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
+    const weftpy_handle_kind_t *kind;
     weftpy_handle_t *next, **before; /* in run->handles */
 };
 /* A new object of a type whose struct begins with a handle; over may be NULL. */
-void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, void (*let_go)(weftpy_handle_t *, void *));
-int weftpy_handle_check(weftpy_handle_t *handle, const char *what); /* -1: it is gone, or its runtime is; "the region" */
+void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, const weftpy_handle_kind_t *kind);
+int weftpy_handle_check(weftpy_handle_t *handle); /* -1: it is gone, or its runtime is */
 /* Post what brings it: an Op that has the handle, and gives it. Steals handle. */
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
 extern const weftpy_gives_t weftpy_gives_handle; /* what such an operation comes to; made is the handle, whose `coming` it is */
 void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
-/* The end of a `with`: closed where that can be waited for, else let go of. */
-PyObject *weftpy_handle_exit(weftpy_handle_t *handle, PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives));
-void *weftpy_handle_take(weftpy_handle_t *handle); /* it is the caller's from now on, who ends it */
+void *weftpy_handle_take(weftpy_handle_t *handle); /* the caller owns it from now on, and has to end it */
 void weftpy_handles_end(weftpy_runtime_t *run);
 int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg);
 void weftpy_handle_dealloc(PyObject *self);
 extern PyMemberDef weftpy_handle_members[];
-PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value); /* what a call gives that is done at once: an Op, or the value. Steals value */
-weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const char *what, const weftpy_gives_t *gives); /* an Op on it, which holds it */
+/* An operation that takes nothing but a timeout. */
+PyObject *weftpy_handle_simple(weftpy_handle_t *handle, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
+                               PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_handle_closed(PyObject *self, void *unused);
+PyObject *weftpy_handle_close(PyObject *self, PyObject *unused);
+PyObject *weftpy_handle_drop(PyObject *self, PyObject *unused);
+PyObject *weftpy_handle_exit(PyObject *self, PyObject *const *args, Py_ssize_t n);
+PyObject *weftpy_handle_aenter(PyObject *self, PyObject *unused);
+PyObject *weftpy_handle_aexit(PyObject *self, PyObject *const *args, Py_ssize_t n);
+/* What `with` and `async with` need, in a table of methods. */
+#define WEFTPY_HANDLE_WITH \
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL}, \
+    {"__exit__", WITHOUT_NAMES(weftpy_handle_exit), NULL}, \
+    {"__aenter__", weftpy_handle_aenter, METH_NOARGS, NULL}, \
+    {"__aexit__", WITHOUT_NAMES(weftpy_handle_aexit), NULL}
+/* what a call gives that is done at once: an Op, or the value. Steals value */
+PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value);
+weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const weftpy_gives_t *gives); /* an Op on it, which holds it */
 
-/* foreign.c: what has no buffer protocol. 1: it is had, 0: the object has no memory, -1 with an exception */
+/* foreign.c: memory of objects without the buffer protocol. 1: *out has it, 0: the object has none, -1 with an exception */
 int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
 /* memory.c: 1: it is a Memory that the processor cannot touch */
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
-extern PyType_Spec weftpy_memory_spec;
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
 
 /* memory servers: server.c, store.c, block.c, mirror.c */
-extern PyType_Spec weftpy_store_server_spec, weftpy_store_spec, weftpy_block_spec, weftpy_mirror_spec;
 PyObject *weftpy_store_serve(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_mirror(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_endpoint_store(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_store(FAST_ARGS);
 
 /* remote memory: region.c, remote.c */
-extern PyType_Spec weftpy_region_spec, weftpy_remote_spec;
 PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_endpoint_attach(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_endpoint_find_name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_attach(FAST_ARGS);
+PyObject *weftpy_endpoint_find_name(FAST_ARGS);
 PyObject *weftpy_rights_text(uint32_t rights);
 
-/* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
+/* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over
+ * then, too. */
 int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);
 void weftpy_wait_through(weftpy_runtime_t *run, weft_op_t *op); /* the same for destructors: signals wait until it is over */
 /* Before the post of what will be waited for: -1 with an exception where this thread may not wait. */
 int weftpy_wait_check(weftpy_state_t *st);
-/* Before the runtime is closed: nobody is in a wait any more when it returns. False: this very thread is in one, and a signal handler calls. */
+/* Before the runtime is closed: nobody is in a wait any more when it returns. False: this very thread is in one, and a signal
+ * handler calls. */
 bool weftpy_wait_end_all(weftpy_runtime_t *run);
 
 #endif

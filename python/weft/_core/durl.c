@@ -1,10 +1,10 @@
 /* _core/durl.c - durls, where a memory element is as text: taken apart into a dict, and put together again.
  *
- * The keys of the dict are those of the text, with `name` and `impl` before them: size and timeout_ms are numbers, token (the key of the
- * memory's region) is bytes, replicas a list.
+ * The keys of the dict are those of the text, with `name` and `impl` before them: size and timeout_ms are numbers, token (the key
+ * of the memory's region) is bytes, replicas a list.
  *
- * Promise: whatever the text or the dict, an exception at worst; what is written can be read back. tests/python/test_disagg_durl.py holds us
- * to it. */
+ * Promise: whatever the text or the dict, an exception at worst; what is written can be read back.
+ * tests/python/test_disagg_durl.py holds us to it. */
 #include "elements.h"
 
 #include <stdio.h>

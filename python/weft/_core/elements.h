@@ -2,6 +2,8 @@
 #ifndef WEFT_PY_ELEMENTS_H
 #define WEFT_PY_ELEMENTS_H
 
+#include <weft/elements.h>
+
 #include "core.h"
 
 /* The last operations of an action, for profile(). */
@@ -33,12 +35,11 @@ typedef struct weftpy_transport {
     bool server;             /* of type rdma_server */
 } weftpy_transport_t;
 
-extern PyType_Spec weftpy_action_spec, weftpy_transport_spec, weftpy_memory_element_spec, weftpy_transport_buffer_spec, weftpy_posted_spec,
-    weftpy_desk_spec;
 
 /* action.c */
 int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is */
-int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle); /* a Remote or Block of the transport of that name */
+/* a Remote or Block of the transport of that name */
+int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle);
 void weftpy_action_profiled(weftpy_action_t *action, PyObject *name, const char *what, uint64_t size, uint64_t began);
 
 /* durl.c */
@@ -47,13 +48,33 @@ PyObject *weftpy_durl_format(PyObject *module, PyObject *parts);
 
 /* transport.c */
 int weftpy_transport_check(weftpy_transport_t *trans); /* -1: its action is closed; last before a post */
-PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status); /* a post was refused; without a buffer that is a MemoryError */
+/* a post was refused; without a buffer that is a MemoryError */
+PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status);
 
-/* transport_io.c: the methods that move something. Those that end in _async are for a loop to await. */
-#define WEFTPY_IO_LIST(X) X(read) X(write) X(batch) X(readv) X(writev) X(read_many) X(write_many) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
+/* transport_io.c: an operation that is to be posted. */
+typedef struct weftpy_io {
+    const char *name;
+    bool async;
+    uint64_t size, addr, offset, timeout, value, compare;
+    weft_transport_item_t *items;
+    size_t n;
+    weft_status_t (*post)(weft_transport_t *of, const struct weftpy_io *w, weft_op_t *op);
+} weftpy_io_t;
+extern const weftpy_gives_t weftpy_io_gives_none, weftpy_io_gives_len;
+/* Post it, and wait, or give what is awaited. made is the transport, or a tuple of it and a capsule of the weftpy_io_t; held,
+ * which may be NULL, is what the operation needs until it is over. */
+PyObject *weftpy_io_go_with(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made,
+                            PyObject *held);
+/* complete when the element is reached */
+weft_status_t weftpy_io_post_ready(weft_transport_t *of, const weftpy_io_t *io, weft_op_t *op);
+PyObject *weftpy_io_go(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made);
+
+/* transport_io.c and transport_many.c: the methods that move something. Those that end in _async are for a loop to await. */
+#define WEFTPY_IO_LIST(X) \
+    X(read) X(write) X(batch) X(readv) X(writev) X(read_many) X(write_many) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
 #define WEFTPY_IO(name) \
-    PyObject *weftpy_io_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames); \
-    PyObject *weftpy_io_##name##_async(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+    PyObject *weftpy_io_##name(FAST_ARGS); \
+    PyObject *weftpy_io_##name##_async(FAST_ARGS);
 WEFTPY_IO_LIST(WEFTPY_IO)
 #undef WEFTPY_IO
 PyObject *weftpy_io_serve(PyObject *self, PyObject *unused);
@@ -65,25 +86,25 @@ PyObject *weftpy_transport_buffer_new(weftpy_state_t *st, weft_buffer_t *buffer)
 int weftpy_count(PyObject *arg, const char *what, uint64_t *out); /* None, and no argument, leave it as it is */
 int weftpy_bytes(PyObject *arg, const char *what, uint64_t *out); /* None is none */
 
-/* posted.c: an operation of a blocking runtime that an event loop awaits, beside the desk where it is told of (desk.c). */
-typedef struct weftpy_posted {
+/* awaited.c: an operation of a blocking runtime that an event loop awaits; the loop learns of its end by a completion fd. */
+typedef struct weftpy_awaited {
     PyObject_HEAD
     weft_op_t op, told;      /* told: complete after op, for one that was posted without a function */
     weftpy_runtime_t *run;
-    PyObject *desk, *future, *held, *made;
+    PyObject *completion_fd, *future, *held, *made;
     const weftpy_gives_t *gives;
-    struct weftpy_posted *next; /* on the desk */
+    struct weftpy_awaited *next; /* on the list of the completion fd */
     bool under_way;
-} weftpy_posted_t;
+} weftpy_awaited_t;
 /* A new one in the running loop, or NULL with the exception. Steals made and held, which may be NULL. */
-weftpy_posted_t *weftpy_posted_new(weftpy_runtime_t *run, const weftpy_gives_t *gives, PyObject *made, PyObject *held);
+weftpy_awaited_t *weftpy_awaited_new(weftpy_runtime_t *run, const weftpy_gives_t *gives, PyObject *made, PyObject *held);
 /* Before the post: it will not be over when the post returns, so that it is told of directly. */
-void weftpy_posted_direct(weftpy_posted_t *posted);
-/* It was posted: the future to be awaited. Steals posted. */
-PyObject *weftpy_posted_future(weftpy_posted_t *posted);
-void weftpy_posted_refused(weftpy_posted_t *posted); /* the post failed. Steals posted */
-void weftpy_posted_end(weftpy_posted_t *posted, bool tell_it); /* by the desk: it is over */
-void weftpy_desk_begin(PyObject *desk);                        /* one more will be put */
-void weftpy_desk_put(PyObject *desk, weftpy_posted_t *posted); /* from any thread, without the GIL */
+void weftpy_awaited_direct(weftpy_awaited_t *awaited);
+/* It was posted: the future to be awaited. Steals awaited. */
+PyObject *weftpy_awaited_future(weftpy_awaited_t *awaited);
+void weftpy_awaited_refused(weftpy_awaited_t *awaited); /* the post failed. Steals awaited */
+void weftpy_awaited_end(weftpy_awaited_t *awaited, bool tell_it); /* it is over: called by drain() */
+void weftpy_completion_fd_begin(PyObject *completion_fd); /* one more will be added */
+void weftpy_completion_fd_add(PyObject *completion_fd, weftpy_awaited_t *awaited); /* from any thread, without the GIL */
 
 #endif

@@ -1,15 +1,12 @@
 /* _core/endpoint.c - Endpoint: one connection, its messages and active messages, as operations to await.
  *
- * The object owns the endpoint of the library until close() or abort() took it, or the object goes: then the endpoint is closed as if
- * by close(), in the background. Every operation holds the object until it is complete.
- *
- * The arguments of each call are read here for blocking.c too.
+ * The object owns the endpoint of the library until close() or abort() took it, or the object goes: then the endpoint is closed
+ * as if by close(), in the background. Every operation holds the object until it is complete.
  *
  * tests/python/test_messages.py and test_am.py hold us to it. */
 #include "core.h"
 
 #define SELF weftpy_endpoint_t *ep = (weftpy_endpoint_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
 
@@ -62,7 +59,6 @@ weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep)
 
 static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     weft_ep_t *ep = (weft_ep_t *)op->buf;
     op->buf = NULL;
     return weftpy_runtime_check(run) ? NULL : (PyObject *)weftpy_endpoint_new(run, ep);
@@ -70,7 +66,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     if (run->rt)
         weft_ep_close((weft_ep_t *)op->buf, NULL);
 }
@@ -99,7 +94,6 @@ weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
 
 void weftpy_endpoint_closed(weft_ep_t *wep, weft_status_t why, void *user)
 {
-    (void)why;
     weftpy_runtime_t *run = user;
     weftpy_endpoint_t *ep = weftpy_endpoint_find_any(run, weft_ep_id(wep));
     if (ep && ep->on_close) {
@@ -131,7 +125,6 @@ int weftpy_endpoint_clear(PyObject *self)
 void weftpy_endpoint_dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (ep->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -150,92 +143,7 @@ void weftpy_endpoint_dealloc(PyObject *self)
     ep->ep = NULL;
     Py_CLEAR(ep->on_close);
     Py_CLEAR(ep->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
-/* --- arguments ----------------------------------------------------------------------------------------------------------- */
-
-static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
-static const weftpy_sig_t sig_recv = {"recv", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
-static const weftpy_sig_t sig_recv_into = {"recv_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
-static const weftpy_sig_t sig_am_send = {"am_send", 6, 1, 3, {N_id, N_buffer, N_header, N_timeout, N_confirm, N_urgent}};
-static const weftpy_sig_t sig_am_recv = {"am_recv", 2, 0, 1, {N_id, N_timeout}};
-
-int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out)
-{
-    PyObject *arg[3];
-    out->tag = out->timeout = 0;
-    if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_ns(arg[2], "timeout", &out->timeout))
-        return -1;
-    return weftpy_buf_get(ep->st, arg[0], false, out->buf);
-}
-
-int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
-{
-    PyObject *arg[5];
-    int copy = 1;
-    out->tag = out->timeout = 0;
-    out->mask = WEFT_TAG_FULL;
-    out->max_len = PY_SSIZE_T_MAX;
-    if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_u64(arg[1], "mask", UINT64_MAX, &out->mask) || weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &out->max_len) ||
-        weftpy_ns(arg[3], "timeout", &out->timeout) || (arg[4] && (copy = PyObject_IsTrue(arg[4])) < 0))
-        return -1;
-    out->copy = copy;
-    return 0;
-}
-
-int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
-{
-    PyObject *arg[4];
-    out->tag = out->timeout = 0;
-    out->mask = WEFT_TAG_FULL;
-    if (weftpy_args(ep->st, &sig_recv_into, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_u64(arg[2], "mask", UINT64_MAX, &out->mask) || weftpy_ns(arg[3], "timeout", &out->timeout))
-        return -1;
-    return weftpy_buf_get(ep->st, arg[0], true, out->buf);
-}
-
-int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out)
-{
-    PyObject *arg[6];
-    uint64_t id = 0;
-    int confirm = 0, urgent = 0;
-    *out = (weftpy_am_args_t){.buf = out->buf, .opts = WEFT_AM_SEND_OPTS_INIT};
-    if (weftpy_args(ep->st, &sig_am_send, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
-        weftpy_ns(arg[3], "timeout", &out->timeout) || (arg[4] && (confirm = PyObject_IsTrue(arg[4])) < 0) ||
-        (arg[5] && (urgent = PyObject_IsTrue(arg[5])) < 0))
-        return -1;
-    if (arg[1] && arg[1] != Py_None && weftpy_buf_get(ep->st, arg[1], false, out->buf))
-        return -1;
-    if (arg[2] && arg[2] != Py_None && !(out->header = PyBytes_FromObject(arg[2]))) {
-        weftpy_buf_release(out->buf);
-        return -1;
-    }
-    out->opts.id = (uint32_t)id;
-    out->opts.header = out->header ? PyBytes_AsString(out->header) : NULL;
-    out->opts.header_len = out->header ? (size_t)PyBytes_Size(out->header) : 0;
-    out->opts.buf = out->buf->view.obj ? out->buf->view.buf : NULL;
-    out->opts.len = out->buf->view.obj ? (size_t)out->buf->view.len : 0;
-    out->opts.kind = out->buf->kind;
-    out->opts.confirm = confirm;
-    out->opts.urgent = urgent;
-    out->opts.reply = true;
-    return 0;
-}
-
-int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out,
-                        uint64_t *timeout_out)
-{
-    PyObject *arg[2];
-    uint64_t id = WEFT_AM_ANY_ID;
-    if (weftpy_args(ep->st, &sig_am_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
-        weftpy_ns(arg[1], "timeout", timeout_out))
-        return -1;
-    *id_out = (uint32_t)id;
-    return 0;
+    weftpy_free(self);
 }
 
 /* --- messages ------------------------------------------------------------------------------------------------------------ */
@@ -362,80 +270,7 @@ static PyObject *am_recv(FAST_ARGS)
     return weftpy_op_posted(op, weft_am_take(ep->run->rt, ep->ep, id, &op->op));
 }
 
-/* --- opening and closing ------------------------------------------------------------------------------------------------- */
-
-static const weftpy_sig_t sig_connect = {"connect", 6, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address, N_retry}};
-
-PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
-    PyObject *arg[6];
-    uint64_t timeout = 0;
-    weft_ep_opts_t opts = WEFT_EP_OPTS_INIT;
-    weft_ep_t *wep;
-    const char *uri = NULL;
-    if (weftpy_args(run->st, &sig_connect, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
-        return NULL;
-    bool named = arg[0] && arg[0] != Py_None, addressed = arg[4] && arg[4] != Py_None;
-    if (named == addressed) {
-        PyErr_SetString(PyExc_TypeError, "connect() needs a uri, or an address that a runtime gave, and not both");
-        return NULL;
-    }
-    if (named && !(uri = weftpy_str(arg[0], "uri")))
-        return NULL;
-    if (addressed) {
-        char *bytes;
-        Py_ssize_t len;
-        if (PyBytes_AsStringAndSize(arg[4], &bytes, &len))
-            return NULL;
-        opts.address = bytes;
-        opts.address_len = (size_t)len;
-    }
-    if (arg[2] && arg[2] != Py_None && !(opts.source = weftpy_str(arg[2], "source")))
-        return NULL;
-    int shared = arg[3] ? PyObject_IsTrue(arg[3]) : 0;
-    if (shared < 0)
-        return NULL;
-    opts.shared = shared;
-    int retry = arg[5] ? PyObject_IsTrue(arg[5]) : 1;
-    if (retry < 0)
-        return NULL;
-    opts.no_retry = !retry;
-    if (run->blocking) {
-        weft_op_t op = WEFT_OP_INIT;
-        if (weftpy_runtime_check(run) || weftpy_wait_check(run->st))
-            return NULL;
-        op.timeout_ns = timeout;
-        opts.hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
-        weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
-        if (status)
-            return weftpy_raise(run->st, status);
-        int interrupted = weftpy_wait(run, &op);
-        if (interrupted || op.status) {
-            weft_ep_abort(wep, NULL); /* first: making an exception can run anything, and another thread may close the runtime */
-            if (!interrupted)
-                weftpy_raise_op(run->st, &op);
-            return NULL;
-        }
-        return (PyObject *)weftpy_endpoint_new(run, wep);
-    }
-    if (weftpy_loop_before_post(run))
-        return NULL;
-    opts.hooks = (weft_ep_hooks_t){.closed = weftpy_endpoint_closed, .user = run};
-    weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_made);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op->op, &wep);
-    if (!status && !(op->made = (PyObject *)weftpy_endpoint_new(run, wep))) {
-        /* it was aborted: the operation ends by itself, and is nobody's */
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        Py_XDECREF(weftpy_op_posted(op, WEFT_OK));
-        PyErr_Restore(type, error, trace);
-        return NULL;
-    }
-    return weftpy_op_posted(op, status);
-}
+/* --- closing ------------------------------------------------------------------------------------------------- */
 
 static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
 
@@ -467,21 +302,17 @@ static PyObject *close_method(FAST_ARGS)
 
 static PyObject *abort_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, true, 0);
 }
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((weftpy_endpoint_t *)self)->run, Py_NewRef(self));
 }
 
 /* Failures of the closing are not raised here: they would hide what ended the block. */
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, false, 0);
 }
 
@@ -490,15 +321,8 @@ static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 static const char *const state_names[] = {"closed",      "connecting",   "up",     "closing",
                                           "peer-closed", "reconnecting", "failed", "gone"};
 
-static PyObject *get_id(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_endpoint_t *)self)->id);
-}
-
 static PyObject *get_state(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_ep_state_t state = ep->ep && ep->run->rt ? weft_ep_get_state(ep->ep) : 0;
     return PyUnicode_FromString(state_names[state <= WEFT_EP_GONE ? state : 0]);
@@ -506,7 +330,6 @@ static PyObject *get_state(PyObject *self, void *unused)
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (!ep->ep || !ep->run->rt)
         Py_RETURN_TRUE;
@@ -515,15 +338,8 @@ static PyObject *get_closed(PyObject *self, void *unused)
                            state == WEFT_EP_GONE);
 }
 
-static PyObject *get_runtime(PyObject *self, void *unused)
-{
-    (void)unused;
-    return Py_NewRef((PyObject *)((weftpy_endpoint_t *)self)->run);
-}
-
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
     if (weftpy_endpoint_check(ep))
@@ -543,14 +359,12 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_on_close(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(ep->on_close ? ep->on_close : Py_None);
 }
 
 static int set_on_close(PyObject *self, PyObject *value, void *unused)
 {
-    (void)unused;
     SELF;
     if (value && value != Py_None && !PyCallable_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "on_close is a function of the endpoint, or None");
@@ -561,67 +375,87 @@ static int set_on_close(PyObject *self, PyObject *value, void *unused)
     Py_XDECREF(old);
     if (!ep->run->blocking || !ep->on_close || weftpy_runtime_forked(ep->run))
         return 0;
-    weftpy_ends_watch(ep->run->ends);
+    weftpy_closed_eps_watch(ep->run->closed_eps);
     PyObject *r = PyObject_CallMethod((PyObject *)ep->run, "_watch", NULL); /* the package's: a thread that calls it */
     Py_XDECREF(r);
     return r ? 0 : -1;
 }
 
-PyObject *weftpy_endpoint_repr(PyObject *self)
+PyObject *weftpy_endpoint_peer(PyObject *endpoint, const char *word)
 {
-    SELF;
-    PyObject *state = get_state(self, NULL);
-    PyObject *text = state ? PyUnicode_FromFormat("<weft.Endpoint %llu %U>", (unsigned long long)ep->id, state) : NULL;
-    Py_XDECREF(state);
+    weftpy_endpoint_t *ep = (weftpy_endpoint_t *)endpoint;
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    if (endpoint == Py_None || !ep->ep || !ep->run->rt || weft_ep_get_info(ep->ep, &info) || !*info.peer_address)
+        return PyUnicode_FromString("");
+    PyObject *name = weftpy_text(info.peer_name), *address = name ? weftpy_text(info.peer_address) : NULL, *text = NULL;
+    if (address && *info.peer_name)
+        text = PyUnicode_FromFormat(" %s %U (%U)", word, address, name);
+    else if (address)
+        text = PyUnicode_FromFormat(" %s %U", word, address);
+    Py_XDECREF(address);
+    Py_XDECREF(name);
     return text;
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+PyObject *weftpy_endpoint_repr(PyObject *self)
+{
+    SELF;
+    PyObject *state = get_state(self, NULL), *peer = state ? weftpy_endpoint_peer(self, "to") : NULL;
+    PyObject *text = peer ? PyUnicode_FromFormat("<weft.Endpoint %llu%U, %U>", (unsigned long long)ep->id, peer, state) : NULL;
+    Py_XDECREF(state);
+    Py_XDECREF(peer);
+    return text;
+}
 
 static PyMethodDef methods[] = {
-    {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message. Gives None when the buffer may be used again."},
+    {"send", FAST(send),
+     DOC("send($self, buffer, tag=0, *, timeout=None)", "Send a message. Gives None when the buffer may be used again.")},
     {"recv", FAST(recv),
-     "recv(tag=0, mask=all, *, max_len=None, timeout=None, copy=True): receive a message, as bytes; without a copy as an "
-     "OwnedBuffer."},
+     DOC("recv($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
+         "Receive a message, as bytes; without a copy as an OwnedBuffer.")},
     {"recv_into", FAST(recv_into),
-     "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer. Gives its length."},
+     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None)", "Receive a message into a buffer. Gives its length.")},
     {"send_many", FAST(send_many),
-     "send_many(buffers, tag=0, *, timeout=None): send each as a message. Gives None when all may be used again."},
+     DOC("send_many($self, buffers, tag=0, *, timeout=None)", "Send each as a message. Gives None when all may be used again.")},
     {"recv_many", FAST(recv_many),
-     "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each. Gives the list of lengths."},
+     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None)", "A message into each. Gives the list of lengths.")},
     {"probe", FAST(weftpy_endpoint_probe),
-     "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+     DOC("probe($self, tag=0, mask=None)", "(tag, length) of a message that has arrived and waits, or None.")},
     {"claim", FAST(weftpy_endpoint_claim),
-     "claim(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
+     DOC("claim($self, tag=0, mask=None)",
+         "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
     {"am_send", FAST(am_send),
-     "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
-    {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message that has no handler, as a Message."},
+     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False)",
+         "Send an active message.")},
+    {"am_recv", FAST(am_recv),
+     DOC("am_recv($self, id=None, *, timeout=None)", "The next active message that has no handler, as a Message.")},
     {"attach", FAST(weftpy_endpoint_attach),
-     "attach(key, *, path=None, timeout=None): the peer's memory that a region's key opens, as a Remote."},
+     DOC("attach($self, key, *, path=None, timeout=None)", "The peer's memory that a region's key opens, as a Remote.")},
     {"find", FAST(weftpy_endpoint_find_name),
-     "find(name, *, path=None, timeout=None): a region of the peer's by its name, as a Remote."},
+     DOC("find($self, name, *, path=None, timeout=None)", "A region of the peer's by its name, as a Remote.")},
     {"store", FAST(weftpy_endpoint_store),
-     "store(*, lease=None, id=None, renew=True, timeout=None): a lease at the peer, which is a memory server, as a Store."},
+     DOC("store($self, *, lease=None, id=None, renew=True, timeout=None)",
+         "A lease at the peer, which is a memory server, as a Store.")},
     {"close", FAST(close_method),
-     "close(*, timeout=None): finish what was sent and close. Gives how many messages the peer has not received."},
-    {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
+     DOC("close($self, timeout=None)", "Finish what was sent and close. Gives how many messages the peer has not received.")},
+    {"abort", abort_method, METH_NOARGS, DOC("abort($self)", "Close now: what is under way ends, and the peer sees an error.")},
     {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aexit), NULL},
     {NULL, NULL, 0, NULL},
 };
 
 PyGetSetDef weftpy_endpoint_getset[] = {
     {"on_close", get_on_close, set_on_close,
      "A function that is called once with the endpoint when it is of no more use, whoever closed it.", NULL},
-    {"id", get_id, NULL, "Its number: that of no other endpoint of the runtime, ever.", NULL},
     {"state", get_state, NULL, "connecting, up, closing, peer-closed, reconnecting, failed, gone or closed.", NULL},
     {"closed", get_closed, NULL, "True once nothing can be sent over it any more.", NULL},
-    {"runtime", get_runtime, NULL, "Its runtime.", NULL},
     {"info", get_info, NULL, "What is known of the peer and the connection, as a dict.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyMemberDef weftpy_endpoint_members[] = {
+    {"id", T_ULONGLONG, offsetof(weftpy_endpoint_t, id), READONLY, "Its number: that of no other endpoint of the runtime, ever."},
+    {"runtime", T_OBJECT, offsetof(weftpy_endpoint_t, run), READONLY, "Its runtime."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_endpoint_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -638,9 +472,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_endpoint_spec = {
-    .name = "weft._core.Endpoint",
-    .basicsize = sizeof(weftpy_endpoint_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_endpoint_spec = WEFTPY_SPEC("Endpoint", weftpy_endpoint_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -1,14 +1,15 @@
 /* _core/foreign.c - memory of objects without the buffer protocol: by DLPack, and by __cuda_array_interface__.
  *
- * DLPack: the object is asked on which device it is, and then for a tensor whose contents are whole once CUDA's default stream has done
- * what it was given so far; that is waited for. The tensor is consumed as the protocol says, and given back when the buffer is released.
+ * DLPack: the object is asked on which device it is, and then for a tensor whose contents are whole once CUDA's default stream
+ * has done what it was given so far; that is waited for. The tensor is consumed as the protocol says, and given back when the
+ * buffer is released.
  *
- * __cuda_array_interface__: the object is held, with the dict it gave. Its stream is waited for: the default stream by its number, any other
- * by waiting for everything in the context, since the driver believes every handle and nobody can check one. Where there is no
- * stream in it, the default one is waited for; where it is None, none.
+ * __cuda_array_interface__: the object is held, with the dict it gave. Its stream is waited for: the default stream by its
+ * number, any other by waiting for everything in the context, since the driver believes every handle and nobody can check one.
+ * Where there is no stream in it, the default one is waited for; where it is None, none.
  *
- * What they say is not believed: shapes that overflow, strides that are not contiguous, addresses that are not the GPU's are refused with
- * a sentence that says so. Only an address in host memory that DLPack names has to be believed.
+ * What they say is not believed: shapes that overflow, strides that are not contiguous, addresses that are not the GPU's are
+ * refused with a sentence that says so. Only an address in host memory that DLPack names has to be believed.
  *
  * tests/python/test_foreign.py holds us to it, with a driver made of paper, and tests/python/test_gpu.py with a real one. */
 #include "values.h"

@@ -1,12 +1,13 @@
 /* _core/handle.c - how objects begin that hold something of the library's: regions, remotes, stores, blocks, mirrors.
  *
- *     COMING -> HERE   the operation that brings it was asked for its value; one that nobody asks lets go of it
- *     HERE -> GONE     it was dropped, closed or freed; or the object goes; or the runtime is closed, which ends all that are left, the
- *                      youngest first, since what is younger may need what is older
+ *     COMING -> HERE   somebody asked the operation that brings it for its value; if nobody asks, it is let go of
+ *     HERE -> GONE     it was dropped, closed or freed, or the object goes, or the runtime is closed. That ends all that are
+ *                      left, the youngest first, since a younger one may need an older one
  *
  * Every handle of a runtime is in its list while it is COMING or HERE.
  *
- * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us to it. */
+ * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us
+ * to it. */
 #include "core.h"
 
 #include <unistd.h>
@@ -21,14 +22,14 @@ static void unlist(weftpy_handle_t *h)
     h->before = NULL;
 }
 
-void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, void (*let_go)(weftpy_handle_t *, void *))
+void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, const weftpy_handle_kind_t *kind)
 {
     weftpy_handle_t *h = (weftpy_handle_t *)PyType_GenericAlloc(type, 0);
     if (!h)
         return NULL;
     h->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
     h->over = over ? Py_NewRef(over) : NULL;
-    h->let_go = let_go;
+    h->kind = kind;
     h->next = run->handles;
     h->before = &run->handles;
     if (h->next)
@@ -37,11 +38,11 @@ void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *ove
     return h;
 }
 
-int weftpy_handle_check(weftpy_handle_t *h, const char *what)
+int weftpy_handle_check(weftpy_handle_t *h)
 {
     if (h->of && h->run->rt && !(h->run->blocking && h->run->closing))
         return 0;
-    weftpy_raise_text(h->run->st, WEFT_ERR_CLOSED, h->run->rt ? "%s is closed" : "the runtime of %s is closed", what);
+    weftpy_raise_text(h->run->st, WEFT_ERR_CLOSED, h->run->rt ? "%s is closed" : "the runtime of %s is closed", h->kind->what);
     return -1;
 }
 
@@ -62,15 +63,7 @@ void weftpy_handle_end(weftpy_handle_t *h)
     bool open = h->run && h->run->rt;
     void *of = weftpy_handle_take(h);
     if (of && open)
-        h->let_go(h, of);
-}
-
-PyObject *weftpy_handle_exit(weftpy_handle_t *h, PyObject *(*close)(weftpy_handle_t *h, const weftpy_gives_t *gives))
-{
-    if (h->run->blocking)
-        return close(h, &weftpy_gives_none_ever);
-    weftpy_handle_end(h);
-    Py_RETURN_NONE;
+        h->kind->let_go(h, of);
 }
 
 /* Ask those that a loop awaits to end. False: none is under way. */
@@ -87,7 +80,7 @@ static bool cancel_later(weftpy_runtime_t *run)
 
 void weftpy_handles_end(weftpy_runtime_t *run)
 {
-    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* what came after this would be left */
+    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* a handle that came later would not be ended */
         PyThreadState *save = PyEval_SaveThread();
         usleep(200); /* the library bounds how long that takes */
         PyEval_RestoreThread(save);
@@ -116,8 +109,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     weftpy_handle_end((weftpy_handle_t *)made);
 }
 
@@ -137,9 +128,9 @@ weftpy_op_t *weftpy_handle_op(weftpy_handle_t *h)
     return op;
 }
 
-weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *h, const char *what, const weftpy_gives_t *gives)
+weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
-    weftpy_op_t *op = weftpy_handle_check(h, what) || weftpy_loop_before_post(h->run) ? NULL : weftpy_op_new(h->run, gives);
+    weftpy_op_t *op = weftpy_handle_check(h) || weftpy_loop_before_post(h->run) ? NULL : weftpy_op_new(h->run, gives);
     if (op)
         op->held = Py_NewRef((PyObject *)h);
     return op;
@@ -171,7 +162,6 @@ int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg)
 void weftpy_handle_dealloc(PyObject *self)
 {
     weftpy_handle_t *h = (weftpy_handle_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (h->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -180,11 +170,63 @@ void weftpy_handle_dealloc(PyObject *self)
         weftpy_handle_end(h);
     Py_CLEAR(h->over);
     Py_CLEAR(h->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 PyMemberDef weftpy_handle_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_handle_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
+
+/* --- methods that most of them have -------------------------------------------------------------------------------------- */
+
+PyObject *weftpy_handle_simple(weftpy_handle_t *h, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
+                               PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    uint64_t timeout = 0;
+    if (weftpy_args_timeout(h->run->st, sig, args, n, kwnames, &timeout))
+        return NULL;
+    weftpy_op_t *op = weftpy_handle_begin(h, &weftpy_gives_none);
+    if (!op)
+        return NULL;
+    op->op.timeout_ns = timeout;
+    return weftpy_op_posted(op, post(h->of, &op->op));
+}
+
+PyObject *weftpy_handle_closed(PyObject *self, void *unused)
+{
+    return PyBool_FromLong(!((weftpy_handle_t *)self)->of);
+}
+
+PyObject *weftpy_handle_close(PyObject *self, PyObject *unused)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)self;
+    return h->kind->close(h, &weftpy_gives_none);
+}
+
+PyObject *weftpy_handle_drop(PyObject *self, PyObject *unused)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)self;
+    weftpy_handle_end(h);
+    if (Py_TYPE(self) == h->run->st->remote)
+        Py_CLEAR(h->over);
+    Py_RETURN_NONE;
+}
+
+/* Closed where that can be waited for, else let go of. */
+PyObject *weftpy_handle_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)self;
+    return h->kind->close && h->run->blocking ? h->kind->close(h, &weftpy_gives_none_ever) : weftpy_handle_drop(self, NULL);
+}
+
+PyObject *weftpy_handle_aenter(PyObject *self, PyObject *unused)
+{
+    return weftpy_done(((weftpy_handle_t *)self)->run, Py_NewRef(self));
+}
+
+PyObject *weftpy_handle_aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)self;
+    return h->kind->close ? h->kind->close(h, &weftpy_gives_none_ever) : weftpy_done(h->run, weftpy_handle_drop(self, NULL));
+}

@@ -68,7 +68,6 @@ void weftpy_inbox_unref(weftpy_inbox_t *q)
 void weftpy_inbox_released(void *function, void *unused)
 {
     weftpy_function_t *f = function;
-    (void)unused;
     weftpy_inbox_unref(f->inbox);
     free(f);
 }

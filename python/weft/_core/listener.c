@@ -1,8 +1,8 @@
 /* _core/listener.c - Listener: where peers come in.
  *
- * With a function, the loop calls it with each new endpoint, in a turn and never inside progress; without, accept() gives them one by one.
- * What the library calls is a record of its own: a listener that goes in another thread than its loop's may still be called for a
- * while, and the record goes when the library says that nobody will.
+ * With a function, the loop calls it with each new endpoint, in a turn and never inside progress; without, accept() gives them
+ * one by one. What the library calls is a record of its own: a listener that goes in another thread than its loop's may still be
+ * called for a while, and the record goes when the library says that nobody will.
  *
  * tests/python/test_connect.py holds us to it. */
 #include "core.h"
@@ -25,7 +25,6 @@ typedef struct listener {
 /* In progress, with the GIL: only runtimes of a loop have handlers. */
 static void accepted(weft_listener_t *wl, weft_ep_t *wep, void *user)
 {
-    (void)wl;
     struct served *served = user;
     weftpy_endpoint_t *ep = weftpy_endpoint_new(served->run, wep);
     if (!ep || weftpy_loop_call(served->run, served->handler, (PyObject *)ep))
@@ -35,7 +34,6 @@ static void accepted(weft_listener_t *wl, weft_ep_t *wep, void *user)
 
 static void served_free(weft_op_t *op, void *user)
 {
-    (void)op;
     struct served *served = user;
     Py_DECREF(served->handler);
     PyMem_Free(served);
@@ -80,7 +78,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     weft_ep_hooks_t hooks = {.closed = weftpy_endpoint_closed, .user = run};
     if (run->blocking)
-        hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
+        hooks = (weft_ep_hooks_t){.closed = weftpy_closed_eps_ended, .user = run->closed_eps};
     l->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
     if ((handler && !(l->served = served_new(run, handler))) || weftpy_runtime_check(run)) { /* making objects can run anything */
         Py_DECREF(l);
@@ -115,7 +113,7 @@ static int check(listener_t *l)
 
 static const weftpy_sig_t sig_accept = {"accept", 1, 0, 0, {N_timeout}};
 
-static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *accept(FAST_ARGS)
 {
     listener_t *l = (listener_t *)self;
     uint64_t timeout = 0;
@@ -141,7 +139,7 @@ static void close_it(listener_t *l)
     l->listener = NULL;
     if (listener && served && !here) {
         if (weft_listener_close(listener, &served->closing) != WEFT_OK)
-            served->handler = NULL; /* a forked child: nobody is called here, and nobody frees it */
+            served->handler = NULL; /* a forked child: the handler is not called here, and not freed */
         return;
     }
     if (listener)
@@ -152,7 +150,6 @@ static void close_it(listener_t *l)
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     listener_t *l = (listener_t *)self;
     if (l->listener && l->run->rt && !l->run->blocking && weftpy_loop_before_post(l->run))
         return NULL;
@@ -162,14 +159,11 @@ static PyObject *close_method(PyObject *self, PyObject *unused)
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_method(self, NULL);
 }
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((listener_t *)self)->run, Py_NewRef(self));
 }
 
@@ -204,32 +198,17 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     listener_t *l = (listener_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (l->weakrefs)
         PyObject_ClearWeakRefs(self);
     clear(self);
     Py_CLEAR(l->uri);
     Py_CLEAR(l->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
-}
-
-static PyObject *get_uri(PyObject *self, void *unused)
-{
-    (void)unused;
-    return Py_NewRef(((listener_t *)self)->uri);
-}
-
-static PyObject *get_port(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromLong(((listener_t *)self)->port);
+    weftpy_free(self);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     listener_t *l = (listener_t *)self;
     return PyBool_FromLong(!l->listener || !l->run->rt);
 }
@@ -240,40 +219,35 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Listener %U%s>", l->uri, l->listener && l->run->rt ? "" : " closed");
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
 #define ACCEPT \
     { \
-        "accept", FAST(accept), "accept(*, timeout=None): the next peer's endpoint." \
+        "accept", FAST(accept), DOC("accept($self, *, timeout=None)", "The endpoint of the next peer.") \
     }
 #define CLOSE \
     { \
-        "close", close_method, METH_NOARGS, "Stop listening. Endpoints that came this way live on." \
+        "close", close_method, METH_NOARGS, DOC("close($self)", "Stop listening. Endpoints that came this way stay open.") \
     }
 
 static PyMethodDef methods[] = {
-    ACCEPT,
-    CLOSE,
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
+    ACCEPT, CLOSE, {"__aenter__", aenter, METH_NOARGS, NULL}, {"__aexit__", WITHOUT_NAMES(aexit), NULL}, {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef blocking_methods[] = {
     ACCEPT,
     CLOSE,
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"uri", get_uri, NULL, "The addresses it is bound to, with the ports that were picked.", NULL},
-    {"port", get_port, NULL, "The port of the first TCP address, or 0.", NULL},
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
+    {"uri", T_OBJECT, offsetof(listener_t, uri), READONLY, "The addresses it is bound to, with the ports that were picked."},
+    {"port", T_INT, offsetof(listener_t, port), READONLY, "The port of the first TCP address, or 0."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(listener_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -286,16 +260,7 @@ static PyMemberDef members[] = {
 static PyType_Slot slots[] = SLOTS(methods);
 static PyType_Slot blocking_slots[] = SLOTS(blocking_methods);
 
-PyType_Spec weftpy_listener_spec = {
-    .name = "weft._core.Listener",
-    .basicsize = sizeof(listener_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_listener_spec = WEFTPY_SPEC("Listener", listener_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);
 
-PyType_Spec weftpy_blocking_listener_spec = {
-    .name = "weft._core.BlockingListener",
-    .basicsize = sizeof(listener_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = blocking_slots,
-};
+PyType_Spec weftpy_blocking_listener_spec =
+    WEFTPY_SPEC("BlockingListener", listener_t, WEFTPY_GC | WEFTPY_NOT_CALLED, blocking_slots);

@@ -8,17 +8,17 @@
  *     armed -> scheduled   before a post: posting to an armed runtime would cost a system call to wake a loop that is awake
  *     scheduled -> armed   at the end of a turn that found nothing more to do
  *
- * A turn drives the runtime until it is quiet, and steps the tasks whose operations are complete right there, all of them, since no
- * task is current in it. Where progress is made inside a task (a post, a spin), those that became complete wait for the turn. So
- * the loop hears of us once per batch, never once per message.
+ * A turn drives the runtime until it is quiet, and steps the tasks whose operations are complete right there, all of them, since
+ * no task is current in it. Where progress is made inside a task (a post, a spin), those that became complete wait for the turn.
+ * So the loop hears of us once per batch, never once per message.
  *
- * Waking a sleeping thread costs more than a message takes, so whoever would wait spins first: inside the await if there is nothing
- * else for the loop to do, as far as it lets us see (asyncio's has a list of what is ready; of another loop we take it that
- * nothing is if no other operation is under way), and at the end of a turn. How long depends on what spins brought lately:
- * the whole of it after one that won, half after one that lost, nothing after a few; a completion that came soon after a loop went to
- * sleep says that a spin would have won.
+ * Waking a sleeping thread costs more than a message takes, so whoever would wait spins first: inside the await if there is
+ * nothing else for the loop to do, as far as it lets us see (asyncio's has a list of what is ready; of another loop we take it
+ * that nothing is if no other operation is under way), and at the end of a turn. How long depends on what spins brought lately:
+ * the whole of it after one that won, half after one that lost, nothing after a few; a completion that came soon after a loop
+ * went to sleep says that a spin would have won.
  *
- * Promise: no completion waits for a loop that sleeps, whatever is posted from where. tests/python/test_loops.py holds us to it. */
+ * Promise: no completion waits for a loop that sleeps, wherever it was posted. tests/python/test_loops.py holds us to it. */
 #include "core.h"
 
 #include <time.h>
@@ -293,8 +293,8 @@ static int rounds(weftpy_runtime_t *run)
 
 /* --- by hand --------------------------------------------------------------------------------------------------------------- */
 
-/* What has come is told, to the loop by call_soon and to functions at once; nothing is prepared for sleeping, since most who drive by hand
- * spin. Gives how much happened. */
+/* What has come is told, to the loop by call_soon and to functions at once; nothing is prepared for sleeping, since most who
+ * drive by hand spin. Gives how much happened. */
 static PyObject *by_hand(weftpy_runtime_t *run)
 {
     unsigned long long events = 0, moves = run->moves;
@@ -326,7 +326,6 @@ static PyObject *beside_the_loop(weftpy_runtime_t *run)
 
 PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (run->by_hand ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return NULL;
@@ -339,7 +338,6 @@ PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
 
 PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (!run->rt || run->blocking || (!run->by_hand && run->thread != PyThread_get_thread_ident()))
         return PyLong_FromLong(0);
@@ -350,7 +348,6 @@ PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
 
 PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (weftpy_runtime_check(run))
         return NULL;
@@ -422,175 +419,13 @@ static PyObject *turn(weftpy_runtime_t *run)
 
 PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return turn((weftpy_runtime_t *)self);
 }
 
 PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (of_this_thread(run))
         Py_CLEAR(run->timer);
     return turn(run);
-}
-
-/* --- coming and going ---------------------------------------------------------------------------------------------------- */
-
-/* A loop that runs, and not here: nothing of it is safe to touch. One that cannot be asked is taken at its word. */
-static bool elsewhere(weftpy_runtime_t *run, PyObject *loop)
-{
-    PyObject *running = PyObject_CallMethod(loop, "is_running", NULL);
-    bool runs = running && PyObject_IsTrue(running) == 1;
-    PyErr_Clear();
-    PyObject *here = runs ? PyObject_CallNoArgs(run->st->get_running_loop) : NULL;
-    PyErr_Clear();
-    bool other = runs && here != loop;
-    Py_XDECREF(running);
-    Py_XDECREF(here);
-    return other;
-}
-
-int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop)
-{
-    PyObject *turner = NULL, *context = NULL, *r = NULL;
-    int result = -1;
-    if (weftpy_asyncio(run->st))
-        return -1;
-    if (elsewhere(run, loop)) {
-        weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                          "the loop runs in another thread: make its runtime there, in a coroutine or with "
-                          "loop.call_soon_threadsafe()");
-        return -1;
-    }
-    run->fd = weft_runtime_fd(run->rt);
-    if (run->fd < 0) {
-        weftpy_raise(run->st, (weft_status_t)run->fd);
-        return -1;
-    }
-    run->loop = Py_NewRef(loop);
-    run->thread = PyThread_get_thread_ident();
-    if (!run->woken)
-        run->woken_end = &run->woken;
-    run->credit = 256;
-    run->spin = run->spin_most;
-    run->scheduled = false;
-    if (!run->calls)
-        run->calls = PyList_New(0);
-    run->call_soon = PyObject_GetAttrString(loop, "call_soon");
-    if (!run->calls || !run->call_soon || !(run->call_later = PyObject_GetAttrString(loop, "call_later")) ||
-        !(turner = PyObject_GetAttrString((PyObject *)run, "_turn")) || !(context = PyObject_CallNoArgs(run->st->copy_context)))
-        goto out;
-    run->by_hand = PyObject_HasAttrString(loop, "_weft_by_hand");
-    run->ready = PyObject_GetAttrString(loop, "_ready");
-    if (run->ready && PyObject_Size(run->ready) < 0)
-        Py_CLEAR(run->ready);
-    PyErr_Clear();
-    run->soon_args = PyTuple_Pack(1, turner);
-    run->soon_kw = PyDict_New();
-    if (!run->soon_args || !run->soon_kw || PyDict_SetItem(run->soon_kw, run->st->names[N_context], context))
-        goto out;
-    r = PyObject_CallMethod(loop, "add_reader", "iO", run->fd, turner);
-    if (!r)
-        goto out;
-    run->handed = true;
-    result = weftpy_loop_schedule(run);
-out:
-    Py_XDECREF(turner);
-    Py_XDECREF(context);
-    Py_XDECREF(r);
-    return result;
-}
-
-/* Before the runtime is closed, while its fd is still one. A loop that is closed has forgotten it by itself. */
-void weftpy_loop_detach(weftpy_runtime_t *run)
-{
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (run->handed && run->loop) {
-        run->handed = false;
-        PyObject *closed = PyObject_CallMethod(run->loop, "is_closed", NULL);
-        int is = closed ? PyObject_IsTrue(closed) : 1;
-        if (weftpy_runtime_forked(run))
-            is = 1; /* what a child takes out of the loop's epoll its parent misses */
-        Py_XDECREF(closed);
-        PyObject *r = is == 0 ? PyObject_CallMethod(run->loop, "remove_reader", "i", run->fd) : NULL;
-        Py_XDECREF(r);
-    }
-    if (run->timer) {
-        PyObject *r = PyObject_CallMethod(run->timer, "cancel", NULL);
-        Py_XDECREF(r);
-        Py_CLEAR(run->timer);
-    }
-    if (run->soon) {
-        PyObject *r = PyObject_CallMethod(run->soon, "cancel", NULL);
-        Py_XDECREF(r);
-        Py_CLEAR(run->soon);
-    }
-    PyErr_Restore(type, error, trace);
-}
-
-/* True where nothing is running that could touch the runtime while it moves. */
-static bool may_leave(weftpy_runtime_t *run)
-{
-    static const char *const words[] = {"is_closed", "is_running"};
-    if (run->thread == PyThread_get_thread_ident() || run->by_hand || !run->loop)
-        return true;
-    for (int i = 0; i < 2; i++) {
-        PyObject *r = PyObject_CallMethod(run->loop, words[i], NULL);
-        int is = r ? PyObject_IsTrue(r) : -1;
-        Py_XDECREF(r);
-        if (is < 0)
-            PyErr_Clear();
-        else if (is == (i == 0))
-            return true;
-    }
-    return false;
-}
-
-static void let_go(weftpy_runtime_t *run)
-{
-    weftpy_loop_detach(run);
-    Py_CLEAR(run->loop);
-    Py_CLEAR(run->call_later);
-    Py_CLEAR(run->call_soon);
-    Py_CLEAR(run->soon_args);
-    Py_CLEAR(run->soon_kw);
-    Py_CLEAR(run->ready);
-}
-
-PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
-{
-    if (weftpy_runtime_check(run))
-        return NULL;
-    if (run->blocking)
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                                 "a blocking runtime has no event loop: open one with progress=\"loop\"");
-    if (run->driving)
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                                 "not from inside a callback of the runtime: call it later, with loop.call_soon()");
-    if (!may_leave(run))
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                                 "the runtime belongs to an event loop that is running in another thread: stop that loop first");
-    PyObject *old = Py_XNewRef(run->loop);
-    let_go(run);
-    if (weftpy_runtime_check(run)) { /* the loop it had did that */
-        Py_XDECREF(old);
-        return NULL;
-    }
-    run->moves++;
-    run->turning = false; /* a task that is stepped by a turn may be who moves it */
-    weftpy_progress(run); /* which disarms it: the new loop has not been told of anything yet */
-    if (weftpy_loop_attach(run, loop)) {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        let_go(run);
-        if (old && weftpy_loop_attach(run, old))
-            PyErr_Clear(); /* that one is closed: there is none to go back to */
-        Py_XDECREF(old);
-        PyErr_Restore(type, error, trace);
-        return NULL;
-    }
-    Py_XDECREF(old);
-    Py_RETURN_NONE;
 }

@@ -1,9 +1,9 @@
 /* _core/many.c - many messages as one operation: posted in one call, complete when the last of them is.
  *
- * Each has an operation of the library's in one block that belongs to the Op, which completes by hand when none is left. The first
- * failure in their order is the status of all, and its sentence is what is raised: the Op's own operation is never posted, so the
- * library knows no sentence for it. A failure to post one ends the posting: those before it are cancelled, and what is raised is
- * that failure, once they have let go of their buffers.
+ * Each has an operation of the library's in one block that belongs to the Op, which completes by hand when none is left. The
+ * first failure in their order is the status of all, and its sentence is what is raised: the Op's own operation is never posted,
+ * so the library knows no sentence for it. A failure to post one ends the posting: those before it are cancelled, and what is
+ * raised is that failure, once they have let go of their buffers.
  *
  * tests/python/test_messages.py holds us to it. */
 #include "core.h"
@@ -51,7 +51,6 @@ static weftpy_many_t *many_of(weft_op_t *op)
 
 void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     weftpy_many_t *many = many_of(op);
     for (size_t i = 0; i < many->n && !many->status; i++)
         if (many->of[i].op.status) {
@@ -66,8 +65,6 @@ void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     weftpy_many_t *many = many_of(op);
     PyObject *list = PyList_New((Py_ssize_t)many->n);
     for (size_t i = 0; list && i < many->n; i++) {
@@ -124,7 +121,7 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
             Py_DECREF(list);
             return NULL;
         }
-        one->op.fn = ep->run->blocking ? NULL : told; /* who waits needs no telling */
+        one->op.fn = ep->run->blocking ? NULL : told; /* a thread that waits looks for itself */
         one->op.user = many;
         one->op.timeout_ns = timeout;
     }
@@ -148,7 +145,8 @@ static PyObject *waited(weftpy_op_t *op, size_t n)
         else if (interrupted)
             PyErr_Clear(); /* the first is enough */
     }
-    for (size_t i = 0; i < n; i++) /* not before: it can run anything, and who closes the runtime must not find nobody waiting */
+    for (size_t i = 0; i < n;
+         i++) /* only now: releasing can run any code, and closing the runtime has to find this thread waiting until then */
         weftpy_buf_release(&many->of[i].buf);
     weft_status_t status = many->status;
     for (size_t i = 0; i < n && !status && !many->each; i++) {
@@ -185,7 +183,7 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
         if (weft_last_error_status() == status && *weft_last_error()) {
             many->why = weftpy_text(weft_last_error()); /* now: other calls come before the exception */
             if (!many->why)
-                PyErr_Clear(); /* the text of the status has to do */
+                PyErr_Clear(); /* the text of the status is used instead */
         }
         for (size_t i = 0; i < n; i++)
             weft_op_cancel(&many->of[i].op);

@@ -1,7 +1,8 @@
 /* _core/memory.c - Memory: memory of a kind of the library's, for other packages to see without a copy.
  *
- * Memory that the processor can touch has the buffer protocol; that of a GPU has __cuda_array_interface__; either has __dlpack__. It is
- * freed with the object, which everyone who sees the memory holds: there is no call for it, since nobody could tell who still looks.
+ * Memory that the processor can touch has the buffer protocol; that of a GPU has __cuda_array_interface__; either has __dlpack__.
+ * It is freed with the object, which everyone who sees the memory holds: there is no call for it, since nobody could tell who
+ * still looks.
  *
  * Threads: any. Copies are whole when they return, and run without the GIL.
  *
@@ -73,14 +74,11 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kw)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     if (m->weakrefs)
         PyObject_ClearWeakRefs(self);
     if (m->at)
         weft_mem_free(m->kind, m->at, m->n);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out)
@@ -222,7 +220,6 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 static PyObject *get_cuda(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (!is_cuda(m)) {
         PyErr_SetString(PyExc_AttributeError, "this is no memory of a GPU: it has no __cuda_array_interface__");
@@ -326,28 +323,19 @@ static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *kw)
 
 static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     return Py_BuildValue("(ii)", device_type(m), device_id(m));
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((memory_t *)self)->n);
-}
-
 static PyObject *get_kind(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyUnicode_FromString(((memory_t *)self)->kind->name);
 }
 
 static PyObject *get_ptr(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromVoidPtr(((memory_t *)self)->at);
 }
 
@@ -372,8 +360,6 @@ static void add_kind(const weft_mem_kind_t *kind, void *user)
 
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused)
 {
-    (void)module;
-    (void)unused;
     PyObject *list = PyList_New(0);
     if (list)
         weft_mem_kind_each(add_kind, list);
@@ -386,17 +372,20 @@ PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"copy_from", WORDS(copy_from),
-     "copy_from(buffer, offset=0): copy a buffer, of any kind of memory, into it. Gives the length."},
-    {"copy_to", WORDS(copy_to), "copy_to(buffer, offset=0): fill a buffer, of any kind of memory, from it. Gives the length."},
-    {"tobytes", WORDS(to_bytes), "tobytes(offset=0, n=rest): a copy of it."},
-    {"fill", WORDS(fill), "fill(value=0, offset=0, n=rest): set every byte to a value."},
-    {"__dlpack__", WORDS(dlpack), "For other packages: it as a tensor of bytes."},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS, "For other packages: DLPack's numbers of its device."},
+     DOC("copy_from($self, buffer, offset=0)", "Copy a buffer, of any kind of memory, into it. Gives the length.")},
+    {"copy_to", WORDS(copy_to),
+     DOC("copy_to($self, buffer, offset=0)", "Fill a buffer, of any kind of memory, from it. Gives the length.")},
+    {"tobytes", WORDS(to_bytes), DOC("tobytes($self, offset=0, n=None)", "A copy of it.")},
+    {"fill", WORDS(fill), DOC("fill($self, value=0, offset=0, n=None)", "Set every byte to a value.")},
+    {"__dlpack__", WORDS(dlpack),
+     DOC("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
+         "For other packages: it as a tensor of bytes.")},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS,
+     DOC("__dlpack_device__($self)", "For other packages: DLPack's numbers of its device.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
     {"kind", get_kind, NULL, "host, huge, pinned, cuda, cuda-managed, or one that a program added.", NULL},
     {"ptr", get_ptr, NULL, "Its address, good for as long as the object lives.", NULL},
     {"__cuda_array_interface__", get_cuda, NULL, "For other packages: it as bytes on a GPU. Missing in other kinds.", NULL},
@@ -404,14 +393,14 @@ static PyGetSetDef getset[] = {
 };
 
 static PyMemberDef members[] = {
+    {"nbytes", T_ULONGLONG, offsetof(memory_t, n), READONLY, "Its length in bytes."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Memory(nbytes, kind=\"host\"): memory of a kind (host, huge, pinned, cuda, cuda-managed), which other packages "
-                "see without a "
-                "copy. What is in it at first is not said."},
+    {Py_tp_doc, DOC("Memory(nbytes, kind=\"host\")", "Memory of a kind (host, huge, pinned, cuda, cuda-managed), which other "
+                                                     "packages see without a copy. What is in it at first is not said.")},
     {Py_tp_new, make},
     {Py_tp_dealloc, dealloc},
     {Py_tp_repr, repr},
@@ -423,9 +412,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_memory_spec = {
-    .name = "weft._core.Memory",
-    .basicsize = sizeof(memory_t),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
+PyType_Spec weftpy_memory_spec = WEFTPY_SPEC("Memory", memory_t, 0, slots);

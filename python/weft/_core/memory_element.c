@@ -2,18 +2,18 @@
  *
  *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its users lose it
  *
- * The memory itself cannot be looked at from here: it goes with the element, and views would outlive it. A transport of this process can.
+ * The memory itself cannot be looked at from here: it goes with the element, and views would outlive it. A transport of this
+ * process can.
  *
  * Promise: what is served ends with the object. tests/python/test_disagg_memory.py holds us to it. */
 #include "elements.h"
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
 
-static const char *const what = "the memory element";
+static const weftpy_handle_kind_t kind;
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_memory_close(of, NULL);
 }
 
@@ -38,7 +38,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if (weftpy_runtime_check(run) || weftpy_loop_before_post(run))
         return NULL;
-    weftpy_handle_t *h = weftpy_handle_new(type, run, NULL, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(type, run, NULL, &kind);
     if (!h)
         return NULL;
     weft_status_t status = weft_memory_open(run->rt, &opts, &of);
@@ -55,55 +55,20 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
     if (!h->of || !h->run->rt)
         return weftpy_done(h->run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(h, gives);
     return op ? weftpy_op_posted(op, weft_memory_close(weftpy_handle_take(h), &op->op)) : NULL;
 }
 
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
-}
-
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
-static PyObject *aenter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return weftpy_done(((weftpy_handle_t *)self)->run, Py_NewRef(self));
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    SELF;
-    if (h->run->blocking)
-        return close_it(h, &weftpy_gives_none_ever);
-    weftpy_handle_end(h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
-}
+static const weftpy_handle_kind_t kind = {"the memory element", let_go, close_it};
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *get_durl(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     char text[WEFT_DURL_MAX + 1];
     size_t len = sizeof text;
-    if (weftpy_handle_check(h, what))
+    if (weftpy_handle_check(h))
         return NULL;
     weft_status_t status = weft_memory_durl(h->of, text, &len);
     return status ? weftpy_raise(h->run->st, status) : weftpy_text(text);
@@ -111,24 +76,21 @@ static PyObject *get_durl(PyObject *self, void *unused)
 
 static PyObject *get_uri(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
-    return weftpy_handle_check(h, what) ? NULL : weftpy_text(weft_memory_uri(h->of));
+    return weftpy_handle_check(h) ? NULL : weftpy_text(weft_memory_uri(h->of));
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!h->of || !h->run->rt);
 }
 
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weft_memory_stats_t s = WEFT_MEMORY_STATS_INIT;
-    if (weftpy_handle_check(h, what))
+    if (weftpy_handle_check(h))
         return NULL;
     weft_status_t status = weft_memory_get_stats(h->of, &s);
     if (status)
@@ -143,12 +105,9 @@ static PyObject *stats(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"stats", stats, METH_NOARGS, "What is in use, by how many, and what this process did for them."},
-    {"close", close_method, METH_NOARGS, "Stop serving, and give the memory back."},
-    {"__enter__", enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "What is in use, by how many, and what this process did for them.")},
+    {"close", weftpy_handle_close, METH_NOARGS, DOC("close($self)", "Stop serving, and give the memory back.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
@@ -160,8 +119,9 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "MemoryElement(runtime, name, size, *, uri=None, spare=0, lease=None, mirrored=False, named=False, mapped=True): "
-                "memory of this process, for compute elements."},
+    {Py_tp_doc,
+     DOC("MemoryElement(runtime, name, size, *, uri=None, spare=0, lease=None, mirrored=False, named=False, mapped=True)",
+         "Memory of this process, for compute elements.")},
     {Py_tp_new, new},
     {Py_tp_dealloc, weftpy_handle_dealloc},
     {Py_tp_traverse, weftpy_handle_traverse},
@@ -171,9 +131,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_memory_element_spec = {
-    .name = "weft._core.MemoryElement",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_memory_element_spec = WEFTPY_SPEC("MemoryElement", weftpy_handle_t, WEFTPY_GC, slots);

@@ -1,8 +1,8 @@
 /* _core/message.c - Message: an active message that arrived, and the functions that receive them.
  *
- * A message of the library is kept for as long as the object lives, or until it is released; its header is copied at once, its payload is
- * here, or waits at the sender until read() or read_into() fetch it. A function for an id is called by the loop, in a turn, in
- * the order of arrival.
+ * A message of the library is kept for as long as the object lives, or until it is released; its header is copied at once, its
+ * payload is here, or waits at the sender until read() or read_into() fetch it. A function for an id is called by the loop, in a
+ * turn, in the order of arrival.
  *
  * Promise: closing the runtime releases what messages hold, whoever still has one. tests/python/test_am.py holds us to it. */
 #include "core.h"
@@ -64,7 +64,6 @@ static PyObject *message_new(weftpy_runtime_t *run, weft_am_t *am)
 
 static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     weft_am_t *am = (weft_am_t *)op->buf;
     op->buf = NULL;
     if (!weftpy_runtime_check(run))
@@ -75,7 +74,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     let_go(run, (weft_am_t *)op->buf);
 }
 
@@ -92,14 +90,11 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static void dealloc(PyObject *self)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     release(m);
     Py_CLEAR(m->header);
     Py_CLEAR(m->run);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static int check(weftpy_message_t *m)
@@ -143,7 +138,7 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
                                              into ? (size_t)op->buf.view.len : m->len, &op->op));
 }
 
-static PyObject *read_it(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *read_it(FAST_ARGS)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
     uint64_t timeout = 0;
@@ -152,7 +147,7 @@ static PyObject *read_it(PyObject *self, PyObject *const *args, Py_ssize_t n, Py
     return pull(m, NULL, timeout);
 }
 
-static PyObject *read_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *read_into(FAST_ARGS)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
     PyObject *arg[2];
@@ -164,7 +159,7 @@ static PyObject *read_into(PyObject *self, PyObject *const *args, Py_ssize_t n, 
 
 static const weftpy_sig_t sig_reject = {"reject", 1, 1, 1, {N_reason}};
 
-static PyObject *reject(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *reject(FAST_ARGS)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
     PyObject *arg[1];
@@ -182,7 +177,6 @@ static PyObject *reject(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 
 static PyObject *release_it(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_message_t *m = (weftpy_message_t *)self;
     if (m->am && m->run->rt && !m->run->blocking && weftpy_loop_before_post(m->run))
         return NULL;
@@ -192,27 +186,8 @@ static PyObject *release_it(PyObject *self, PyObject *unused)
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_id(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(((weftpy_message_t *)self)->id);
-}
-
-static PyObject *get_header(PyObject *self, void *unused)
-{
-    (void)unused;
-    return Py_NewRef(((weftpy_message_t *)self)->header);
-}
-
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_message_t *)self)->len);
-}
-
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     weftpy_message_t *m = (weftpy_message_t *)self;
     weftpy_endpoint_t *ep = weftpy_endpoint_find(m->run, m->from);
     return ep ? (PyObject *)ep : Py_NewRef(Py_None);
@@ -221,7 +196,6 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
 /* The payload if it is here: None where it waits at the sender. */
 static PyObject *get_data(PyObject *self, void *unused)
 {
-    (void)unused;
     weftpy_message_t *m = (weftpy_message_t *)self;
     if (!m->len)
         return PyBytes_FromStringAndSize(NULL, 0);
@@ -235,28 +209,37 @@ static PyObject *get_data(PyObject *self, void *unused)
 static PyObject *repr(PyObject *self)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
-    return PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%s>", (unsigned long)m->id, (unsigned long long)m->len,
-                                m->am ? "" : ", released");
+    PyObject *endpoint = get_endpoint(self, NULL), *peer = weftpy_endpoint_peer(endpoint, "from"), *text = NULL;
+    if (peer)
+        text = PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%U%s>", (unsigned long)m->id, (unsigned long long)m->len,
+                                    peer, m->am ? "" : ", released");
+    Py_DECREF(endpoint);
+    Py_XDECREF(peer);
+    return text;
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"read", FAST(read_it), "read(*, timeout=None): the payload as bytes, fetched from the sender if need be. Once."},
-    {"read_into", FAST(read_into), "read_into(buffer, *, timeout=None): the payload into a buffer. Gives its length. Once."},
-    {"reject", FAST(reject), "reject(reason): refuse it; a sender that waits gets RejectedError with the reason."},
-    {"release", release_it, METH_NOARGS, "Done with it: the sender's window gets its room back."},
+    {"read", FAST(read_it),
+     DOC("read($self, *, timeout=None)", "The payload as bytes, fetched from the sender if need be. Once.")},
+    {"read_into", FAST(read_into),
+     DOC("read_into($self, buffer, *, timeout=None)", "The payload into a buffer. Gives its length. Once.")},
+    {"reject", FAST(reject), DOC("reject($self, reason)", "Refuse it; a sender that waits gets RejectedError with the reason.")},
+    {"release", release_it, METH_NOARGS, DOC("release($self)", "Done with it: the sender's window gets its room back.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"id", get_id, NULL, "Its id.", NULL},
-    {"header", get_header, NULL, "Its header, as bytes.", NULL},
-    {"nbytes", get_nbytes, NULL, "The length of its payload.", NULL},
     {"data", get_data, NULL, "Its payload as bytes if that is here already; None if it waits at the sender: read() fetches it.",
      NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint it came over, if that is still open.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"id", T_UINT, offsetof(weftpy_message_t, id), READONLY, "Its id."},
+    {"header", T_OBJECT, offsetof(weftpy_message_t, header), READONLY, "Its header, as bytes."},
+    {"nbytes", T_ULONGLONG, offsetof(weftpy_message_t, len), READONLY, "The length of its payload."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -266,15 +249,11 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 
-PyType_Spec weftpy_message_spec = {
-    .name = "weft._core.Message",
-    .basicsize = sizeof(weftpy_message_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_message_spec = WEFTPY_SPEC("Message", weftpy_message_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);
 
 /* --- functions for ids --------------------------------------------------------------------------------------------------- */
 

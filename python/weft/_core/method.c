@@ -2,15 +2,16 @@
  *
  *     named -> known   its signature is that of the first server it meets, or was given
  *
- * In an event loop a call of one that is only named asks a server first and then calls: one Op for both, whose operation is posted
- * again when the answer has come. A blocking runtime waits for the answer, and then for the call.
+ * In an event loop a call of one that is only named asks a server first and then calls: one Op for both, whose operation is
+ * posted again when the answer has come. A blocking runtime waits for the answer, and then for the call.
  *
- * Promise: a call of a method whose signature is known costs one allocation beside its Op. tests/python/test_rpc_client.py holds us to the rest. */
+ * Promise: a call of a method whose signature is known costs one allocation beside its Op. tests/python/test_rpc_client.py holds
+ * us to the rest. */
 #include "calls.h"
 
 #define SELF weftpy_method_t *m = (weftpy_method_t *)self
 
-/* --- the signature ------------------------------------------------------------------------------------------------------------- */
+/* --- the signature ------------------------------------------------------------------------------------------------ */
 
 /* Take what we need of it, if it is known by now. -1 with an exception. */
 static int learn(weftpy_method_t *m)
@@ -79,17 +80,14 @@ PyObject *weftpy_method_new(weftpy_link_t *link, PyObject *text)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     Py_CLEAR(m->names);
     Py_CLEAR(m->text);
     Py_CLEAR(m->name);
     Py_CLEAR(m->link);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t go(weftpy_method_t *m, weftpy_call_t *c, weft_op_t *op)
 {
@@ -112,7 +110,6 @@ static PyObject *post(weftpy_method_t *m, weftpy_call_t *c)
 
 static void told(weft_op_t *wop, void *user)
 {
-    (void)wop;
     weftpy_op_told((weftpy_op_t *)user);
 }
 
@@ -281,7 +278,7 @@ static PyObject *send(PyObject *self, PyObject *args, PyObject *kw)
     return status ? weftpy_raise(m->st, status) : Py_NewRef(Py_None);
 }
 
-static PyObject *many(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *many(FAST_ARGS)
 {
     SELF;
     int is = known(m, NULL);
@@ -293,13 +290,11 @@ static PyObject *many(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObj
     return weftpy_call_many(m, args, n, kwnames);
 }
 
-/* --- asking -------------------------------------------------------------------------------------------------------------------- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 static PyObject *check_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_method_t *m = ((weftpy_call_t *)made)->method;
-    (void)run;
-    (void)op;
     if (weftpy_link_check(m->link) || learn(m))
         return NULL;
     return Py_NewRef(m->text ? m->text : Py_None);
@@ -313,7 +308,7 @@ static void check_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 static const weftpy_gives_t gives_check = {.value = check_value, .failed = check_failed};
 static const weftpy_sig_t sig_check = {"check", 1, 0, 0, {N_timeout}};
 
-static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *check(FAST_ARGS)
 {
     SELF;
     PyObject *arg[1];
@@ -343,65 +338,44 @@ PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service)
     return op;
 }
 
-static PyObject *get_name(PyObject *self, void *unused)
-{
-    SELF;
-    (void)unused;
-    return Py_NewRef(m->name);
-}
-
 static PyObject *get_signature(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     if (!m->text && m->link->client && m->link->run->rt && learn(m))
         return NULL;
     return Py_NewRef(m->text ? m->text : Py_None);
 }
 
-static PyObject *get_idempotent(PyObject *self, void *unused)
-{
-    SELF;
-    (void)unused;
-    return PyBool_FromLong(m->idempotent);
-}
-
-static PyObject *get_oneway(PyObject *self, void *unused)
-{
-    SELF;
-    (void)unused;
-    return PyBool_FromLong(m->oneway);
-}
-
 static PyObject *repr(PyObject *self)
 {
     SELF;
-    return PyUnicode_FromFormat("<weft.Method %U>", m->text ? m->text : m->name);
+    return PyUnicode_FromFormat("<weft.Method %U of %U>", m->text ? m->text : m->name, m->link->uri);
 }
-
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
     {"many", FAST(many),
-     "many(calls, *, timeout=None, return_exceptions=False): calls in one go, each a tuple of its arguments (or a dict, or the "
-     "only "
-     "argument); a list of their results. The first failure is raised, or with return_exceptions failures are among the "
-     "results."},
+     DOC("many($self, calls, *, timeout=None, return_exceptions=False)",
+         "Calls in one go, each a tuple of its arguments (or a dict, or the only argument); a list of their results. The first "
+         "failure is raised, or with return_exceptions failures are among the results.")},
     {"send", (PyCFunction)(void (*)(void))send, METH_VARARGS | METH_KEYWORDS,
-     "send(*args): a function that is marked oneway, without waiting for anything."},
+     DOC("send($self, *args, **options)", "A function that is marked oneway, without waiting for anything.")},
     {"stream", (PyCFunction)(void (*)(void))stream, METH_VARARGS | METH_KEYWORDS,
-     "stream(*args, timeout=None): begin a call of a function with streams: a Stream."},
+     DOC("stream($self, *args, **options)", "Begin a call of a function with streams: a Stream.")},
     {"check", FAST(check),
-     "check(*, timeout=None): ask a server whether it has the function and the signatures agree; its signature."},
+     DOC("check($self, *, timeout=None)", "Ask a server whether it has the function and the signatures agree; its signature.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"name", get_name, NULL, "Its name.", NULL},
     {"signature", get_signature, NULL, "Its signature as text; None as long as only its name is known.", NULL},
-    {"idempotent", get_idempotent, NULL, "True if it may be run again after a failure.", NULL},
-    {"oneway", get_oneway, NULL, "True if nobody waits for it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"name", T_OBJECT, offsetof(weftpy_method_t, name), READONLY, "Its name."},
+    {"idempotent", T_BOOL, offsetof(weftpy_method_t, idempotent), READONLY, "True if it may be run again after a failure."},
+    {"oneway", T_BOOL, offsetof(weftpy_method_t, oneway), READONLY, "True if nobody waits for it."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -414,12 +388,8 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 
-PyType_Spec weftpy_method_spec = {
-    .name = "weft._core.Method",
-    .basicsize = sizeof(weftpy_method_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_method_spec = WEFTPY_SPEC("Method", weftpy_method_t, WEFTPY_NOT_CALLED, slots);

@@ -8,14 +8,13 @@
 #include "store.h"
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
-static const char *const what = "the mirror";
+static const weftpy_handle_kind_t kind;
+
 static const char *const member_names[] = {"", "up", "lost", "fenced", "refilling"};
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_mirror_close(of, NULL);
 }
 
@@ -26,7 +25,7 @@ static weftpy_handle_t *store_of(weftpy_runtime_t *run, PyObject *object)
         PyErr_Format(PyExc_TypeError, "a mirror is made of stores of its own runtime, and %R is none", object);
         return NULL;
     }
-    return weftpy_handle_check(store, "a store of the mirror") ? NULL : store;
+    return weftpy_handle_check(store) ? NULL : store;
 }
 
 static const weftpy_sig_t sig_open = {
@@ -64,7 +63,7 @@ PyObject *weftpy_mirror(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
     opts.write = write;
     opts.force = force;
     opts.checksums = checksums;
-    weftpy_handle_t *h = weftpy_handle_new(run->st->mirror, run, stores, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(run->st->mirror, run, stores, &kind);
     op = h ? weftpy_handle_op(h) : NULL;
     if (op)
         op->op.timeout_ns = timeout;
@@ -77,7 +76,7 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
     if (!h->of || !h->run->rt)
         return weftpy_done(h->run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(h, gives);
     if (!op)
         return NULL;
     void *of = weftpy_handle_take(h);
@@ -87,25 +86,7 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
     return weftpy_op_posted(op, status);
 }
 
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
-}
+static const weftpy_handle_kind_t kind = {"the mirror", let_go, close_it};
 
 /* --- reading and writing ------------------------------------------------------------------------------------------------- */
 
@@ -129,7 +110,7 @@ static PyObject *read_it(FAST_ARGS)
     if (weftpy_args(st, &sig_read, args, n, kwnames, arg) || weftpy_u64(arg[0], "offset", UINT64_MAX, &offset) ||
         weftpy_u64(arg[1], "n", PY_SSIZE_T_MAX, &len) || weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(h, what, &weftpy_gives_made);
+    weftpy_op_t *op = weftpy_handle_begin(h, &weftpy_gives_made);
     if (!op)
         return NULL;
     uint64_t all = length_of(h);
@@ -157,10 +138,10 @@ static PyObject *with_buffer(weftpy_handle_t *h, const weftpy_sig_t *sig, PyObje
     if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_u64(arg[1], "offset", UINT64_MAX, &offset) ||
         weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(h, what, in ? &weftpy_gives_len : &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(h, in ? &weftpy_gives_len : &weftpy_gives_none);
     if (!op)
         return NULL;
-    int failed = weftpy_buf_get(st, arg[0], in, &op->buf) || weftpy_handle_check(h, what);
+    int failed = weftpy_buf_get(st, arg[0], in, &op->buf) || weftpy_handle_check(h);
     if (!failed && op->buf.kind && !(op->buf.kind->flags & WEFT_MEM_CPU)) {
         weftpy_raise_text(st, WEFT_ERR_UNSUPPORTED, "a mirror reads and writes memory of the host: copy it there first");
         failed = -1;
@@ -194,7 +175,7 @@ static PyObject *add(FAST_ARGS)
     if (weftpy_args(h->run->st, &sig_add, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
         return NULL;
     weftpy_handle_t *store = store_of(h->run, arg[0]);
-    weftpy_op_t *op = store ? weftpy_handle_begin(h, what, &weftpy_gives_none) : NULL;
+    weftpy_op_t *op = store ? weftpy_handle_begin(h, &weftpy_gives_none) : NULL;
     PyObject *both = op ? PyTuple_Pack(2, h->over, arg[0]) : NULL; /* it is held by the mirror from now on, with the others */
     if (!both) {
         Py_XDECREF((PyObject *)op);
@@ -211,10 +192,9 @@ static PyObject *add(FAST_ARGS)
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_mirror_info_t i = WEFT_MIRROR_INFO_INIT;
-    if (weftpy_handle_check(h, what))
+    if (weftpy_handle_check(h))
         return NULL;
     weft_mirror_get_info(h->of, &i);
     PyObject *members = PyList_New(0);
@@ -235,7 +215,6 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(length_of((weftpy_handle_t *)self));
 }
 
@@ -244,27 +223,23 @@ static Py_ssize_t length(PyObject *self)
     return (Py_ssize_t)length_of((weftpy_handle_t *)self);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"read", FAST(read_it),
-     "read(offset=0, n=rest, *, timeout=None): bytes of it, from one member, or from another if that is lost."},
-    {"read_into", FAST(read_into), "read_into(buffer, offset=0, *, timeout=None): fill a buffer from it. Gives the length."},
-    {"write", FAST(write_it), "write(buffer, offset=0, *, timeout=None): write to all members. Only the writer."},
+     DOC("read($self, offset=0, n=None, *, timeout=None)", "Bytes of it, from one member, or from another if that is lost.")},
+    {"read_into", FAST(read_into),
+     DOC("read_into($self, buffer, offset=0, *, timeout=None)", "Fill a buffer from it. Gives the length.")},
+    {"write", FAST(write_it), DOC("write($self, buffer, offset=0, *, timeout=None)", "Write to all members. Only the writer.")},
     {"add", FAST(add),
-     "add(store, *, timeout=None): add a server in place of one that was lost. Gives None when it is refilled."},
-    {"close", close_method, METH_NOARGS,
-     "Leave, when what was written is complete: members answer readers without a lease then."},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+     DOC("add($self, store, *, timeout=None)", "Add a server in place of one that was lost. Gives None when it is refilled.")},
+    {"close", weftpy_handle_close, METH_NOARGS,
+     DOC("close($self)", "Leave, when what was written is complete: members answer readers without a lease then.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
-    {"closed", weftpy_store_closed, NULL, "True once it is closed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it is closed.", NULL},
     {"info", get_info, NULL, "Its members and their states, as a dict; its state says what an operation would now end with.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -281,9 +256,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_mirror_spec = {
-    .name = "weft._core.Mirror",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_mirror_spec = WEFTPY_SPEC("Mirror", weftpy_handle_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

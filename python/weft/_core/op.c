@@ -1,14 +1,14 @@
 /* _core/op.c - Op: one operation under way, as something to await.
  *
- * It looks like an asyncio Future to whoever asks (_asyncio_future_blocking, get_loop, add_done_callback, ...), so that tasks, gather(),
- * wait() and wait_for() take it as it is, and it is none: nothing is allocated beside it, a task that waits is stepped inline by the
- * turn that saw the completion (loop.c), and one that is complete when it is awaited never meets the loop.
+ * It looks like an asyncio Future to whoever asks (_asyncio_future_blocking, get_loop, add_done_callback, ...), so that tasks,
+ * gather(), wait() and wait_for() take it as it is, and it is none: nothing is allocated beside it, a task that waits is stepped
+ * inline by the turn that saw the completion (loop.c), and one that is complete when it is awaited never meets the loop.
  *
  *     NEW -> UNDER_WAY   the library took it; from then on it holds a reference of its own, and the buffers with it
- *     UNDER_WAY -> DONE  the library told us (told(), inside progress): the buffers are let go of, whoever waits is queued for the turn
+ *     UNDER_WAY -> DONE  the library calls told() in progress: the buffers are released, and waiters are queued for the turn
  *
- * Cancelling is apart from that: `cancelled` makes the awaiter's CancelledError come at once, while the operation goes on to DONE in its
- * own time, with its buffer held. The value is made when it is first asked for.
+ * Cancelling is apart from that: `cancelled` makes the awaiter's CancelledError come at once, while the operation goes on to DONE
+ * in its own time, with its buffer held. The value is made when it is first asked for.
  *
  * Memory of operations is kept for the next ones; the library's part of it can be posted again as it is.
  *
@@ -21,7 +21,6 @@ enum { CREDIT = 256 };
 
 static void told(weft_op_t *wop, void *user)
 {
-    (void)wop;
     weftpy_op_told((weftpy_op_t *)user);
 }
 
@@ -47,7 +46,7 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
     }
     PyObject_Init((PyObject *)op, st->op);
     op->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
-    op->op.fn = run->blocking ? NULL : told; /* who waits for it needs no telling, and the runtime's thread has no GIL */
+    op->op.fn = run->blocking ? NULL : told; /* a thread that waits looks for itself, and the runtime's thread has no GIL */
     op->op.user = op;
     op->op.timeout_ns = 0;
     op->gives = gives;
@@ -158,7 +157,7 @@ PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value)
     return (PyObject *)op;
 }
 
-static void queue(weftpy_op_t *op)
+void weftpy_op_queue(weftpy_op_t *op)
 {
     weftpy_runtime_t *run = op->run;
     if (op->queued)
@@ -178,11 +177,11 @@ void weftpy_op_told(weftpy_op_t *op)
     weftpy_buf_release(&op->buf);
     Py_CLEAR(op->held);
     if (op->waker || op->callbacks)
-        queue(op);
+        weftpy_op_queue(op);
     Py_DECREF(op);
 }
 
-static int call_soon(weftpy_op_t *op, PyObject *function, PyObject *context)
+int weftpy_op_call_soon(weftpy_op_t *op, PyObject *function, PyObject *context)
 {
     weftpy_runtime_t *run = op->run;
     PyObject *args = PyTuple_Pack(2, function, (PyObject *)op);
@@ -210,7 +209,7 @@ int weftpy_op_wake(weftpy_op_t *op, bool at_once)
         result = r ? 0 : -1;
         Py_XDECREF(r);
     } else if (waker) {
-        result = call_soon(op, waker, context);
+        result = weftpy_op_call_soon(op, waker, context);
     }
     if (waker) {
         Py_DECREF(waker);
@@ -218,7 +217,7 @@ int weftpy_op_wake(weftpy_op_t *op, bool at_once)
     }
     for (Py_ssize_t i = 0, n = callbacks ? PyList_Size(callbacks) : 0; i < n && !result; i++) {
         PyObject *pair = PyList_GetItem(callbacks, i);
-        result = call_soon(op, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
+        result = weftpy_op_call_soon(op, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
     }
     Py_XDECREF(callbacks);
     return result;
@@ -228,15 +227,11 @@ int weftpy_op_wake(weftpy_op_t *op, bool at_once)
 
 static PyObject *len_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     return PyLong_FromUnsignedLongLong(op->len);
 }
 
 static PyObject *bytes_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     PyObject *value = PyBytes_FromStringAndSize(op->buf, (Py_ssize_t)op->len);
     weft_buf_free(op->buf);
     op->buf = NULL;
@@ -245,15 +240,11 @@ static PyObject *bytes_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *mad
 
 static void bytes_drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     weft_buf_free(op->buf);
 }
 
 static PyObject *made_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     return Py_NewRef(made);
 }
 
@@ -297,9 +288,8 @@ static PyObject *raise_cancelled(weftpy_op_t *op)
     return NULL;
 }
 
-static PyObject *result(PyObject *self, PyObject *unused)
+PyObject *weftpy_op_result(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     if (op->cancelled)
         return raise_cancelled(op);
@@ -310,10 +300,10 @@ static PyObject *result(PyObject *self, PyObject *unused)
     return value_of(op);
 }
 
-static PyObject *exception(PyObject *self, PyObject *unused)
+PyObject *weftpy_op_exception(PyObject *self, PyObject *unused)
 {
     weftpy_op_t *op = (weftpy_op_t *)self;
-    PyObject *type, *error, *trace, *value = result(self, unused);
+    PyObject *type, *error, *trace, *value = weftpy_op_result(self, unused);
     if (value) {
         Py_DECREF(value);
         Py_RETURN_NONE;
@@ -331,7 +321,6 @@ static PyObject *exception(PyObject *self, PyObject *unused)
 
 static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_out)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     weftpy_runtime_t *run = op->run;
     if (op->state != OP_DONE && !op->cancelled && !run->blocking)
@@ -355,7 +344,7 @@ static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_o
         *result_out = weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has nothing to await");
         return PYGEN_ERROR;
     }
-    if (op->blocking) { /* a task would have said that it waits; list() and its like would take it again and again, for ever */
+    if (op->blocking) { /* a task sets this flag back; list() and its like do not, and would never end */
         PyErr_SetString(PyExc_RuntimeError, "the operation is under way: await it; nothing else can go through it");
         op->blocking = 0;
         *result_out = NULL;
@@ -387,215 +376,14 @@ static PyObject *await_it(PyObject *self)
     return Py_NewRef(self);
 }
 
-/* A call of a function of which only the name is known may turn out to be a stream: async for awaits it, and then goes through that. */
+/* A call of a function of which only the name is known may turn out to be a stream: async for awaits it, and then goes through
+ * that. */
 static PyObject *each(PyObject *self)
 {
     PyObject *module = PyImport_ImportModule("weft._client");
     PyObject *iter = module ? PyObject_CallMethod(module, "_each", "O", self) : NULL;
     Py_XDECREF(module);
     return iter;
-}
-
-/* --- as a Future is asked ------------------------------------------------------------------------------------------------ */
-
-static PyObject *done(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    return PyBool_FromLong(op->state == OP_DONE || op->cancelled);
-}
-
-static PyObject *cancelled(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((weftpy_op_t *)self)->cancelled);
-}
-
-static PyObject *get_loop(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    weftpy_runtime_t *run = ((weftpy_op_t *)self)->run;
-    return Py_NewRef(run->loop ? run->loop : Py_None);
-}
-
-/* The wake-up of a task is a built-in function whose self is the task. */
-static bool is_waker(weftpy_state_t *st, PyObject *function)
-{
-    if (!PyCFunction_Check(function))
-        return false;
-    PyObject *of = PyCFunction_GetSelf(function);
-    return of && PyObject_TypeCheck(of, (PyTypeObject *)st->task);
-}
-
-static const weftpy_sig_t sig_callback = {"add_done_callback", 2, 1, 1, {N_callback, N_context}};
-
-static PyObject *add_done_callback(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    weftpy_state_t *st = op->run->st;
-    PyObject *arg[2], *context;
-    if (weftpy_args(st, &sig_callback, args, n, kwnames, arg))
-        return NULL;
-    if (arg[1] && arg[1] != Py_None)
-        context = Py_NewRef(arg[1]);
-    else if (!(context = PyObject_CallNoArgs(st->copy_context)))
-        return NULL;
-    if (op->state == OP_DONE || op->cancelled) {
-        int failed = call_soon(op, arg[0], context);
-        Py_DECREF(context);
-        if (failed)
-            return NULL;
-        Py_RETURN_NONE;
-    }
-    if (!op->waker && !op->callbacks && is_waker(st, arg[0])) {
-        op->waker = Py_NewRef(arg[0]);
-        op->waker_context = context;
-        Py_RETURN_NONE;
-    }
-    PyObject *pair = PyTuple_Pack(2, arg[0], context);
-    Py_DECREF(context);
-    if (pair && !op->callbacks)
-        op->callbacks = PyList_New(0);
-    int failed = !pair || !op->callbacks || PyList_Append(op->callbacks, pair);
-    Py_XDECREF(pair);
-    if (failed)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *remove_done_callback(PyObject *self, PyObject *function)
-{
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    long removed = 0;
-    if (op->waker) {
-        int same = PyObject_RichCompareBool(op->waker, function, Py_EQ);
-        if (same < 0)
-            return NULL;
-        if (same) {
-            Py_CLEAR(op->waker);
-            Py_CLEAR(op->waker_context);
-            removed++;
-        }
-    }
-    PyObject *kept = op->callbacks ? PyList_New(0) : NULL;
-    if (op->callbacks && !kept)
-        return NULL;
-    for (Py_ssize_t i = 0; op->callbacks && i < PyList_Size(op->callbacks); i++) {
-        PyObject *pair = PyList_GetItem(op->callbacks, i);
-        int same = PyObject_RichCompareBool(PyTuple_GetItem(pair, 0), function, Py_EQ);
-        if (same < 0 || (!same && PyList_Append(kept, pair))) {
-            Py_DECREF(kept);
-            return NULL;
-        }
-        removed += same;
-    }
-    if (kept) {
-        PyObject *old = op->callbacks;
-        op->callbacks = kept;
-        Py_XDECREF(old);
-    }
-    return PyLong_FromLong(removed);
-}
-
-static const weftpy_sig_t sig_cancel = {"cancel", 1, 0, 1, {N_msg}};
-
-static PyObject *cancel(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    weftpy_runtime_t *run = op->run;
-    PyObject *arg[1];
-    if (weftpy_args(run->st, &sig_cancel, args, n, kwnames, arg))
-        return NULL;
-    if (op->state != OP_UNDER_WAY || op->cancelled)
-        Py_RETURN_FALSE;
-    if (!run->blocking && weftpy_loop_before_post(run))
-        return NULL;
-    op->cancelled = 1;
-    if (arg[0] && arg[0] != Py_None)
-        op->message = Py_NewRef(arg[0]);
-    if (op->waker || op->callbacks)
-        queue(op); /* the awaiter hears of it in the next turn, the operation ends when it ends */
-    if (op->many)
-        weftpy_many_cancel(op->many);
-    else
-        weft_op_cancel(&op->op);
-    Py_RETURN_TRUE;
-}
-
-/* For those who wait for the end of the operation itself, and for nothing sooner. */
-static PyObject *ask_to_end(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    if (op->state != OP_UNDER_WAY)
-        Py_RETURN_FALSE;
-    if (!op->run->blocking && weftpy_loop_before_post(op->run))
-        return NULL;
-    if (op->many)
-        weftpy_many_cancel(op->many);
-    else
-        weft_op_cancel(&op->op);
-    Py_RETURN_TRUE;
-}
-
-/* gather() asks what was cancelled for these two, which every future of asyncio has. */
-static PyObject *get_cancel_message(PyObject *self, void *unused)
-{
-    (void)unused;
-    PyObject *message = ((weftpy_op_t *)self)->message;
-    return Py_NewRef(message ? message : Py_None);
-}
-
-static PyObject *make_cancelled_error(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    return PyObject_CallFunctionObjArgs(op->run->st->cancelled_error, op->message, NULL);
-}
-
-static PyObject *get_blocking(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((weftpy_op_t *)self)->blocking);
-}
-
-static int set_blocking(PyObject *self, PyObject *value, void *unused)
-{
-    (void)unused;
-    int truth = value ? PyObject_IsTrue(value) : 0;
-    if (truth < 0)
-        return -1;
-    ((weftpy_op_t *)self)->blocking = (uint8_t)truth;
-    return 0;
-}
-
-/* --- what else can be asked ---------------------------------------------------------------------------------------------- */
-
-static PyObject *get_tag(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_op_t *)self)->op.tag);
-}
-
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_op_t *)self)->op.len);
-}
-
-static PyObject *get_made(PyObject *self, void *unused)
-{
-    (void)unused;
-    PyObject *made = ((weftpy_op_t *)self)->made;
-    return Py_NewRef(made ? made : Py_None);
-}
-
-static PyObject *get_sender(PyObject *self, void *unused)
-{
-    (void)unused;
-    weftpy_op_t *op = (weftpy_op_t *)self;
-    weftpy_endpoint_t *ep = op->state == OP_DONE ? weftpy_endpoint_find(op->run, op->op.from) : NULL;
-    return ep ? (PyObject *)ep : Py_NewRef(Py_None);
 }
 
 static PyObject *repr(PyObject *self)
@@ -606,39 +394,13 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Op %s%s>", weft_status_name(op->op.status), op->cancelled ? ", cancelled" : "");
 }
 
-static PyMethodDef methods[] = {
-    {"result", result, METH_NOARGS, "What it gave, or its exception; InvalidStateError while it is under way."},
-    {"exception", exception, METH_NOARGS, "The exception it ended with, or None."},
-    {"done", done, METH_NOARGS, "True once it is complete or cancelled."},
-    {"cancelled", cancelled, METH_NOARGS, "True if cancel() was sooner than its completion."},
-    {"cancel", (PyCFunction)(void (*)(void))cancel, METH_FASTCALL | METH_KEYWORDS,
-     "End it early. Whoever awaits it gets CancelledError now; its buffer is held until the library has let go of it."},
-    {"_end", ask_to_end, METH_NOARGS,
-     "Ask it to end early: it completes as cancelled once its buffer is free, or as it would have."},
-    {"_make_cancelled_error", make_cancelled_error, METH_NOARGS, "For asyncio."},
-    {"get_loop", get_loop, METH_NOARGS, "The event loop of its runtime."},
-    {"add_done_callback", (PyCFunction)(void (*)(void))add_done_callback, METH_FASTCALL | METH_KEYWORDS,
-     "Have the loop call a function with this operation when it is complete."},
-    {"remove_done_callback", remove_done_callback, METH_O, "Take a callback back; how many times it was there."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef getset[] = {
-    {"_asyncio_future_blocking", get_blocking, set_blocking, NULL, NULL},
-    {"_cancel_message", get_cancel_message, NULL, NULL, NULL},
-    {"tag", get_tag, NULL, "Of the message received; of an active message its id.", NULL},
-    {"nbytes", get_nbytes, NULL, "Bytes of the message.", NULL},
-    {"_made", get_made, NULL, "What it will give, where that was made before the post; else None.", NULL},
-    {"sender", get_sender, NULL, "The endpoint the message came over, if it is still open.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 static PyType_Slot slots[] = {
     {Py_tp_doc, "An operation under way: await it, or treat it as an asyncio Future."},
     {Py_tp_dealloc, dealloc},
     {Py_tp_repr, repr},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, getset},
+    {Py_tp_methods, weftpy_op_methods},
+    {Py_tp_getset, weftpy_op_getset},
+    {Py_tp_members, weftpy_op_members},
     {Py_tp_iter, await_it},
     {Py_tp_iternext, next},
     {Py_am_await, await_it},
@@ -647,9 +409,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_op_spec = {
-    .name = "weft._core.Op",
-    .basicsize = sizeof(weftpy_op_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_op_spec = WEFTPY_SPEC("Op", weftpy_op_t, WEFTPY_NOT_CALLED, slots);

@@ -1,7 +1,7 @@
 /* _core/owned.c - OwnedBuffer: the memory the library made for a message, as an object with the buffer protocol.
  *
- * recv(copy=False) gives one instead of bytes: nothing is copied, and the memory goes back to the library with the object, or sooner by
- * release(). It can be written to: it is nobody else's.
+ * recv(copy=False) gives one instead of bytes: nothing is copied, and the memory goes back to the library with the object, or
+ * sooner by release(). It can be written to: it is nobody else's.
  *
  * Promise: while somebody has a view of it the memory stays. tests/python/test_owned.py holds us to it. */
 #include "core.h"
@@ -15,7 +15,6 @@ typedef struct owned {
 
 static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     if (!run->st->owned)
         return weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the interpreter is ending");
     owned_t *owned = (owned_t *)PyType_GenericAlloc(run->st->owned, 0);
@@ -31,8 +30,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     weft_buf_free(op->buf);
 }
 
@@ -55,13 +52,11 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 static void release_buffer(PyObject *self, Py_buffer *view)
 {
-    (void)view;
     ((owned_t *)self)->views--;
 }
 
 static PyObject *release(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     owned_t *owned = (owned_t *)self;
     if (owned->views) {
         PyErr_Format(PyExc_BufferError, "somebody still has %zd views of the memory: release those first", owned->views);
@@ -75,11 +70,8 @@ static PyObject *release(PyObject *self, PyObject *unused)
 
 static void dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     weft_buf_free(((owned_t *)self)->buf);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static Py_ssize_t length(PyObject *self)
@@ -90,14 +82,11 @@ static Py_ssize_t length(PyObject *self)
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromSsize_t(length(self));
 }
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return release(self, NULL);
 }
 
@@ -110,9 +99,10 @@ static PyObject *repr(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"release", release, METH_NOARGS, "Give the memory back now; BufferError while somebody has a view of it."},
+    {"release", release, METH_NOARGS,
+     DOC("release($self)", "Give the memory back now; BufferError while somebody has a view of it.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -134,9 +124,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_owned_spec = {
-    .name = "weft._core.OwnedBuffer",
-    .basicsize = sizeof(owned_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_owned_spec = WEFTPY_SPEC("OwnedBuffer", owned_t, WEFTPY_NOT_CALLED, slots);

@@ -1,22 +1,21 @@
 /* _core/region.c - Region: memory of ours that peers may read and write.
  *
- * The memory is made by the library, and peers on this host map it; or it is a buffer of the program's. The object has the buffer protocol
- * over it, so that numpy.frombuffer(region) is the memory itself.
+ * The memory is made by the library, and peers on this host map it; or it is a buffer of the program's. The object has the buffer
+ * protocol over it, so that numpy.frombuffer(region) is the memory itself.
  *
  *     OPEN -> FREED   free(), `with`, the object goes, or the runtime is closed
  *
- * What must outlive the object is in a capsule: the program's buffer, which is held until the library is done with it, and memory of
- * the library's that views were out of when the region was freed. That stays until the last view is gone (weft_region_keep()).
+ * What must outlive the object is in a capsule: the program's buffer, which is held until the library is done with it, and memory
+ * of the library's that views were out of when the region was freed. That stays until the last view is gone (weft_region_keep()).
  *
- * Promise: a view of a region can be used whatever became of the region and its runtime; a buffer is held for as long as a peer could
- * touch it. tests/python/test_rma.py holds us to it. */
+ * Promise: a view of a region can be used whatever became of the region and its runtime; a buffer is held for as long as a peer
+ * could touch it. tests/python/test_rma.py holds us to it. */
 #include "core.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 #define SELF region_t *r = (region_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 typedef struct region {
     weftpy_handle_t h;
@@ -33,10 +32,10 @@ typedef struct memory {
     weftpy_buf_t buf;
     void *map; /* kept */
     size_t map_n;
-    region_t *owner; /* whom notifications are for; NULL: nobody any more */
+    region_t *owner; /* gets the notifications; NULL: it is gone */
 } memory_t;
 
-static const char *const what = "the region";
+static const weftpy_handle_kind_t kind;
 
 static memory_t *memory_of(PyObject *capsule)
 {
@@ -94,7 +93,6 @@ struct linger {
 /* In progress, with the GIL: of a runtime in a loop. */
 static void lingered(weft_op_t *op, void *user)
 {
-    (void)op;
     struct linger *l = user;
     Py_DECREF(l->memory);
     PyMem_Free(l);
@@ -134,7 +132,7 @@ static void free_and_hold(region_t *r, weft_region_t *of)
     }
 }
 
-/* Before it is freed: nobody hears of it any more, and views keep the memory. */
+/* Before it is freed: stop the notifications, and have views keep the memory. */
 static void detach(region_t *r, weft_region_t *of)
 {
     memory_t *m = memory_of(r->memory);
@@ -163,11 +161,11 @@ static void let_go(weftpy_handle_t *h, void *of)
     PyErr_Restore(type, error, trace);
 }
 
-static PyObject *free_it(region_t *r, const weftpy_gives_t *gives, uint64_t timeout)
+static PyObject *free_in_time(region_t *r, const weftpy_gives_t *gives, uint64_t timeout)
 {
     if (!r->h.of || !r->h.run->rt)
         return weftpy_done(r->h.run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, gives);
     if (!op)
         return NULL;
     weft_region_t *of = weftpy_handle_take(&r->h);
@@ -179,6 +177,13 @@ static PyObject *free_it(region_t *r, const weftpy_gives_t *gives, uint64_t time
     return weftpy_op_posted(op, weft_region_free(of, &op->op));
 }
 
+static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
+{
+    return free_in_time((region_t *)h, gives, 0);
+}
+
+static const weftpy_handle_kind_t kind = {"the region", let_go, close_it};
+
 static const weftpy_sig_t sig_free = {"free", 1, 0, 0, {N_timeout}};
 
 static PyObject *free_method(FAST_ARGS)
@@ -187,31 +192,7 @@ static PyObject *free_method(FAST_ARGS)
     uint64_t timeout = 0;
     if (weftpy_args_timeout(r->h.run->st, &sig_free, args, n, kwnames, &timeout))
         return NULL;
-    return free_it(r, &weftpy_gives_none, timeout);
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    SELF;
-    if (r->h.run->blocking)
-        return free_it(r, &weftpy_gives_none_ever, 0);
-    weftpy_handle_end(&r->h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *aenter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return weftpy_done(((region_t *)self)->h.run, Py_NewRef(self));
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return free_it((region_t *)self, &weftpy_gives_none_ever, 0);
+    return free_in_time(r, &weftpy_gives_none, timeout);
 }
 
 /* --- the beginning ------------------------------------------------------------------------------------------------------- */
@@ -219,7 +200,6 @@ static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 /* In progress, with the GIL: only runtimes of a loop have functions to call. */
 static void notified(weft_region_t *of, uint64_t offset, uint64_t len, uint64_t value, weft_ep_id_t from, void *user)
 {
-    (void)of;
     region_t *r = ((memory_t *)user)->owner;
     if (!r)
         return;
@@ -314,7 +294,7 @@ PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
     weft_region_t *of;
     if (weftpy_args(run->st, &sig_region, args, n, kwnames, arg) || weftpy_runtime_check(run) || weftpy_loop_before_post(run))
         return NULL;
-    region_t *r = weftpy_handle_new(run->st->region, run, NULL, let_go);
+    region_t *r = weftpy_handle_new(run->st->region, run, NULL, &kind);
     memory_t *m = r ? PyMem_Calloc(1, sizeof *m) : NULL;
     if (r && !m)
         PyErr_NoMemory();
@@ -324,7 +304,7 @@ PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     m->owner = r;
-    if (region_opts(r, arg, m, &opts) || weftpy_runtime_check(run)) { /* the second time: objects ran code of theirs */
+    if (region_opts(r, arg, m, &opts) || weftpy_runtime_check(run)) { /* again: arguments can run any code */
         Py_DECREF(r);
         return NULL;
     }
@@ -386,7 +366,6 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 static void release_buffer(PyObject *self, Py_buffer *view)
 {
-    (void)view;
     SELF;
     r->exports--;
     release_memory(r);
@@ -406,7 +385,7 @@ static PyObject *key(FAST_ARGS)
     size_t len = sizeof bytes;
     if (weftpy_args(st, &sig_key, args, n, kwnames, arg) || rights_of(st, arg[0], "rights", &opts.rights) ||
         weftpy_u64(arg[1], "offset", UINT64_MAX, &opts.offset) || weftpy_u64(arg[2], "n", UINT64_MAX, &opts.len) ||
-        weftpy_ns(arg[3], "lifetime", &opts.lifetime_ns) || weftpy_handle_check(&r->h, what))
+        weftpy_ns(arg[3], "lifetime", &opts.lifetime_ns) || weftpy_handle_check(&r->h))
         return NULL;
     if (arg[2] && arg[2] != Py_None && !opts.len)
         return weftpy_raise_text(st, WEFT_ERR_INVALID, "n is 0: a region key is for one byte at least");
@@ -416,17 +395,14 @@ static PyObject *key(FAST_ARGS)
 
 static const weftpy_sig_t sig_revoke = {"revoke", 1, 0, 0, {N_timeout}};
 
+static weft_status_t post_revoke(void *of, weft_op_t *op)
+{
+    return weft_region_revoke(of, op);
+}
+
 static PyObject *revoke_it(FAST_ARGS)
 {
-    SELF;
-    uint64_t timeout = 0;
-    if (weftpy_args_timeout(r->h.run->st, &sig_revoke, args, n, kwnames, &timeout))
-        return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, weft_region_revoke(r->h.of, &op->op));
+    return weftpy_handle_simple((weftpy_handle_t *)self, post_revoke, &sig_revoke, args, n, kwnames);
 }
 
 static const weftpy_sig_t sig_extend = {"extend", 1, 1, 1, {N_size}};
@@ -437,7 +413,7 @@ static PyObject *extend(FAST_ARGS)
     PyObject *arg[1];
     uint64_t size = 0;
     if (weftpy_args(r->h.run->st, &sig_extend, args, n, kwnames, arg) || weftpy_u64(arg[0], "size", PY_SSIZE_T_MAX, &size) ||
-        weftpy_handle_check(&r->h, what))
+        weftpy_handle_check(&r->h))
         return NULL;
     weft_status_t status = weft_region_extend(r->h.of, size);
     if (status)
@@ -448,10 +424,9 @@ static PyObject *extend(FAST_ARGS)
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_region_info_t i = WEFT_REGION_INFO_INIT;
-    if (weftpy_handle_check(&r->h, what))
+    if (weftpy_handle_check(&r->h))
         return NULL;
     weft_region_get_info(r->h.of, &i);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "len", (unsigned long long)i.len, "max_len",
@@ -464,21 +439,13 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(r->name ? r->name : Py_None);
 }
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((region_t *)self)->len);
-}
-
-static PyObject *get_closed(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(!((region_t *)self)->h.of);
 }
 
 static Py_ssize_t length(PyObject *self)
@@ -492,26 +459,25 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Region of %llu bytes%s>", (unsigned long long)r->len, r->h.of ? "" : ", closed");
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"key", FAST(key),
-     "key(rights=all, *, offset=0, n=rest, lifetime=None): bytes that let their bearer attach this part of it. A secret."},
+     DOC("key($self, rights=None, *, offset=0, n=None, lifetime=None)",
+         "Bytes that let their bearer attach this part of it. A secret.")},
     {"revoke", FAST(revoke_it),
-     "revoke(*, timeout=None): make all its keys and remotes so far stale. Gives None when no access of theirs is under way."},
-    {"extend", FAST(extend), "extend(size): make it longer, up to max_len. Keys keep the length they were given with."},
-    {"free", FAST(free_method), "free(*, timeout=None): revoke it and let go of the memory, which views still have."},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+     DOC("revoke($self, *, timeout=None)",
+         "Make all its keys and remotes so far stale. Gives None when no access of theirs is under way.")},
+    {"extend", FAST(extend),
+     DOC("extend($self, size)", "Make it longer, up to max_len. Keys keep the length they were given with.")},
+    {"free", FAST(free_method),
+     DOC("free($self, *, timeout=None)", "Revoke it and let go of the memory, which views still have.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"name", get_name, NULL, "The name that peers find it by, or None.", NULL},
     {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
-    {"closed", get_closed, NULL, "True once it was freed, or its runtime closed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it was freed, or its runtime closed.", NULL},
     {"info", get_info, NULL, "Who has attached it and what they did, as a dict. Mapped accesses happen without us.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -531,9 +497,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_region_spec = {
-    .name = "weft._core.Region",
-    .basicsize = sizeof(region_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_region_spec = WEFTPY_SPEC("Region", region_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

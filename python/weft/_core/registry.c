@@ -4,15 +4,14 @@
  *
  * Watches end before it. It is not closed under clients and services that use it.
  *
- * Entries are shown by the library in progress, in a blocking runtime without the GIL: they are copied there, and become objects when somebody
- * asks for them. tests/python/test_registry.py holds us to it. */
+ * Entries are shown by the library in progress, in a blocking runtime without the GIL: they are copied there, and become objects
+ * when somebody asks for them. tests/python/test_registry.py holds us to it. */
 #include "registry.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define SELF weftpy_registry_t *r = (weftpy_registry_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 int weftpy_registry_check(weftpy_registry_t *r)
 {
@@ -66,7 +65,7 @@ static void leave_runtime(weftpy_guest_t *guest)
     r->registry = NULL; /* the runtime closes it */
 }
 
-/* --- entries ------------------------------------------------------------------------------------------------------------------- */
+/* --- entries ------------------------------------------------------------------------------------------------------ */
 
 weftpy_row_t *weftpy_row_new(const weft_entry_t *e, weft_change_t change)
 {
@@ -102,7 +101,7 @@ PyObject *weftpy_row_entry(weftpy_state_t *st, const weftpy_row_t *row)
                                  data, (Py_ssize_t)row->data);
 }
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
@@ -147,17 +146,15 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (r->run)
         close_unwatched(r);
     Py_CLEAR(r->uri);
     Py_CLEAR(r->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
-/* --- entering and leaving ------------------------------------------------------------------------------------------------------ */
+/* --- entering and leaving ----------------------------------------------------------------------------------------- */
 
 static weftpy_op_t *begin(weftpy_registry_t *r, const weftpy_gives_t *gives, uint64_t timeout)
 {
@@ -221,7 +218,7 @@ static PyObject *leave(FAST_ARGS)
     return op ? weftpy_op_posted(op, weft_registry_leave(r->registry, service, instance, &op->op)) : NULL;
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------------------- */
+/* --- looking ------------------------------------------------------------------------------------------------------ */
 
 typedef struct found {
     weftpy_row_t *first, **end;
@@ -255,7 +252,6 @@ static void show(const weft_entry_t *entry, void *user)
 static PyObject *found_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     found_t *f = PyCapsule_GetPointer(made, found_name);
-    (void)op;
     if (!f || f->lost)
         return f ? PyErr_NoMemory() : NULL;
     PyObject *list = PyList_New(0);
@@ -306,12 +302,11 @@ static PyObject *watch(FAST_ARGS)
     return weftpy_watch_new(r, service);
 }
 
-/* --- closing, asking ----------------------------------------------------------------------------------------------------------- */
+/* --- closing, asking ---------------------------------------------------------------------------------------------- */
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     bool open = r->run && r->registry && r->run->rt && !r->run->closing && !weftpy_runtime_forked(r->run);
     if (open && !r->run->blocking && weftpy_loop_before_post(r->run))
         return NULL;
@@ -337,7 +332,6 @@ static PyObject *close_it(PyObject *self, PyObject *unused)
 static PyObject *enter_with(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     if (weftpy_registry_check(r))
         return NULL;
     weftpy_op_t *op = r->run->blocking ? NULL : weftpy_op_new(r->run, &weftpy_gives_none);
@@ -348,22 +342,18 @@ static PyObject *enter_with(PyObject *self, PyObject *unused)
 
 static PyObject *leave_with(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it(self, NULL);
 }
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return weftpy_registry_check(r) ? NULL : PyUnicode_FromString(weft_registry_name(r->registry));
 }
 
 static PyObject *get_state(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     if (weftpy_registry_check(r))
         return NULL;
     weft_status_t status = weft_registry_state(r->registry);
@@ -373,7 +363,6 @@ static PyObject *get_state(PyObject *self, void *unused)
 static PyObject *get_closed(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return PyBool_FromLong(!r->registry || !r->run->rt);
 }
 
@@ -384,21 +373,20 @@ static PyObject *repr(PyObject *self)
                                 r->registry && r->run->rt ? "" : ", closed");
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"enter", FAST(enter),
-     "enter(service, address, *, instance=None, load=0, data=None, timeout=None): enter an instance, or change it; done when "
-     "others "
-     "can find it."},
-    {"leave", FAST(leave), "leave(service, instance=None, *, timeout=None): take an instance of ours away."},
-    {"find", FAST(find), "find(service=None, *, timeout=None): the instances of a service, or of all, as a list of Entry."},
-    {"watch", FAST(watch), "watch(service=None): every instance there is, and then every change, to be gone through."},
-    {"close", close_it, METH_NOARGS, "Take our entries away, end watches, and close."},
+     DOC("enter($self, service, address, *, instance=None, load=0, data=None, timeout=None)",
+         "Enter an instance, or change it; done when others can find it.")},
+    {"leave", FAST(leave), DOC("leave($self, service, instance=None, *, timeout=None)", "Take an instance of ours away.")},
+    {"find", FAST(find),
+     DOC("find($self, service=None, *, timeout=None)", "The instances of a service, or of all, as a list of Entry.")},
+    {"watch", FAST(watch),
+     DOC("watch($self, service=None)", "Every instance there is, and then every change, to be gone through.")},
+    {"close", close_it, METH_NOARGS, DOC("close($self)", "Take our entries away, end watches, and close.")},
     {"__aenter__", enter_with, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))leave_with, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(leave_with), NULL},
     {"__enter__", enter_with, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave_with, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave_with), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -410,7 +398,8 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Who offers what, where: services, and the instances behind each."},
+    {Py_tp_doc,
+     DOC("Registry(runtime, uri=None, *, lease=None)", "Who offers what, where: services, and the instances behind each.")},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
@@ -421,9 +410,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_registry_spec = {
-    .name = "weft._core.Registry",
-    .basicsize = sizeof(weftpy_registry_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_registry_spec = WEFTPY_SPEC("Registry", weftpy_registry_t, WEFTPY_BASE | WEFTPY_GC, slots);

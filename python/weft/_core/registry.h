@@ -15,7 +15,6 @@ typedef struct weftpy_registry {
     unsigned users;             /* clients and services, to which the library promised it: it is not closed under them */
 } weftpy_registry_t;
 
-extern PyType_Spec weftpy_registry_spec, weftpy_watch_spec, weftpy_wait_spec;
 
 int weftpy_registry_check(weftpy_registry_t *registry); /* -1: it is closed */
 static inline void weftpy_registry_used(PyObject *registry, int by) /* NULL and None: none */

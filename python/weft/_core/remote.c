@@ -1,43 +1,38 @@
 /* _core/remote.c - Remote: memory of a peer's, attached by a key or by the name of its region.
  *
- * It holds its endpoint, without which it is of no use. What it does are operations like all others: in an event loop an Op to await, in a
- * blocking runtime the result. Buffers are held until the operation is complete, cancelled or not. Many pieces in one operation are
- * in a capsule that the operation holds.
+ * It holds its endpoint, without which it is of no use. What it does are operations like all others: in an event loop an Op to
+ * await, in a blocking runtime the result. Buffers are held until the operation is complete, cancelled or not.
  *
  *     COMING -> HERE -> GONE   see handle.c; drop(), `with`, or the object goes
  *
- * Promise: a buffer is held for as long as bytes may come into it; whatever the key, the offset or the owner, an exception at worst.
- * tests/python/test_rma.py holds us to it. */
+ * Promise: a buffer is held for as long as bytes may come into it; whatever the key, the offset or the owner, an exception at
+ * worst. tests/python/test_rma.py holds us to it. */
 #include "store.h"
 
 #include <string.h>
 
 #define SELF remote_t *r = (remote_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 typedef struct remote {
     weftpy_handle_t h;
 } remote_t;
 
-enum { PIECES_MOST = 1024, ITEMS_MOST = 65536 };
-
-static const char *const what = "the remote";
-
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_remote_drop(of);
 }
 
 static void leave_it(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     (void)of; /* it is a block's, or a transport's */
 }
 
+/* Its own, and one of a block or a transport. */
+static const weftpy_handle_kind_t kind = {"the remote", let_go, NULL}, borrowed = {"the remote", leave_it, NULL};
+
 PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote)
 {
-    weftpy_handle_t *h = weftpy_handle_new(run->st->remote, run, whose, leave_it);
+    weftpy_handle_t *h = weftpy_handle_new(run->st->remote, run, whose, &borrowed);
     if (h)
         h->of = remote;
     return (PyObject *)h;
@@ -66,7 +61,7 @@ static weftpy_op_t *coming(weftpy_endpoint_t *ep, uint64_t timeout)
 {
     if (weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run))
         return NULL;
-    weftpy_handle_t *h = weftpy_handle_new(ep->st->remote, ep->run, (PyObject *)ep, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(ep->st->remote, ep->run, (PyObject *)ep, &kind);
     weftpy_op_t *op = h ? weftpy_handle_op(h) : NULL;
     if (op)
         op->op.timeout_ns = timeout;
@@ -131,7 +126,7 @@ static PyObject *read_it(FAST_ARGS)
     if (weftpy_args(st, &sig_read, args, n, kwnames, arg) || weftpy_u64(arg[0], "offset", UINT64_MAX, &offset) ||
         weftpy_u64(arg[1], "n", PY_SSIZE_T_MAX, &len) || weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_made);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, &weftpy_gives_made);
     if (!op)
         return NULL;
     uint64_t all = length_of(r); /* before there is memory for it */
@@ -162,10 +157,10 @@ static weftpy_op_t *with_buffer(remote_t *r, const weftpy_sig_t *sig, PyObject *
     if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_u64(arg[1], "offset", UINT64_MAX, offset_out) ||
         (value_out && weftpy_u64(arg[2], "value", UINT64_MAX, value_out)) || weftpy_ns(arg[sig->n - 1], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, writable ? &weftpy_gives_len : &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, writable ? &weftpy_gives_len : &weftpy_gives_none);
     if (!op)
         return NULL;
-    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h, what)) /* objects ran code of theirs */
+    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h)) /* reading the buffer can run any code */
         return (weftpy_op_t *)give_up(op);
     op->op.timeout_ns = timeout;
     return op;
@@ -197,175 +192,10 @@ static PyObject *write_notify(FAST_ARGS)
               : NULL;
 }
 
-/* --- many pieces --------------------------------------------------------------------------------------------------------- */
-
-typedef struct pieces {
-    size_t n;
-    weft_iov_t *iov;
-    weft_rma_item_t *items;
-    weftpy_buf_t bufs[];
-} pieces_t;
-
-static void pieces_end(PyObject *capsule)
-{
-    pieces_t *p = PyCapsule_GetPointer(capsule, NULL);
-    for (size_t i = 0; i < p->n; i++)
-        weftpy_buf_release(&p->bufs[i]);
-    PyMem_Free(p->iov);
-    PyMem_Free(p->items);
-    PyMem_Free(p);
-}
-
-/* A capsule with room for all, or NULL with the exception. */
-static PyObject *pieces_new(weftpy_state_t *st, Py_ssize_t n, Py_ssize_t most, bool vector, pieces_t **out)
-{
-    if (n > most)
-        return weftpy_raise_text(st, WEFT_ERR_LIMIT, "%zd pieces in one operation: it takes at most %zd", n, most);
-    pieces_t *p = PyMem_Calloc(1, sizeof *p + (size_t)n * sizeof p->bufs[0]);
-    if (!p)
-        return PyErr_NoMemory();
-    if (vector)
-        p->iov = PyMem_Calloc((size_t)n + 1, sizeof *p->iov);
-    else
-        p->items = PyMem_Calloc((size_t)n + 1, sizeof *p->items);
-    PyObject *capsule = p->iov || p->items ? PyCapsule_New(p, NULL, pieces_end) : PyErr_NoMemory();
-    if (!capsule) {
-        PyMem_Free(p->iov);
-        PyMem_Free(p->items);
-        PyMem_Free(p);
-        return NULL;
-    }
-    *out = p;
-    return capsule;
-}
-
-/* The operation holds them with the remote. */
-static int hold(weftpy_op_t *op, PyObject *capsule)
-{
-    PyObject *both = PyTuple_Pack(2, op->held, capsule);
-    if (!both)
-        return -1;
-    Py_DECREF(op->held);
-    op->held = both;
-    return 0;
-}
-
-static const weftpy_sig_t sig_readv = {"readv", 3, 1, 2, {N_buffers, N_offset, N_timeout}};
-static const weftpy_sig_t sig_writev = {"writev", 3, 1, 2, {N_buffers, N_offset, N_timeout}};
-
-static PyObject *vector(remote_t *r, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                        bool writable)
-{
-    weftpy_state_t *st = r->h.run->st;
-    PyObject *arg[3], *list, *capsule = NULL;
-    uint64_t offset = 0, timeout = 0;
-    pieces_t *p;
-    weftpy_op_t *op = NULL;
-    if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_u64(arg[1], "offset", UINT64_MAX, &offset) ||
-        weftpy_ns(arg[2], "timeout", &timeout) || !(list = PySequence_List(arg[0])))
-        return NULL;
-    Py_ssize_t count = PyList_Size(list);
-    if (!(capsule = pieces_new(st, count, PIECES_MOST, true, &p)))
-        goto out;
-    for (; p->n < (size_t)count; p->n++) {
-        weftpy_buf_t *buf = &p->bufs[p->n];
-        if (weftpy_buf_get(st, PyList_GetItem(list, (Py_ssize_t)p->n), writable, buf))
-            goto out;
-        p->iov[p->n] = (weft_iov_t){buf->view.buf, (size_t)buf->view.len};
-    }
-    op = weftpy_handle_begin(&r->h, what, writable ? &weftpy_gives_len : &weftpy_gives_none);
-    if (op && hold(op, capsule)) {
-        Py_DECREF(op);
-        op = NULL;
-    }
-out:
-    Py_DECREF(list);
-    Py_XDECREF(capsule);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, writable ? weft_rma_readv(r->h.of, offset, p->iov, p->n, &op->op)
-                                         : weft_rma_writev(r->h.of, offset, p->iov, p->n, &op->op));
-}
-
-static PyObject *readv(FAST_ARGS)
-{
-    return vector((remote_t *)self, &sig_readv, args, n, kwnames, true);
-}
-
-static PyObject *writev(FAST_ARGS)
-{
-    return vector((remote_t *)self, &sig_writev, args, n, kwnames, false);
-}
-
-static const weftpy_sig_t sig_read_many = {"read_many", 2, 1, 1, {N_items, N_timeout}};
-static const weftpy_sig_t sig_write_many = {"write_many", 2, 1, 1, {N_items, N_timeout}};
-
-static PyObject *many(remote_t *r, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, bool writable)
-{
-    weftpy_state_t *st = r->h.run->st;
-    PyObject *arg[2], *list, *capsule = NULL;
-    uint64_t timeout = 0;
-    pieces_t *p = NULL;
-    weftpy_op_t *op = NULL;
-    if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout) ||
-        !(list = PySequence_List(arg[0])))
-        return NULL;
-    Py_ssize_t count = PyList_Size(list);
-    if (!(capsule = pieces_new(st, count, ITEMS_MOST, false, &p)))
-        goto out;
-    while (p->n < (size_t)count) {
-        PyObject *pair = PyList_GetItem(list, (Py_ssize_t)p->n);
-        weft_rma_item_t *item = &p->items[p->n];
-        weftpy_buf_t *buf = &p->bufs[p->n];
-        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-            PyErr_Format(PyExc_TypeError, "%s() takes pairs of an offset and a buffer, and %R is none", sig->fn, pair);
-            goto out;
-        }
-        if (weftpy_u64(PyTuple_GetItem(pair, 0), "offset", UINT64_MAX, &item->offset) ||
-            weftpy_buf_get(st, PyTuple_GetItem(pair, 1), writable, buf))
-            goto out;
-        p->n++;
-        item->what = writable ? WEFT_RMA_DO_READ : WEFT_RMA_DO_WRITE;
-        item->buf = buf->view.buf;
-        item->len = (size_t)buf->view.len;
-    }
-    op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
-    if (op && hold(op, capsule)) {
-        Py_DECREF(op);
-        op = NULL;
-    }
-out:
-    Py_DECREF(list);
-    Py_XDECREF(capsule);
-    if (!op)
-        return NULL;
-    if (!count) {
-        Py_DECREF(op);
-        return weftpy_done(r->h.run, Py_NewRef(Py_None));
-    }
-    for (size_t i = 0; i < p->n; i++)
-        p->items[i].remote = r->h.of;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, weft_rma_batch(p->items, p->n, &op->op));
-}
-
-static PyObject *read_many(FAST_ARGS)
-{
-    return many((remote_t *)self, &sig_read_many, args, n, kwnames, true);
-}
-
-static PyObject *write_many(FAST_ARGS)
-{
-    return many((remote_t *)self, &sig_write_many, args, n, kwnames, false);
-}
-
 /* --- atomics ------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *before(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     return PyLong_FromUnsignedLongLong(op->tag);
 }
 
@@ -410,7 +240,7 @@ static PyObject *atomic(remote_t *r, weft_rma_atomic_t which, PyObject *const *a
         weftpy_ns(arg[at + 2], "timeout", &timeout) || word(arg[at], "value", width, &value) ||
         (cas && word(arg[1], "compare", width, &compare)))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &gives_before);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, &gives_before);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -433,24 +263,20 @@ ATOMIC(atomic_xor, WEFT_RMA_XOR)
 
 static const weftpy_sig_t sig_flush = {"flush", 1, 0, 0, {N_timeout}};
 
+static weft_status_t post_flush(void *of, weft_op_t *op)
+{
+    return weft_rma_flush(of, op);
+}
+
 static PyObject *flush(FAST_ARGS)
 {
-    SELF;
-    uint64_t timeout = 0;
-    if (weftpy_args_timeout(r->h.run->st, &sig_flush, args, n, kwnames, &timeout))
-        return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, weft_rma_flush(r->h.of, &op->op));
+    return weftpy_handle_simple((weftpy_handle_t *)self, post_flush, &sig_flush, args, n, kwnames);
 }
 
 static PyObject *fence(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
-    if (weftpy_handle_check(&r->h, what) || weftpy_loop_before_post(r->h.run))
+    if (weftpy_handle_check(&r->h) || weftpy_loop_before_post(r->h.run))
         return NULL;
     weft_status_t status = weft_rma_fence(r->h.of);
     if (status)
@@ -458,39 +284,12 @@ static PyObject *fence(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *drop(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    SELF;
-    weftpy_handle_end(&r->h);
-    Py_CLEAR(r->h.over);
-    Py_RETURN_NONE;
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return drop(self, NULL);
-}
-
-static PyObject *aenter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return weftpy_done(((remote_t *)self)->h.run, Py_NewRef(self));
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return weftpy_done(((remote_t *)self)->h.run, leave(self, args, n));
-}
-
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static int ask(remote_t *r, weft_remote_info_t *out)
 {
     *out = (weft_remote_info_t)WEFT_REMOTE_INFO_INIT;
-    if (weftpy_handle_check(&r->h, what))
+    if (weftpy_handle_check(&r->h))
         return -1;
     weft_remote_get_info(r->h.of, out);
     return 0;
@@ -498,7 +297,6 @@ static int ask(remote_t *r, weft_remote_info_t *out)
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_remote_info_t i;
     if (ask((remote_t *)self, &i))
         return NULL;
@@ -511,33 +309,23 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_path(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_remote_info_t i;
     return ask((remote_t *)self, &i) ? NULL : PyUnicode_FromString(weft_rma_path_name(i.path));
 }
 
 static PyObject *get_rights(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_remote_info_t i;
     return ask((remote_t *)self, &i) ? NULL : weftpy_rights_text(i.rights);
 }
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(length_of((remote_t *)self));
-}
-
-static PyObject *get_closed(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(!((remote_t *)self)->h.of);
 }
 
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weftpy_state_t *st = r->h.run->st;
     PyObject *over = r->h.over;
@@ -549,7 +337,6 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
 
 static PyObject *get_blocking(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((remote_t *)self)->h.run->blocking);
 }
 
@@ -564,41 +351,50 @@ static PyObject *repr(PyObject *self)
     weft_remote_info_t i = WEFT_REMOTE_INFO_INIT;
     if (!r->h.of || weft_remote_get_info(r->h.of, &i))
         return PyUnicode_FromString("<weft.Remote closed>");
-    return PyUnicode_FromFormat("<weft.Remote of %llu bytes, %s>", (unsigned long long)i.len, weft_rma_path_name(i.path));
+    PyObject *endpoint = get_endpoint(self, NULL), *peer = weftpy_endpoint_peer(endpoint, "at"), *text = NULL;
+    if (peer)
+        text = PyUnicode_FromFormat("<weft.Remote of %llu bytes%U, %s>", (unsigned long long)i.len, peer,
+                                    weft_rma_path_name(i.path));
+    Py_DECREF(endpoint);
+    Py_XDECREF(peer);
+    return text;
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"read", FAST(read_it), "read(offset=0, n=rest, *, timeout=None): bytes of it."},
-    {"read_into", FAST(read_into), "read_into(buffer, offset=0, *, timeout=None): fill a buffer from it. Gives the length."},
+    {"read", FAST(read_it), DOC("read($self, offset=0, n=None, *, timeout=None)", "Bytes of it.")},
+    {"read_into", FAST(read_into),
+     DOC("read_into($self, buffer, offset=0, *, timeout=None)", "Fill a buffer from it. Gives the length.")},
     {"write", FAST(write_it),
-     "write(buffer, offset=0, *, timeout=None): write a buffer to it. When complete, it is in the owner's memory."},
+     DOC("write($self, buffer, offset=0, *, timeout=None)", "Write a buffer to it. When complete, it is in the owner's memory.")},
     {"write_notify", FAST(write_notify),
-     "write_notify(buffer, offset=0, *, value=0, timeout=None): write, and then tell the owner's notify function, with a value."},
-    {"readv", FAST(readv), "readv(buffers, offset=0, *, timeout=None): fill buffers one after the other from one piece of it."},
-    {"writev", FAST(writev), "writev(buffers, offset=0, *, timeout=None): write buffers one after the other to one piece of it."},
-    {"read_many", FAST(read_many),
-     "read_many(items, *, timeout=None): fill the buffer of each pair (offset, buffer), at most 65536."},
-    {"write_many", FAST(write_many),
-     "write_many(items, *, timeout=None): write the buffer of each pair (offset, buffer), at most 65536."},
+     DOC("write_notify($self, buffer, offset=0, *, value=0, timeout=None)",
+         "Write, and then tell the owner's notify function, with a value.")},
+    {"readv", FAST(weftpy_remote_readv),
+     DOC("readv($self, buffers, offset=0, *, timeout=None)", "Fill buffers one after the other from one piece of it.")},
+    {"writev", FAST(weftpy_remote_writev),
+     DOC("writev($self, buffers, offset=0, *, timeout=None)", "Write buffers one after the other to one piece of it.")},
+    {"read_many", FAST(weftpy_remote_read_many),
+     DOC("read_many($self, items, *, timeout=None)", "Fill the buffer of each pair (offset, buffer), at most 65536.")},
+    {"write_many", FAST(weftpy_remote_write_many),
+     DOC("write_many($self, items, *, timeout=None)", "Write the buffer of each pair (offset, buffer), at most 65536.")},
     {"atomic_add", FAST(atomic_add),
-     "atomic_add(offset, value, *, width=8, timeout=None): add to a word. Gives its value before."},
+     DOC("atomic_add($self, offset, value, *, width=8, timeout=None)", "Add to a word. Gives its value before.")},
     {"atomic_swap", FAST(atomic_swap),
-     "atomic_swap(offset, value, *, width=8, timeout=None): store a word. Gives its value before."},
+     DOC("atomic_swap($self, offset, value, *, width=8, timeout=None)", "Store a word. Gives its value before.")},
     {"atomic_cas", FAST(atomic_cas),
-     "atomic_cas(offset, compare, value, *, width=8, timeout=None): store value if the word is compare. Gives its value before."},
-    {"atomic_and", FAST(atomic_and), "atomic_and(offset, value, *, width=8, timeout=None): and a word. Gives its value before."},
-    {"atomic_or", FAST(atomic_or), "atomic_or(offset, value, *, width=8, timeout=None): or a word. Gives its value before."},
-    {"atomic_xor", FAST(atomic_xor), "atomic_xor(offset, value, *, width=8, timeout=None): xor a word. Gives its value before."},
+     DOC("atomic_cas($self, offset, compare, value, *, width=8, timeout=None)",
+         "Store value if the word is compare. Gives its value before.")},
+    {"atomic_and", FAST(atomic_and),
+     DOC("atomic_and($self, offset, value, *, width=8, timeout=None)", "And a word. Gives its value before.")},
+    {"atomic_or", FAST(atomic_or),
+     DOC("atomic_or($self, offset, value, *, width=8, timeout=None)", "Or a word. Gives its value before.")},
+    {"atomic_xor", FAST(atomic_xor),
+     DOC("atomic_xor($self, offset, value, *, width=8, timeout=None)", "Xor a word. Gives its value before.")},
     {"flush", FAST(flush),
-     "flush(*, timeout=None): gives None when everything posted on it before is complete, however it ended."},
-    {"fence", fence, METH_NOARGS, "Nothing posted on it later takes effect before anything posted earlier."},
-    {"drop", drop, METH_NOARGS, "Let go of it; what is under way goes on."},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+     DOC("flush($self, *, timeout=None)", "Gives None when everything posted on it before is complete, however it ended.")},
+    {"fence", fence, METH_NOARGS, DOC("fence($self)", "Nothing posted on it later takes effect before anything posted earlier.")},
+    {"drop", weftpy_handle_drop, METH_NOARGS, DOC("drop($self)", "Let go of it; what is under way goes on.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
@@ -607,7 +403,7 @@ static PyGetSetDef getset[] = {
     {"path", get_path, NULL, "How it is reached: mapped, checked or native.", NULL},
     {"rights", get_rights, NULL, "What may be done with it, as letters: r (read), w (write), a (atomics).", NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint to its owner; None once it was dropped.", NULL},
-    {"closed", get_closed, NULL, "True once it was dropped, or its runtime closed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it was dropped, or its runtime closed.", NULL},
     {"blocking", get_blocking, NULL, "True if its calls wait; else they give an Op to await.", NULL},
     {"info", get_info, NULL, "What is known of it, as a dict; its state says what an operation would now end with.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -625,9 +421,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_remote_spec = {
-    .name = "weft._core.Remote",
-    .basicsize = sizeof(remote_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_remote_spec = WEFTPY_SPEC("Remote", remote_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -17,26 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct weftpy_request {
-    PyObject_HEAD weftpy_runtime_t *run;
-    weftpy_service_t *service;
-    weftpy_arrival_t *a; /* NULL: answered, or let go of */
-    PyObject *on_cancel;
-    PyObject *memory;      /* owner of what was fetched; NULL: still the arrival's, or there is none */
-    const char *from, *to; /* and where it lies */
-    weftpy_peer_t *peer;
-    const weft_sig_t *sig; /* the service's */
-    uint64_t deadline;
-    uint32_t index;
-    bool answered, cancelled, once;
-    bool fetched; /* into a buffer of the function's */
-};
-
 #define SELF weftpy_request_t *r = (weftpy_request_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
-
-/* What is answered with so many bytes is sent from where it is. */
-enum { LARGE = 32768 };
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
 
@@ -62,13 +43,13 @@ PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a)
 }
 
 /* The library gets it back. */
-static void let_go(weftpy_request_t *r)
+void weftpy_request_let_go(weftpy_request_t *r)
 {
     weftpy_arrival_t *a = r->a;
     if (!a)
         return;
     bool there = r->run->rt != NULL;
-    r->a = NULL; /* first: whoever takes those that were cancelled must not find it any more */
+    r->a = NULL; /* first: take_cancelled() must not find it any more */
     if (r->run->blocking)
         weftpy_inbox_unwatch(a);
     else if (there && r->on_cancel)
@@ -98,21 +79,19 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (r->run)
-        let_go(r);
+        weftpy_request_let_go(r);
     free(r->peer);
     Py_CLEAR(r->on_cancel);
     Py_CLEAR(r->memory);
     Py_CLEAR(r->service);
     Py_CLEAR(r->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* The library still has it. */
-static int check(weftpy_request_t *r)
+int weftpy_request_check(weftpy_request_t *r)
 {
     if (r->run->blocking ? weftpy_runtime_check(r->run) : weftpy_loop_before_post(r->run))
         return -1;
@@ -174,7 +153,7 @@ static PyObject *args_method(PyObject *self, PyObject *mask)
 {
     SELF;
     uint64_t lists = 0;
-    if (weftpy_u64(mask, "mask", UINT64_MAX, &lists) || check(r))
+    if (weftpy_u64(mask, "mask", UINT64_MAX, &lists) || weftpy_request_check(r))
         return NULL;
     if (missing(r))
         return weftpy_raise_text(r->run->st, WEFT_ERR_STATE,
@@ -186,10 +165,8 @@ static PyObject *args_method(PyObject *self, PyObject *mask)
 /* made: (request, memoryview, mask) */
 static PyObject *fetched_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)op;
     weftpy_request_t *r = (weftpy_request_t *)PyTuple_GetItem(made, 0);
-    (void)run;
-    if (check(r))
+    if (weftpy_request_check(r))
         return NULL;
     r->fetched = true;
     return make_args(r, PyLong_AsUnsignedLongLong(PyTuple_GetItem(made, 2)));
@@ -205,7 +182,7 @@ static PyObject *fetch(FAST_ARGS)
     PyObject *arg[3];
     uint64_t lists = 0, timeout = 0;
     if (weftpy_args(st, &sig_fetch, args, n, kwnames, arg) || weftpy_u64(arg[1], "mask", UINT64_MAX, &lists) ||
-        weftpy_ns(arg[2], "timeout", &timeout) || check(r))
+        weftpy_ns(arg[2], "timeout", &timeout) || weftpy_request_check(r))
         return NULL;
     if (r->memory || !missing(r))
         return weftpy_raise_text(st, WEFT_ERR_STATE, "all arguments are here already");
@@ -231,7 +208,7 @@ static PyObject *fetch(FAST_ARGS)
     r->to = r->from + buf->view.len;
     op->held = Py_NewRef(self);
     op->op.timeout_ns = timeout;
-    if (check(r)) {
+    if (weftpy_request_check(r)) {
         Py_CLEAR(r->memory);
         r->from = r->to = NULL;
         Py_DECREF(op);
@@ -245,255 +222,10 @@ static PyObject *fetch(FAST_ARGS)
     return weftpy_op_posted(op, status);
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------------- */
-
-static void free_holds(PyObject *capsule)
-{
-    weftpy_holds_t *holds = PyCapsule_GetPointer(capsule, NULL);
-    weftpy_holds_release(holds);
-    PyMem_Free(holds);
-}
-
-/* What is held, as an object. Steals the holds, also where it fails. */
-static PyObject *held(weftpy_holds_t *holds)
-{
-    if (!holds->first)
-        return Py_NewRef(Py_None);
-    weftpy_holds_t *moved = PyMem_Malloc(sizeof *moved);
-    PyObject *capsule = moved ? PyCapsule_New(moved, NULL, free_holds) : PyErr_NoMemory();
-    if (!capsule) {
-        PyMem_Free(moved);
-        weftpy_holds_release(holds);
-        return NULL;
-    }
-    *moved = *holds;
-    return capsule;
-}
-
-static uint64_t bytes_of(const weft_value_t *values, size_t n)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t type = values[i].type;
-        if (type == WEFT_T_STRING)
-            sum += values[i].view.n;
-        else if (type == WEFT_T_TENSOR || type == (WEFT_T_VECTOR | WEFT_T_TENSOR))
-            for (uint64_t t = 0; t < values[i].tensors.n; t++) {
-                uint64_t bytes = 0;
-                if (!weft_tensor_bytes(&values[i].tensors.at[t], &bytes))
-                    sum += bytes;
-            }
-        else if (type & WEFT_T_VECTOR)
-            sum += values[i].view.n * weft_type_size(type & ~(uint32_t)WEFT_T_VECTOR);
-    }
-    return sum;
-}
-
-/* Nobody waits for it any more: that is no failure of who answers. */
-static PyObject *answered(weftpy_request_t *r, weft_status_t status)
-{
-    r->answered = !status;
-    if (!status || status == WEFT_ERR_CANCELLED) {
-        let_go(r);
-        return PyBool_FromLong(!status);
-    }
-    weftpy_raise(r->run->st, status);
-    let_go(r); /* its caller was told */
-    return NULL;
-}
-
-static PyObject *reply(PyObject *self, PyObject *returned)
-{
-    SELF;
-    weftpy_state_t *st = r->run->st;
-    weft_value_t values[WEFT_SIG_PARAMS];
-    weftpy_holds_t holds = {0};
-    size_t count = 0, results;
-    const weft_param_t *result = weft_sig_results(r->sig, &results);
-    if (results && result[0].stream) { /* they were sent */
-        if (returned != Py_None)
-            return weftpy_raise_text(st, WEFT_ERR_INVALID, "%s gives a stream, and returns nothing else", weft_sig_name(r->sig));
-    } else if (weftpy_results_get(st, r->sig, returned, &holds, values, &count)) {
-        weftpy_holds_release(&holds);
-        return NULL;
-    }
-    if (check(r)) { /* last: what was read can run anything */
-        weftpy_holds_release(&holds);
-        return NULL;
-    }
-    if (!count || bytes_of(values, count) < LARGE) {
-        weft_status_t status = weft_request_reply(r->a->request, values, count);
-        weftpy_holds_release(&holds);
-        return answered(r, status);
-    }
-    weftpy_op_t *op = weftpy_op_new(r->run, &weftpy_gives_none_ever);
-    if (!op) {
-        weftpy_holds_release(&holds);
-        return NULL;
-    }
-    if (!(op->held = held(&holds))) {
-        Py_DECREF(op);
-        return NULL;
-    }
-    if (check(r)) {
-        Py_DECREF(op);
-        return NULL;
-    }
-    weft_status_t status = weft_request_reply_from(r->a->request, values, count, &op->op);
-    if (status) {
-        Py_DECREF(op);
-        return answered(r, status);
-    }
-    r->answered = true;
-    let_go(r);
-    PyObject *sent = weftpy_op_posted(op, WEFT_OK); /* in a blocking runtime it waits: the memory is the function's again */
-    Py_XDECREF(sent);
-    return sent ? Py_NewRef(Py_True) : NULL;
-}
-
-static const weftpy_sig_t sig_fail = {"fail", 4, 2, 4, {N_code, N_message, N_category, N_value}};
-
-static PyObject *fail(FAST_ARGS)
-{
-    SELF;
-    PyObject *arg[4];
-    uint64_t code = 0, category = 0;
-    long value = 0;
-    if (weftpy_args(r->run->st, &sig_fail, args, n, kwnames, arg) ||
-        weftpy_u64(arg[0], "code", WEFT_CODE_UNAUTHENTICATED, &code) || weftpy_u64(arg[2], "category", UINT32_MAX, &category) ||
-        check(r))
-        return NULL;
-    if (arg[3] && arg[3] != Py_None) {
-        value = PyLong_AsLong(arg[3]);
-        if (value == -1 && PyErr_Occurred())
-            return NULL;
-        if (value < INT32_MIN || value > INT32_MAX) {
-            PyErr_Format(PyExc_OverflowError, "value is %ld, which is no i32", value);
-            return NULL;
-        }
-    }
-    PyObject *text = PyUnicode_Check(arg[1]) ? PyUnicode_AsEncodedString(arg[1], "utf-8", "replace") : NULL;
-    if (!text) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "the message is no text");
-        return NULL;
-    }
-    if (check(r)) {
-        Py_DECREF(text);
-        return NULL;
-    }
-    weft_status_t status =
-        weft_request_fail_with(r->a->request, (weft_code_t)code, (uint32_t)category, (int32_t)value, PyBytes_AsString(text));
-    Py_DECREF(text);
-    return answered(r, status);
-}
-
-/* --- streams ------------------------------------------------------------------------------------------------------------- */
-
-/* What the peer sends, or we: the type of it, or 0 with an exception. */
-static uint32_t stream_type(weftpy_request_t *r, bool ours)
-{
-    size_t n;
-    const weft_param_t *list = ours ? weft_sig_results(r->sig, &n) : weft_sig_params(r->sig, &n);
-    if (n && list[n - 1].stream)
-        return list[n - 1].type;
-    weftpy_raise_text(r->run->st, WEFT_ERR_STATE, ours ? "%s has no stream to send" : "%s has no stream to receive",
-                      weft_sig_text(r->sig));
-    return 0;
-}
-
-static const weftpy_sig_t sig_send = {"send", 2, 1, 1, {N_value, N_timeout}};
-
-static PyObject *send(FAST_ARGS)
-{
-    SELF;
-    weftpy_state_t *st = r->run->st;
-    PyObject *arg[2];
-    uint64_t timeout = 0;
-    weftpy_holds_t holds = {0};
-    weft_value_t value;
-    if (weftpy_args(st, &sig_send, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
-        return NULL;
-    weftpy_where_t where = {.fn = weft_sig_name(r->sig), .what = "the value"};
-    uint32_t type = stream_type(r, true);
-    if (!type)
-        return NULL;
-    if (weftpy_value_get(st, &where, type, arg[0], &holds, &value)) {
-        weftpy_holds_release(&holds);
-        return NULL;
-    }
-    weftpy_op_t *op = weftpy_op_new(r->run, &weftpy_gives_none);
-    if (!op) {
-        weftpy_holds_release(&holds);
-        return NULL;
-    }
-    if (!(op->held = held(&holds))) {
-        Py_DECREF(op);
-        return NULL;
-    }
-    op->op.timeout_ns = timeout;
-    if (check(r)) { /* last: what was read can run anything */
-        Py_DECREF(op);
-        return NULL;
-    }
-    return weftpy_op_posted(op, weft_stream_send(r->a->request->stream, &value, &op->op));
-}
-
-/* Whoever views the value has the capsule: it may go after the runtime. */
-static void free_item(PyObject *capsule)
-{
-    weft_item_t *item = PyCapsule_GetPointer(capsule, NULL);
-    weft_item_release(item);
-    PyMem_Free(item);
-}
-
-static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
-{
-    weft_item_t *item = PyCapsule_GetPointer(made, NULL);
-    if (!op->len) {
-        PyErr_SetNone(run->blocking ? PyExc_StopIteration : PyExc_StopAsyncIteration);
-        return NULL;
-    }
-    return weftpy_value_make(run->st, &item->value, made, WEFTPY_WRITABLE | (PyCapsule_GetContext(made) ? WEFTPY_LISTS : 0));
-}
-
-static const weftpy_gives_t gives_item = {.value = item_value};
-static const weftpy_sig_t sig_recv = {"recv", 2, 0, 1, {N_mask, N_timeout}};
-
-static PyObject *recv(FAST_ARGS)
-{
-    SELF;
-    weftpy_state_t *st = r->run->st;
-    PyObject *arg[2];
-    uint64_t timeout = 0, lists = 0;
-    if (weftpy_args(st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "mask", 1, &lists) ||
-        weftpy_ns(arg[1], "timeout", &timeout) || !stream_type(r, false))
-        return NULL;
-    weft_item_t *item = PyMem_Calloc(1, sizeof *item);
-    PyObject *capsule = item ? PyCapsule_New(item, NULL, free_item) : PyErr_NoMemory();
-    weftpy_op_t *op = capsule ? weftpy_op_new(r->run, &gives_item) : NULL;
-    if (!op) {
-        if (!capsule)
-            PyMem_Free(item);
-        Py_XDECREF(capsule);
-        return NULL;
-    }
-    PyCapsule_SetContext(capsule, lists ? st : NULL);
-    op->made = capsule;
-    op->held = Py_NewRef(self);
-    op->op.timeout_ns = timeout;
-    if (check(r)) {
-        Py_DECREF(op);
-        return NULL;
-    }
-    return weftpy_op_posted(op, weft_stream_recv(r->a->request->stream, item, &op->op));
-}
-
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *cancelled(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (r->a)
         return PyBool_FromLong(!r->run->rt || weft_request_cancelled(r->a->request));
@@ -502,18 +234,16 @@ static PyObject *cancelled(PyObject *self, PyObject *unused)
 
 static PyObject *release_it(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (r->a && r->run->rt && !r->run->blocking && weftpy_loop_before_post(r->run))
         return NULL;
-    let_go(r);
+    weftpy_request_let_go(r);
     Py_RETURN_NONE;
 }
 
 /* In progress, with the GIL: a runtime of a loop. */
 static void told(weft_request_t *request, void *user)
 {
-    (void)request;
     weftpy_request_t *r = user;
     if (r->on_cancel && weftpy_loop_call(r->run, r->on_cancel, (PyObject *)r))
         PyErr_WriteUnraisable((PyObject *)r);
@@ -521,14 +251,12 @@ static void told(weft_request_t *request, void *user)
 
 static PyObject *get_on_cancel(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(r->on_cancel ? r->on_cancel : Py_None);
 }
 
 static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
 {
-    (void)unused;
     SELF;
     if (value && value != Py_None && !PyCallable_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "on_cancel is a function of the request, or None");
@@ -538,7 +266,7 @@ static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
         Py_CLEAR(r->on_cancel);
         return 0;
     }
-    if (check(r))
+    if (weftpy_request_check(r))
         return -1;
     PyObject *old = r->on_cancel;
     r->on_cancel = value && value != Py_None ? Py_NewRef(value) : NULL;
@@ -554,7 +282,6 @@ static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
 
 static PyObject *get_left(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (r->deadline == UINT64_MAX)
         Py_RETURN_NONE;
@@ -564,28 +291,18 @@ static PyObject *get_left(PyObject *self, void *unused)
 
 static PyObject *get_fetch_len(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyLong_FromUnsignedLongLong(missing(r));
 }
 
-static PyObject *get_once(PyObject *self, void *unused)
-{
-    (void)unused;
-    SELF;
-    return PyBool_FromLong(r->once);
-}
-
 static PyObject *get_signature(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(weft_sig_text(r->sig));
 }
 
 static PyObject *get_peer(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     const weftpy_peer_t *p = r->peer;
     if (!p)
@@ -596,7 +313,6 @@ static PyObject *get_peer(PyObject *self, void *unused)
 
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weftpy_endpoint_t *ep = r->run->rt && r->a ? weftpy_endpoint_find(r->run, r->a->request->from) : NULL;
     return ep ? (PyObject *)ep : Py_NewRef(Py_None);
@@ -604,23 +320,8 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
 
 static PyObject *get_answered(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!r->a);
-}
-
-static PyObject *get_service(PyObject *self, void *unused)
-{
-    (void)unused;
-    SELF;
-    return Py_NewRef((PyObject *)r->service);
-}
-
-static PyObject *get_index(PyObject *self, void *unused)
-{
-    (void)unused;
-    SELF;
-    return PyLong_FromUnsignedLong(r->index);
 }
 
 static PyObject *repr(PyObject *self)
@@ -631,17 +332,21 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Request %s>", weft_sig_name(r->sig));
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"args", args_method, METH_O, "args(mask): the arguments, as a tuple; vectors whose bit is set in mask as lists."},
-    {"fetch", FAST(fetch), "fetch(buffer, mask=0, *, timeout=None): bring large arguments into a buffer. Gives the arguments."},
-    {"reply", reply, METH_O, "reply(returned): answer with what the function returned. False: nobody waits for it any more."},
-    {"fail", FAST(fail), "fail(code, message, category=0, value=0): answer with a failure. False: nobody waits for it any more."},
-    {"send", FAST(send), "send(value, *, timeout=None): the next value of the stream to the caller."},
-    {"recv", FAST(recv), "recv(mask=0, *, timeout=None): the next value of the caller's stream; StopAsyncIteration at its end."},
-    {"cancelled", cancelled, METH_NOARGS, "Does nobody wait for it any more?"},
-    {"release", release_it, METH_NOARGS, "Done with it. One that was not answered is answered INTERNAL."},
+    {"args", args_method, METH_O,
+     DOC("args($self, mask, /)", "The arguments, as a tuple; vectors whose bit is set in mask as lists.")},
+    {"fetch", FAST(fetch),
+     DOC("fetch($self, buffer, mask=0, *, timeout=None)", "Bring large arguments into a buffer. Gives the arguments.")},
+    {"reply", weftpy_request_reply, METH_O,
+     DOC("reply($self, returned, /)", "Answer with what the function returned. False: nobody waits for it any more.")},
+    {"fail", FAST(weftpy_request_fail),
+     DOC("fail($self, code, message, category=0, value=0)", "Answer with a failure. False: nobody waits for it any more.")},
+    {"send", FAST(weftpy_request_send),
+     DOC("send($self, value, *, timeout=None)", "The next value of the stream to the caller.")},
+    {"recv", FAST(weftpy_request_recv),
+     DOC("recv($self, mask=0, *, timeout=None)", "The next value of the caller's stream; StopAsyncIteration at its end.")},
+    {"cancelled", cancelled, METH_NOARGS, DOC("cancelled($self)", "Does nobody wait for it any more?")},
+    {"release", release_it, METH_NOARGS, DOC("release($self)", "Done with it. One that was not answered is answered INTERNAL.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -650,14 +355,18 @@ static PyGetSetDef getset[] = {
      NULL},
     {"left", get_left, NULL, "Seconds until its deadline, or None.", NULL},
     {"fetch_len", get_fetch_len, NULL, "Bytes of arguments that are still at the caller.", NULL},
-    {"once", get_once, NULL, "Was it called with `once`?", NULL},
     {"signature", get_signature, NULL, "Of its function.", NULL},
     {"peer", get_peer, NULL, "Who called, as a dict; None if nobody asked for it in time.", NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint it came over, if that is one of Python's.", NULL},
     {"answered", get_answered, NULL, "True once it was answered, or let go of.", NULL},
-    {"service", get_service, NULL, "The service.", NULL},
-    {"index", get_index, NULL, "Of its function in the service.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"once", T_BOOL, offsetof(weftpy_request_t, once), READONLY, "Was it called with `once`?"},
+    {"service", T_OBJECT, offsetof(weftpy_request_t, service), READONLY, "The service."},
+    {"index", T_UINT, offsetof(weftpy_request_t, index), READONLY, "Of its function in the service."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -668,12 +377,8 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 
-PyType_Spec weftpy_request_spec = {
-    .name = "weft._core.Request",
-    .basicsize = sizeof(weftpy_request_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_request_spec = WEFTPY_SPEC("Request", weftpy_request_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

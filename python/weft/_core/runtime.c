@@ -3,11 +3,10 @@
  * The package's Runtime is a class of Python's over this one. A runtime of a loop belongs to the loop it was made in, or given.
  * It knows its endpoints, by weak references, so that what arrives can say over which of them.
  *
- * Promise: closing completes everything under way with ClosedError, and whoever awaits it hears of that. tests/python/test_loops.py
- * holds us to it. */
+ * Promise: closing completes everything under way with ClosedError, and whoever awaits it hears of that.
+ * tests/python/test_loops.py holds us to it. */
 #include "core.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,7 +24,7 @@ void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object)
         run->afterwards = PyList_New(0);
     if (!run->afterwards || PyList_Append(run->afterwards, object)) {
         PyErr_Clear();
-        Py_INCREF(object); /* for ever, rather than too short */
+        Py_INCREF(object); /* never freed: that is better than too early */
     }
 }
 
@@ -82,8 +81,6 @@ static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t
 /* What every method relies on, whether __init__ was called or not. */
 static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 {
-    (void)args;
-    (void)kw;
     weftpy_state_t *st = weftpy_state_of(type);
     weftpy_runtime_t *run = st ? (weftpy_runtime_t *)PyType_GenericAlloc(type, 0) : NULL;
     if (!run)
@@ -101,8 +98,6 @@ static int opened(weftpy_runtime_t *run)
     weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime is open already, or was: make another");
     return -1;
 }
-
-static weft_status_t close_it(weftpy_runtime_t *run);
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
@@ -150,7 +145,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     if (!run->handlers)
         run->handlers = PyDict_New();
     run->pid = (int)getpid();
-    if (run->blocking && !run->ends && !(run->ends = weftpy_ends_new())) {
+    if (run->blocking && !run->closed_eps && !(run->closed_eps = weftpy_closed_eps_new())) {
         Py_XDECREF(running);
         goto out;
     }
@@ -163,7 +158,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         if (result && run->rt) {
             PyObject *type, *error, *trace;
             PyErr_Fetch(&type, &error, &trace);
-            close_it(run);
+            weftpy_runtime_close(run);
             PyErr_Restore(type, error, trace);
         }
     }
@@ -174,104 +169,7 @@ out:
     return result;
 }
 
-/* --- closing ------------------------------------------------------------------------------------------------------------- */
-
-typedef struct closing {
-    weft_runtime_t *rt;
-    weft_status_t status;
-} closing_t;
-
-static void *close_elsewhere(void *arg)
-{
-    closing_t *c = arg;
-    c->status = weft_runtime_close(c->rt);
-    return NULL;
-}
-
-/* Without the GIL. Inside the progress of another runtime, which the collector or a destructor can get us into, the library closes none:
- * a thread does it, and this one waits for that. */
-static weft_status_t close_blocking(weft_runtime_t *rt)
-{
-    closing_t c = {rt, WEFT_ERR_NOMEM};
-    pthread_t thread;
-    if (!weftpy_inside)
-        close_elsewhere(&c);
-    else if (!pthread_create(&thread, NULL, close_elsewhere, &c))
-        pthread_join(thread, NULL);
-    return c.status;
-}
-
-static weft_status_t close_it(weftpy_runtime_t *run)
-{
-    weft_runtime_t *rt = run->rt;
-    weft_status_t status;
-    if (!rt)
-        return WEFT_OK;
-    if (run->driving ||
-        (!run->blocking && weftpy_inside)) /* the library closes none there. Before anything is undone: it stays open */
-        return WEFT_ERR_STATE;
-    weftpy_loop_detach(run);
-    if (run->blocking) {
-        if (!weftpy_wait_end_all(run))
-            return WEFT_ERR_STATE;
-        if (!run->rt)
-            return WEFT_OK;           /* another thread closed it meanwhile */
-        weftpy_messages_release(run); /* what those who waited got is among them */
-        weftpy_claims_drop(run);
-        weftpy_guests_leave(&run->guests);
-        weftpy_handles_end(run);
-        run->rt = NULL;                            /* from here on nobody else finds it */
-        PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
-        status = close_blocking(rt);
-        PyEval_RestoreThread(save);
-        if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_STATE)
-            run->ends =
-                NULL; /* no thread to close it, or a callback that does not return: it goes on, and calls back with them */
-    } else {
-        run->closing = true;
-        weftpy_messages_release(run);
-        weftpy_guests_leave(&run->guests);
-        weftpy_handles_end(run);
-        weftpy_claims_drop(run);
-        weftpy_inside++; /* it completes what is under way, as progress does */
-        status = weft_runtime_close(rt);
-        weftpy_inside--;
-    }
-    run->rt = NULL;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    Py_CLEAR(run->afterwards);
-    if (run->handlers)
-        PyDict_Clear(run->handlers); /* nobody calls them any more, and they may keep what keeps the runtime */
-    while (run->woken && weftpy_loop_wake(run, false) < 0)
-        PyErr_Clear(); /* the loop is closed: nobody waits any more */
-    weftpy_loop_call_rest(run);
-    if (!weftpy_runtime_forked(run)) /* where somebody may have held the lock */
-        weftpy_ends_over(run->ends);
-    PyErr_Restore(type, error, trace);
-    return status;
-}
-
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    if (run->rt && !run->blocking && run->thread != PyThread_get_thread_ident())
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                                 "the runtime belongs to the event loop of another thread: close it there");
-    weft_status_t status = close_it(run);
-    if (status && status != WEFT_ERR_FORKED)
-        return status == WEFT_ERR_STATE && run->rt
-                   ? weftpy_raise_text(
-                         run->st, status,
-                         run->blocking
-                             ? "this thread waits in the runtime, and a signal handler cannot close it meanwhile: raise an "
-                               "exception there, which ends the wait, and close it then"
-                             : "a runtime cannot be closed by what is called in its progress, or in that of another, such as "
-                               "__del__ of a buffer: have the loop do it, with loop.call_soon()")
-                   : weftpy_raise(run->st, status);
-    Py_RETURN_NONE;
-}
+/* --- its end --------------------------------------------------------------------------------------------------------------- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -294,7 +192,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static int clear(PyObject *self)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    close_it(run);
+    weftpy_runtime_close(run);
     Py_CLEAR(run->handlers);
     Py_CLEAR(run->loop);
     Py_CLEAR(run->call_later);
@@ -313,7 +211,7 @@ static int close_later(void *self)
     weftpy_runtime_t *run = self;
     if (weftpy_inside && !Py_AddPendingCall(close_later, self)) /* such steps are in progress, too */
         return 0;
-    close_it(run); /* if it is refused, it is never closed, and has one reference for ever */
+    weftpy_runtime_close(run); /* if that is refused, the runtime is never closed or freed */
     if (!run->rt)
         Py_DECREF((PyObject *)run);
     return 0;
@@ -329,7 +227,7 @@ static void finalize(PyObject *self)
     if (run->rt && PyErr_ResourceWarning(self, 1, "unclosed %R", self))
         PyErr_WriteUnraisable(self);
     if (run->rt && !run->blocking && weftpy_inside) {
-        Py_INCREF(self); /* close_later()'s; if there is no room for that call, nobody's, for ever */
+        Py_INCREF(self); /* close_later() drops it; if Python has no space for that call, it is never dropped */
         (void)Py_AddPendingCall(close_later, self);
     }
     PyErr_Restore(type, error, trace);
@@ -338,43 +236,32 @@ static void finalize(PyObject *self)
 static void dealloc(PyObject *self)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (run->weakrefs)
         PyObject_ClearWeakRefs(self);
     clear(self);
-    weftpy_ends_free(run->ends);
+    weftpy_closed_eps_free(run->closed_eps);
     Py_CLEAR(run->endpoints);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     return weftpy_text(run->rt ? weft_runtime_name(run->rt) : NULL);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(!((weftpy_runtime_t *)self)->rt);
 }
 
 static PyObject *get_loop(PyObject *self, void *unused)
 {
-    (void)unused;
     PyObject *loop = ((weftpy_runtime_t *)self)->loop;
     return Py_NewRef(loop ? loop : Py_None);
-}
-
-static PyObject *get_under_way(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
 }
 
 /* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting
@@ -382,7 +269,6 @@ static PyObject *get_under_way(PyObject *self, void *unused)
  * that is driven by hand, any while nobody drives it. */
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
     weft_status_t status;
@@ -400,10 +286,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     }
     if (status)
         return weftpy_raise(run->st, status);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, s.field}
         ROW(ops_posted),
         ROW(ops_completed),
@@ -431,19 +314,11 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         {"spins_won", run->spins_won},
         {"inline_wakes", run->inline_wakes},
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
+    return weftpy_counts(rows, sizeof rows / sizeof *rows);
 }
 
 static PyObject *endpoints(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     PyObject *list = PyList_New(0), *refs = list && run->endpoints ? PyDict_Values(run->endpoints) : NULL;
     for (Py_ssize_t i = 0; refs && i < PyList_Size(refs); i++) {
@@ -465,32 +340,32 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Runtime \"%s\"%s>", weft_runtime_name(run->rt), run->blocking ? ", blocking" : "");
 }
 
-static PyObject *connect(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *connect(FAST_ARGS)
 {
     return weftpy_connect((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *listen(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *listen(FAST_ARGS)
 {
     return weftpy_listen((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *region(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *region(FAST_ARGS)
 {
     return weftpy_region((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *store_server(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *store_server(FAST_ARGS)
 {
     return weftpy_store_serve((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *mirror(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *mirror(FAST_ARGS)
 {
     return weftpy_mirror((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *am_handle(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *am_handle(FAST_ARGS)
 {
     return weftpy_am_handle((weftpy_runtime_t *)self, args, n, kwnames);
 }
@@ -500,43 +375,54 @@ static PyObject *attach(PyObject *self, PyObject *loop)
     return weftpy_loop_move((weftpy_runtime_t *)self, loop);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"_connect", FAST(connect), "Open an endpoint."},
-    {"_listen", FAST(listen), "Listen."},
-    {"_am_handle", FAST(am_handle), "Set the function for an id of active messages; None takes it away."},
-    {"_region", FAST(region), "Expose memory."},
+    {"_connect", FAST(connect),
+     DOC("_connect($self, uri=None, *, timeout=None, source=None, shared=False, address=None, retry=True)", "Open an endpoint.")},
+    {"_listen", FAST(listen), DOC("_listen($self, uri, handler=None, *, backlog=None)", "Listen.")},
+    {"_am_handle", FAST(am_handle),
+     DOC("_am_handle($self, id, handler)", "Set the function for an id of active messages; None takes it away.")},
+    {"_region", FAST(region),
+     DOC("_region($self, memory, *, name=None, rights=None, name_rights=None, max_len=None, mapped=True, notify=None)",
+         "Expose memory.")},
     {"store_server", FAST(store_server),
-     "store_server(size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, mapped=True): give out "
-     "so many "
-     "bytes of this process's memory to clients, over every endpoint."},
+     DOC("store_server($self, size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, "
+         "mapped=True)",
+         "Give out so many bytes of this process's memory to clients, over every endpoint.")},
     {"mirror", FAST(mirror),
-     "mirror(name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None): open a mirror on "
-     "one to "
-     "three stores, or make it: `size` says how long. Gives a Mirror."},
-    {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
+     DOC("mirror($self, name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None)",
+         "Open a mirror on one to three stores, or make it: `size` says how long. Gives a Mirror.")},
+    {"_close", weftpy_runtime_close_method, METH_NOARGS,
+     DOC("_close($self)", "Close it now: what is under way completes with ClosedError.")},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
     {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},
-    {"_attach", attach, METH_O, "Leave the event loop it has for another, that of this thread."},
+    {"_attach", attach, METH_O, DOC("_attach($self, loop, /)", "Leave the event loop it has for another, that of this thread.")},
     {"_progress", weftpy_loop_progress, METH_NOARGS,
-     "Drive it once, by hand: functions are called in it, and what is complete is told by the loop. Gives how much happened."},
-    {"_drive", weftpy_loop_drive, METH_NOARGS, "Drive it once and tell nobody yet. Gives how much happened."},
-    {"_arm", weftpy_loop_arm, METH_NOARGS, "By hand: prepare to sleep on its fd. False: there is something to do first."},
-    {"_address", FAST(weftpy_any_address), "The bytes by which a peer finds it; the function gets the endpoints that come so."},
+     DOC("_progress($self)", "Drive it once, by hand: functions are called in it, and what is complete is told by the loop. "
+                             "Gives how much happened.")},
+    {"_drive", weftpy_loop_drive, METH_NOARGS,
+     DOC("_drive($self)", "Drive it once and tell nobody yet. Gives how much happened.")},
+    {"_arm", weftpy_loop_arm, METH_NOARGS,
+     DOC("_arm($self)", "By hand: prepare to sleep on its fd. False: there is something to do first.")},
+    {"_address", FAST(weftpy_any_address),
+     DOC("_address($self, handler)", "The bytes by which a peer finds it; the function gets the endpoints that come so.")},
     {"recv_any", FAST(weftpy_any_recv),
-     "recv_any(tag=0, mask=all, *, max_len=None, timeout=None): a message from whichever endpoint has one, as bytes."},
+     DOC("recv_any($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
+         "A message from whichever endpoint has one, as bytes.")},
     {"recv_any_into", FAST(weftpy_any_recv_into),
-     "recv_any_into(buffer, tag=0, mask=all, *, timeout=None): the same into a buffer. Gives its length; the Op has its sender."},
+     DOC("recv_any_into($self, buffer, tag=0, mask=None, *, timeout=None)",
+         "The same into a buffer. Gives its length; the Op has its sender.")},
     {"am_recv_any", FAST(weftpy_any_am_recv),
-     "am_recv_any(id=any, *, timeout=None): the next active message from whichever endpoint, that has no handler, as a Message."},
+     DOC("am_recv_any($self, id=None, *, timeout=None)",
+         "The next active message from whichever endpoint, that has no handler, as a Message.")},
     {"claim_any", FAST(weftpy_any_claim),
-     "claim_any(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
-    {"_ended", weftpy_ends_next, METH_NOARGS, "For the thread that calls on_close of blocking endpoints: what to call next."},
+     DOC("claim_any($self, tag=0, mask=None)",
+         "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
+    {"_ended", weftpy_closed_eps_next, METH_NOARGS,
+     DOC("_ended($self)", "For the thread that calls on_close of blocking endpoints: what to call next.")},
     {"probe_any", FAST(weftpy_any_probe),
-     "probe_any(tag=0, mask=all): (tag, length, endpoint) of a message that has arrived and waits, or None."},
-    {"stats", stats, METH_NOARGS, "Counters since it was opened."},
-    {"endpoints", endpoints, METH_NOARGS, "Its endpoints that are open."},
+     DOC("probe_any($self, tag=0, mask=None)", "(tag, length, endpoint) of a message that has arrived and waits, or None.")},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened.")},
+    {"endpoints", endpoints, METH_NOARGS, DOC("endpoints($self)", "Its endpoints that are open.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -544,17 +430,20 @@ static PyGetSetDef getset[] = {
     {"name", get_name, NULL, "The instance name that peers see.", NULL},
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
     {"loop", get_loop, NULL, "Its event loop, or None.", NULL},
-    {"under_way", get_under_way, NULL, "How many operations are under way.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
+    {"under_way", T_ULONGLONG, offsetof(weftpy_runtime_t, under_way), READONLY, "How many operations are under way."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_runtime_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "One progress engine with its endpoints, in an event loop or for threads that wait."},
+    {Py_tp_doc,
+     DOC("Runtime(*, progress=\"loop\", loop=None, name=None, transports=None, interfaces=None, key=None, heartbeat=None, "
+         "connect_timeout=None, close_timeout=None, recv_window=None, spin=None, am_hold=None, key_random=False)",
+         "One progress engine with its endpoints, in an event loop or for threads that wait.")},
     {Py_tp_new, new},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
@@ -568,9 +457,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_runtime_spec = {
-    .name = "weft._core.Runtime",
-    .basicsize = sizeof(weftpy_runtime_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_runtime_spec = WEFTPY_SPEC("Runtime", weftpy_runtime_t, WEFTPY_BASE | WEFTPY_GC, slots);

@@ -1,7 +1,7 @@
 /* _core/serve.h - what the files of services share: requests as they come, and where they wait.
  *
- * Three files: inbox.c is C without Python (requests arrive on threads that do not have the GIL), service.c is the type Service, request.c
- * the type Request. */
+ * inbox.c is C without Python: requests arrive on threads that do not have the GIL. service.c and service_functions.c are the
+ * type Service, request.c and request_answer.c the type Request. */
 #ifndef WEFT_PY_SERVE_H
 #define WEFT_PY_SERVE_H
 
@@ -78,8 +78,10 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function);      /* weft
 void weftpy_inbox_released(void *function, void *unused);                /* weft_release_fn */
 weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q);                  /* NULL: none waits */
 weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q);             /* with the GIL: ->object is alive */
-bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);       /* for one of them, without the GIL; false: it is stopped */
-void weftpy_inbox_stop(weftpy_inbox_t *q);                               /* what waits is answered UNAVAILABLE, nobody waits any more */
+/* for one of them, without the GIL; false: it is stopped */
+bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);
+/* what waits is answered UNAVAILABLE, nobody waits any more */
+void weftpy_inbox_stop(weftpy_inbox_t *q);
 void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone: what waits is let go of */
 void weftpy_inbox_watch(weftpy_arrival_t *a);                            /* it will be among the told when it is cancelled */
 void weftpy_inbox_unwatch(weftpy_arrival_t *a);
@@ -87,8 +89,30 @@ void weftpy_inbox_unwatch(weftpy_arrival_t *a);
 void weftpy_arrival_free(weftpy_arrival_t *a);
 
 /* request.c */
-extern PyType_Spec weftpy_request_spec;
-PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a); /* owns a; NULL with an exception: it was answered */
+struct weftpy_request {
+    PyObject_HEAD weftpy_runtime_t *run;
+    weftpy_service_t *service;
+    weftpy_arrival_t *a; /* NULL: answered, or let go of */
+    PyObject *on_cancel;
+    PyObject *memory;      /* owner of what was fetched; NULL: still the arrival's, or there is none */
+    const char *from, *to; /* and where it lies */
+    weftpy_peer_t *peer;
+    const weft_sig_t *sig; /* the service's */
+    uint64_t deadline;
+    uint32_t index;
+    bool answered, cancelled, once;
+    bool fetched; /* into a buffer of the function's */
+};
+/* owns a; NULL with an exception: it was answered */
+PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a);
+void weftpy_request_let_go(weftpy_request_t *r); /* the library gets it back */
+int weftpy_request_check(weftpy_request_t *r);   /* -1: it was answered, or its runtime is closed. Last before it is used */
+
+/* request_answer.c: methods of Request */
+PyObject *weftpy_request_reply(PyObject *self, PyObject *returned);
+PyObject *weftpy_request_fail(FAST_ARGS);
+PyObject *weftpy_request_send(FAST_ARGS);
+PyObject *weftpy_request_recv(FAST_ARGS);
 
 /* service.c */
 struct weftpy_service {
@@ -105,7 +129,17 @@ struct weftpy_service {
     PyObject *registry;        /* held while it is published there */
     PyObject *weakrefs;
 };
-extern PyType_Spec weftpy_service_spec;
+int weftpy_service_check(weftpy_service_t *service); /* -1: it is closed. Last before it is used */
+/* which holds the service. Steals op */
+PyObject *weftpy_service_posted(weftpy_service_t *service, weftpy_op_t *op, weft_status_t status);
+
+/* service_functions.c: methods of Service */
+PyObject *weftpy_service_add(FAST_ARGS);
+PyObject *weftpy_service_remove(PyObject *self, PyObject *name);
+PyObject *weftpy_service_forget(PyObject *self, PyObject *index);
+PyObject *weftpy_service_functions(PyObject *self, PyObject *unused);
+PyObject *weftpy_service_parse(PyObject *type, PyObject *signature);
+
 int weftpy_service_ready(weftpy_service_t *service, weftpy_arrival_t *a); /* in a loop: call its function in the next turn */
 
 #endif

@@ -8,9 +8,8 @@
 #include <string.h>
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
-static const char *const what = "the server";
+static const weftpy_handle_kind_t kind;
 
 /* --- shared with the others ---------------------------------------------------------------------------------------------- */
 
@@ -32,56 +31,20 @@ int weftpy_store_name(weftpy_state_t *st, PyObject *arg, const char **name_out)
 
 PyObject *weftpy_store_stats(const weft_store_stats_t *s)
 {
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, s->field}
         ROW(bytes),   ROW(used_bytes), ROW(blocks),   ROW(shared_blocks),   ROW(clients),        ROW(allocs),  ROW(frees),
         ROW(extends), ROW(opens),      ROW(renewals), ROW(expired_clients), ROW(expired_blocks), ROW(refused), ROW(uptime_ns),
         ROW(reads),   ROW(writes),     ROW(atomics),  ROW(bytes_read),      ROW(bytes_written),
 #undef ROW
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
-}
-
-PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *name, weft_status_t (*post)(void *of, weft_op_t *op),
-                              const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
-    uint64_t timeout = 0;
-    if (weftpy_args_timeout(h->run->st, sig, args, n, kwnames, &timeout))
-        return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(h, name, &weftpy_gives_none);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, post(h->of, &op->op));
-}
-
-PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return weftpy_done(((weftpy_handle_t *)self)->run, Py_NewRef(self));
-}
-
-PyObject *weftpy_store_closed(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(!((weftpy_handle_t *)self)->of);
+    return weftpy_counts(rows, sizeof rows / sizeof *rows);
 }
 
 /* --- the server ---------------------------------------------------------------------------------------------------------- */
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_store_server_close(of, NULL);
 }
 
@@ -105,7 +68,7 @@ PyObject *weftpy_store_serve(weftpy_runtime_t *run, PyObject *const *args, Py_ss
     opts.blocks = (uint32_t)blocks;
     opts.clients = (uint32_t)clients;
     opts.unmapped = !mapped;
-    weftpy_handle_t *h = weftpy_handle_new(run->st->store_server, run, NULL, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(run->st->store_server, run, NULL, &kind);
     if (!h)
         return NULL;
     weft_status_t status = weft_store_serve(run->rt, &opts, &of);
@@ -122,52 +85,31 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
     if (!h->of || !h->run->rt)
         return weftpy_done(h->run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(h, gives);
     return op ? weftpy_op_posted(op, weft_store_server_close(weftpy_handle_take(h), &op->op)) : NULL;
 }
 
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
-}
+static const weftpy_handle_kind_t kind = {"the server", let_go, close_it};
 
 static PyObject *get_stats(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_store_stats_t stats = WEFT_STORE_STATS_INIT;
-    if (weftpy_handle_check(h, what))
+    if (weftpy_handle_check(h))
         return NULL;
     weft_status_t status = weft_store_server_get_stats(h->of, &stats);
     return status ? weftpy_raise(h->run->st, status) : weftpy_store_stats(&stats);
 }
 
 static PyMethodDef methods[] = {
-    {"close", close_method, METH_NOARGS, "Stop serving, and free every block. Gives None when the memory is back."},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
-    {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"close", weftpy_handle_close, METH_NOARGS,
+     DOC("close($self)", "Stop serving, and free every block. Gives None when the memory is back.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"closed", weftpy_store_closed, NULL, "True once it is closed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it is closed.", NULL},
     {"stats", get_stats, NULL, "What it has given out, to how many, and what was done, as a dict.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -182,9 +124,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_store_server_spec = {
-    .name = "weft._core.StoreServer",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_store_server_spec = WEFTPY_SPEC("StoreServer", weftpy_handle_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define SELF weftpy_service_t *s = (weftpy_service_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 /* How long a thread waits for a request before it looks whether the runtime is still there. */
 static const uint64_t slice_ns = WEFT_SECOND;
@@ -29,8 +28,6 @@ static const uint64_t slice_ns = WEFT_SECOND;
 /* What every method relies on, whether __init__ was called or not. */
 static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 {
-    (void)args;
-    (void)kw;
     weftpy_state_t *st = weftpy_state_of(type);
     weftpy_service_t *s = st ? (weftpy_service_t *)PyType_GenericAlloc(type, 0) : NULL;
     if (s)
@@ -91,7 +88,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
             PyErr_NoMemory();
         return -1;
     }
-    s->run = (weftpy_runtime_t *)Py_NewRef(runtime); /* from here on it was opened, well or ill */
+    s->run = (weftpy_runtime_t *)Py_NewRef(runtime); /* from here on it counts as opened, whether that succeeds or not */
     weft_status_t status = weft_service_open(run->rt, name, &opts, &s->service);
     if (status) {
         s->service = NULL;
@@ -103,7 +100,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     return 0;
 }
 
-static int check(weftpy_service_t *s)
+int weftpy_service_check(weftpy_service_t *s)
 {
     if (!s->service || !s->run->rt) {
         weftpy_raise_text(s->st, WEFT_ERR_CLOSED, "the service is closed");
@@ -112,19 +109,21 @@ static int check(weftpy_service_t *s)
     return s->run->blocking ? weftpy_runtime_check(s->run) : weftpy_loop_before_post(s->run);
 }
 
+PyObject *weftpy_service_posted(weftpy_service_t *s, weftpy_op_t *op, weft_status_t status)
+{
+    op->held = Py_NewRef((PyObject *)s);
+    return weftpy_op_posted(op, status);
+}
+
 /* --- where callers come in ----------------------------------------------------------------------------------------------- */
 
 static void came(weft_listener_t *listener, weft_ep_t *ep, void *user)
 {
-    (void)listener;
     (void)ep; /* services answer over every endpoint; went() closes it */
-    (void)user;
 }
 
 static void went(weft_ep_t *ep, weft_status_t why, void *user)
 {
-    (void)why;
-    (void)user;
     weft_ep_close(ep, NULL);
 }
 
@@ -134,7 +133,7 @@ static PyObject *listen(PyObject *self, PyObject *arg)
     weft_listen_opts_t opts = WEFT_LISTEN_OPTS_INIT;
     weft_ep_hooks_t hooks = {.closed = went};
     const char *uri = weftpy_str(arg, "uri");
-    if (!uri || check(s))
+    if (!uri || weftpy_service_check(s))
         return NULL;
     weft_listener_t **more = realloc(s->listeners, (s->listeners_n + 1) * sizeof *more);
     if (!more)
@@ -165,7 +164,7 @@ static PyObject *publish(FAST_ARGS)
     PyObject *arg[2];
     const char *address = NULL;
     weft_registry_t *registry = NULL;
-    if (weftpy_args(s->st, &sig_publish, args, n, kwnames, arg) || check(s))
+    if (weftpy_args(s->st, &sig_publish, args, n, kwnames, arg) || weftpy_service_check(s))
         return NULL;
     if (arg[1] && arg[1] != Py_None && !(address = weftpy_str(arg[1], "address")))
         return NULL;
@@ -177,138 +176,6 @@ static PyObject *publish(FAST_ARGS)
     s->registry = registry ? Py_NewRef(arg[0]) : NULL; /* once: the library refuses a second time */
     weftpy_registry_used(s->registry, 1);
     Py_RETURN_NONE;
-}
-
-/* --- functions ----------------------------------------------------------------------------------------------------------- */
-
-static const weftpy_sig_t sig_add = {"add", 5, 2, 2, {N_signature, N_function, N_number, N_fetch, N_peer}};
-
-static PyObject *add(FAST_ARGS)
-{
-    SELF;
-    PyObject *arg[5];
-    uint64_t number = 0;
-    weft_function_opts_t opts = WEFT_FUNCTION_OPTS_INIT;
-    if (weftpy_args(s->st, &sig_add, args, n, kwnames, arg) || weftpy_u64(arg[2], "number", UINT32_MAX, &number))
-        return NULL;
-    const char *text = weftpy_str(arg[0], "signature");
-    int fetch = text && arg[3] ? PyObject_IsTrue(arg[3]) : 0, peer = text && fetch >= 0 && arg[4] ? PyObject_IsTrue(arg[4]) : 0;
-    if (!text || fetch < 0 || peer < 0)
-        return NULL;
-    if (!PyCallable_Check(arg[1])) {
-        PyErr_SetString(PyExc_TypeError, "function is something that is called with a request");
-        return NULL;
-    }
-    if (check(s)) /* last: what was read can run anything */
-        return NULL;
-    weft_sig_t *sig;
-    weft_status_t status = weft_sig_parse(text, &sig);
-    if (status)
-        return weftpy_raise(s->st, status);
-    Py_ssize_t index = PyList_Size(s->functions);
-    weftpy_function_t *f = malloc(sizeof *f);
-    weft_sig_t **sigs = f ? realloc(s->sigs, ((size_t)index + 1) * sizeof *sigs) : NULL;
-    if (!sigs || PyList_Append(s->functions, arg[1])) {
-        weft_sig_free(sig);
-        free(f);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    s->sigs = sigs;
-    sigs[index] = sig;
-    *f = (weftpy_function_t){s->inbox, (uint32_t)index, fetch, peer};
-    opts.number = (uint32_t)number;
-    opts.fetch = true; /* into memory of our own, or of its own */
-    opts.release = weftpy_inbox_released;
-    atomic_fetch_add(&s->inbox->refs, 1);
-    status = weft_service_add(s->service, text, weftpy_inbox_arrived, f, &opts);
-    if (status) {
-        weftpy_raise(s->st, status);
-        PyList_SetItem(s->functions, index, Py_NewRef(Py_None)); /* its place stays taken */
-        weftpy_inbox_released(f, NULL);                          /* it is still ours */
-        return NULL;
-    }
-    return PyLong_FromSsize_t(index);
-}
-
-static PyObject *posted(weftpy_service_t *s, weftpy_op_t *op, weft_status_t status)
-{
-    op->held = Py_NewRef((PyObject *)s);
-    return weftpy_op_posted(op, status);
-}
-
-static PyObject *remove_it(PyObject *self, PyObject *arg)
-{
-    SELF;
-    const char *name = weftpy_str(arg, "name");
-    weftpy_op_t *op = !name || check(s) ? NULL : weftpy_op_new(s->run, &weftpy_gives_none);
-    return op ? posted(s, op, weft_service_remove(s->service, name, &op->op)) : NULL;
-}
-
-/* Nothing of the library's will ask for it any more. */
-static PyObject *forget(PyObject *self, PyObject *arg)
-{
-    SELF;
-    uint64_t index = 0;
-    if (!s->run)
-        return check(s) ? NULL : Py_NewRef(Py_None);
-    Py_ssize_t size = PyList_Size(s->functions);
-    if (weftpy_u64(arg, "index", (uint64_t)(size ? size - 1 : 0), &index))
-        return NULL;
-    if (size && PyList_SetItem(s->functions, (Py_ssize_t)index, Py_NewRef(Py_None)))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *functions(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    SELF;
-    if (check(s))
-        return NULL;
-    for (size_t cap = weft_service_functions(s->service, NULL, 0) + 1;;) {
-        char *text = malloc(cap);
-        if (!text)
-            return PyErr_NoMemory();
-        size_t len = weft_service_functions(s->service, text, cap);
-        PyObject *made = len < cap ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)len, "replace") : NULL;
-        free(text);
-        if (len < cap)
-            return made;
-        cap = len + 1; /* one was added meanwhile */
-    }
-}
-
-static PyObject *params_of(const weft_param_t *list, size_t n)
-{
-    PyObject *made = PyList_New(0);
-    for (size_t i = 0; made && i < n; i++) {
-        PyObject *row = Py_BuildValue("(ssN)", list[i].name, weft_type_name(list[i].type), PyBool_FromLong(list[i].stream));
-        if (!row || PyList_Append(made, row))
-            Py_CLEAR(made);
-        Py_XDECREF(row);
-    }
-    return made;
-}
-
-static PyObject *parse(PyObject *class, PyObject *arg)
-{
-    weftpy_state_t *st = weftpy_state_of((PyTypeObject *)class);
-    const char *text = st ? weftpy_str(arg, "signature") : NULL;
-    weft_sig_t *sig;
-    size_t n_params, n_results;
-    if (!text)
-        return NULL;
-    weft_status_t status = weft_sig_parse(text, &sig);
-    if (status)
-        return weftpy_raise(st, status);
-    const weft_param_t *params = weft_sig_params(sig, &n_params), *results = weft_sig_results(sig, &n_results);
-    PyObject *takes = params_of(params, n_params), *gives = takes ? params_of(results, n_results) : NULL, *made = NULL;
-    if (gives)
-        made = Py_BuildValue("(ssOO)", weft_sig_text(sig), weft_sig_name(sig), takes, gives);
-    Py_XDECREF(takes);
-    Py_XDECREF(gives);
-    weft_sig_free(sig);
-    return made;
 }
 
 /* --- requests ------------------------------------------------------------------------------------------------------------ */
@@ -346,7 +213,7 @@ static int wait_for(weftpy_service_t *s, bool news)
 static int check_blocking(weftpy_service_t *s)
 {
     if (!s->run)
-        return check(s);
+        return weftpy_service_check(s);
     if (s->run->blocking && s->inbox->pid == getpid())
         return 0;
     weftpy_raise_text(s->st, s->run->blocking ? WEFT_ERR_FORKED : WEFT_ERR_STATE,
@@ -357,7 +224,6 @@ static int check_blocking(weftpy_service_t *s)
 
 static PyObject *take(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     int more = 1;
     if (check_blocking(s))
@@ -380,7 +246,6 @@ static PyObject *take(PyObject *self, PyObject *unused)
 
 static PyObject *take_cancelled(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     int more = 1;
     if (check_blocking(s))
@@ -396,7 +261,6 @@ static PyObject *take_cancelled(PyObject *self, PyObject *unused)
 
 static PyObject *stop(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (s->run && s->run->rt && s->inbox->pid == getpid())
         weftpy_inbox_stop(s->inbox);
@@ -410,7 +274,7 @@ static PyObject *stop(PyObject *self, PyObject *unused)
 static PyObject *already(weftpy_service_t *s)
 {
     if (!s->run)
-        return check(s) ? NULL : Py_NewRef(Py_None);
+        return weftpy_service_check(s) ? NULL : Py_NewRef(Py_None);
     if (s->run->blocking)
         Py_RETURN_NONE;
     weftpy_op_t *op = weftpy_op_new(s->run, &weftpy_gives_none);
@@ -426,16 +290,16 @@ static PyObject *drain(FAST_ARGS)
     uint64_t timeout = 0;
     if (!s->service || !s->run->rt)
         return already(s);
-    if (weftpy_args_timeout(s->st, &sig_drain, args, n, kwnames, &timeout) || check(s))
+    if (weftpy_args_timeout(s->st, &sig_drain, args, n, kwnames, &timeout) || weftpy_service_check(s))
         return NULL;
     weftpy_op_t *op = weftpy_op_new(s->run, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
-    return posted(s, op, weft_service_drain(s->service, &op->op));
+    return weftpy_service_posted(s, op, weft_service_drain(s->service, &op->op));
 }
 
-/* What goes before the service itself; the service, which nobody else finds from here on. */
+/* Close what has to be closed before the service. Returns the service, which others do not find any more. */
 static weft_service_t *ending(weftpy_service_t *s)
 {
     weft_service_t *service = s->service;
@@ -447,7 +311,7 @@ static weft_service_t *ending(weftpy_service_t *s)
     return service;
 }
 
-/* The runtime is closing, and nobody has asked us. */
+/* The runtime is closing, and the service was not closed before. */
 static void leave(weftpy_guest_t *guest)
 {
     weftpy_service_t *s = (weftpy_service_t *)(void *)((char *)guest - offsetof(weftpy_service_t, guest));
@@ -461,13 +325,13 @@ static PyObject *close_method(FAST_ARGS)
     uint64_t timeout = 0;
     if (!s->service || !s->run->rt)
         return already(s);
-    if (weftpy_args_timeout(s->st, &sig_close, args, n, kwnames, &timeout) || check(s))
+    if (weftpy_args_timeout(s->st, &sig_close, args, n, kwnames, &timeout) || weftpy_service_check(s))
         return NULL;
     weftpy_op_t *op = weftpy_op_new(s->run, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
-    return posted(s, op, weft_service_close(ending(s), &op->op));
+    return weftpy_service_posted(s, op, weft_service_close(ending(s), &op->op));
 }
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
@@ -514,7 +378,6 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (s->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -526,69 +389,47 @@ static void dealloc(PyObject *self)
     Py_CLEAR(s->functions);
     Py_CLEAR(s->registry);
     Py_CLEAR(s->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weft_service_stats_t c = WEFT_SERVICE_STATS_INIT;
-    if (check(s))
+    if (weftpy_service_check(s))
         return NULL;
     weft_service_get_stats(s->service, &c);
     pthread_mutex_lock(&s->inbox->lock);
     c.waiting += s->inbox->waiting;
     c.bytes += s->inbox->bytes;
     pthread_mutex_unlock(&s->inbox->lock);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, c.field}
         ROW(requests), ROW(answered), ROW(failed),    ROW(exhausted), ROW(refused), ROW(cancelled),
         ROW(late),     ROW(repeated), ROW(under_way), ROW(waiting),   ROW(bytes),   ROW(remembered),
 #undef ROW
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
+    return weftpy_counts(rows, sizeof rows / sizeof *rows);
 }
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(s->service && s->run->rt ? weft_service_name(s->service) : "");
 }
 
 static PyObject *get_instance(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(s->service && s->run->rt ? weft_service_instance(s->service) : "");
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!s->service || !s->run->rt);
-}
-
-static PyObject *get_runtime(PyObject *self, void *unused)
-{
-    (void)unused;
-    SELF;
-    return Py_NewRef(s->run ? (PyObject *)s->run : Py_None);
 }
 
 static PyObject *repr(PyObject *self)
@@ -599,23 +440,28 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft._core.Service %s@%s>", weft_service_name(s->service), weft_service_instance(s->service));
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"add", FAST(add), "add(signature, function, *, number=0, fetch=False, peer=False): a function of requests; its index."},
-    {"remove", remove_it, METH_O, "remove(name): take a function away. Gives None when the last of its requests is let go of."},
-    {"forget", forget, METH_O, "forget(index): let go of the function of Python's, after it was removed."},
-    {"functions", functions, METH_NOARGS, "Its functions as text, a line for each: number, a space, the signature."},
-    {"listen", listen, METH_O, "listen(uri): let callers in; the addresses with the ports that were picked."},
-    {"publish", FAST(publish), "publish(registry=None, address=None): enter it into a registry."},
-    {"parse", parse, METH_O | METH_CLASS,
-     "parse(signature): its text in one way of writing it, the name, and (name, type, stream) of parameters and results."},
-    {"take", take, METH_NOARGS, "Wait for the next request: (function, request), or None at the end. Of blocking runtimes."},
-    {"take_cancelled", take_cancelled, METH_NOARGS, "Wait for a request with on_cancel that nobody waits for any more."},
-    {"stop", stop, METH_NOARGS, "End take(), everywhere; what waits is answered UNAVAILABLE."},
-    {"drain", FAST(drain), "drain(timeout=None): no new calls. Gives None when the last request was answered."},
-    {"close", FAST(close_method), "close(timeout=None): end it. Gives None when the last request was let go of."},
-    {"stats", stats, METH_NOARGS, "Counters since it was opened, and what it has now."},
+    {"add", FAST(weftpy_service_add),
+     DOC("add($self, signature, function, *, number=None, fetch=False, peer=False)", "A function of requests; its index.")},
+    {"remove", weftpy_service_remove, METH_O,
+     DOC("remove($self, name, /)", "Take a function away. Gives None when the last of its requests is let go of.")},
+    {"forget", weftpy_service_forget, METH_O,
+     DOC("forget($self, index, /)", "Let go of the function of Python's, after it was removed.")},
+    {"functions", weftpy_service_functions, METH_NOARGS,
+     DOC("functions($self)", "Its functions as text, a line for each: number, a space, the signature.")},
+    {"listen", listen, METH_O, DOC("listen($self, uri, /)", "Let callers in; the addresses with the ports that were picked.")},
+    {"publish", FAST(publish), DOC("publish($self, registry=None, address=None)", "Enter it into a registry.")},
+    {"parse", weftpy_service_parse, METH_O | METH_CLASS,
+     DOC("parse($type, signature, /)",
+         "Its text in one way of writing it, the name, and (name, type, stream) of parameters and results.")},
+    {"take", take, METH_NOARGS,
+     DOC("take($self)", "Wait for the next request: (function, request), or None at the end. Of blocking runtimes.")},
+    {"take_cancelled", take_cancelled, METH_NOARGS,
+     DOC("take_cancelled($self)", "Wait for a request with on_cancel that nobody waits for any more.")},
+    {"stop", stop, METH_NOARGS, DOC("stop($self)", "End take(), everywhere; what waits is answered UNAVAILABLE.")},
+    {"drain", FAST(drain), DOC("drain($self, timeout=None)", "No new calls. Gives None when the last request was answered.")},
+    {"close", FAST(close_method), DOC("close($self, timeout=None)", "End it. Gives None when the last request was let go of.")},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened, and what it has now.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -623,17 +469,19 @@ static PyGetSetDef getset[] = {
     {"name", get_name, NULL, "Its name.", NULL},
     {"instance", get_instance, NULL, "Its own name among those of the service.", NULL},
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
-    {"runtime", get_runtime, NULL, "Its runtime.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
+    {"runtime", T_OBJECT, offsetof(weftpy_service_t, run), READONLY, "Its runtime."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_service_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Functions that other processes call."},
+    {Py_tp_doc, DOC("Service(runtime, name, *, instance=None, requests=None, queue=None, bytes=None, payload_max=None, "
+                    "remembered=None, remember=None, peer_percent=None, stall=None)",
+                    "Functions that other processes call.")},
     {Py_tp_new, new},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
@@ -646,9 +494,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_service_spec = {
-    .name = "weft._core.Service",
-    .basicsize = sizeof(weftpy_service_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_service_spec = WEFTPY_SPEC("Service", weftpy_service_t, WEFTPY_GC, slots);

@@ -12,13 +12,11 @@
 #include <string.h>
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
-static const char *const what = "the store";
+static const weftpy_handle_kind_t kind;
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_store_close(of, NULL);
 }
 
@@ -53,7 +51,7 @@ PyObject *weftpy_endpoint_store(FAST_ARGS)
     opts.manual = !renew;
     if (weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run))
         return NULL;
-    weftpy_handle_t *h = weftpy_handle_new(ep->st->store, ep->run, self, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(ep->st->store, ep->run, self, &kind);
     weftpy_op_t *op = h ? weftpy_handle_op(h) : NULL;
     if (!op)
         return NULL;
@@ -65,7 +63,7 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
     if (!h->of || !h->run->rt)
         return weftpy_done(h->run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(h, gives);
     if (!op)
         return NULL;
     void *of = weftpy_handle_take(h);
@@ -75,15 +73,10 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
     return weftpy_op_posted(op, status);
 }
 
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
-}
+static const weftpy_handle_kind_t kind = {"the store", let_go, close_it};
 
 static PyObject *leave(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     bool open = h->run->rt;
     if (h->of && open && weftpy_loop_before_post(h->run))
@@ -92,20 +85,6 @@ static PyObject *leave(PyObject *self, PyObject *unused)
     if (of && open)
         weft_store_leave(of);
     Py_RETURN_NONE;
-}
-
-static PyObject *exit_it(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
-}
-
-static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    (void)args;
-    (void)n;
-    return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
 }
 
 /* --- blocks -------------------------------------------------------------------------------------------------------------- */
@@ -122,8 +101,7 @@ static PyObject *alloc(FAST_ARGS)
     int shared = 0;
     if (weftpy_args(st, &sig_alloc, args, n, kwnames, arg) || weftpy_u64(arg[0], "size", UINT64_MAX, &opts.len) ||
         weftpy_store_name(st, arg[1], &opts.name) || weftpy_u64(arg[2], "max_len", UINT64_MAX, &opts.max_len) ||
-        (arg[3] && (shared = PyObject_IsTrue(arg[3])) < 0) || weftpy_ns(arg[4], "timeout", &timeout) ||
-        weftpy_handle_check(h, what))
+        (arg[3] && (shared = PyObject_IsTrue(arg[3])) < 0) || weftpy_ns(arg[4], "timeout", &timeout) || weftpy_handle_check(h))
         return NULL;
     opts.shared = shared;
     weftpy_op_t *op = weftpy_block_coming(h->run, (PyObject *)h, timeout);
@@ -139,7 +117,7 @@ static int name_args(weftpy_handle_t *h, const weftpy_sig_t *sig, PyObject *cons
     PyObject *arg[2];
     *name_out = NULL;
     if (weftpy_args(h->run->st, sig, args, n, kwnames, arg) || weftpy_store_name(h->run->st, arg[0], name_out) ||
-        weftpy_ns(arg[1], "timeout", timeout_out) || weftpy_handle_check(h, what))
+        weftpy_ns(arg[1], "timeout", timeout_out) || weftpy_handle_check(h))
         return -1;
     if (!*name_out) {
         PyErr_Format(PyExc_TypeError, "%s() needs a name", sig->fn);
@@ -166,7 +144,7 @@ static PyObject *remove_block(FAST_ARGS)
     uint64_t timeout = 0;
     if (name_args(h, &sig_remove, args, n, kwnames, &name, &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(h, what, &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(h, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -215,8 +193,6 @@ static void add_row(const weft_block_info_t *info, void *user)
 
 static PyObject *list_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     rows_t *rows = PyCapsule_GetPointer(made, NULL);
     PyObject *list = rows->short_of_memory ? PyErr_NoMemory() : PyList_New(0);
     for (row_t *row = rows->first; list && row; row = row->next) {
@@ -255,7 +231,7 @@ static PyObject *list_blocks(FAST_ARGS)
         free(rows);
         return NULL;
     }
-    weftpy_op_t *op = weftpy_handle_begin(h, what, &gives_list);
+    weftpy_op_t *op = weftpy_handle_begin(h, &gives_list);
     if (!op) {
         Py_DECREF(capsule);
         return NULL;
@@ -274,8 +250,6 @@ static void stats_end(PyObject *capsule)
 
 static PyObject *stats_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     return weftpy_store_stats(PyCapsule_GetPointer(made, NULL));
 }
 
@@ -298,7 +272,7 @@ static PyObject *query(FAST_ARGS)
         PyMem_Free(stats);
         return NULL;
     }
-    weftpy_op_t *op = weftpy_handle_begin(h, what, &gives_stats);
+    weftpy_op_t *op = weftpy_handle_begin(h, &gives_stats);
     if (!op) {
         Py_DECREF(capsule);
         return NULL;
@@ -315,13 +289,13 @@ static weft_status_t post_renew(void *of, weft_op_t *op)
 
 static PyObject *renew(FAST_ARGS)
 {
-    return weftpy_store_simple((weftpy_handle_t *)self, what, post_renew, &sig_renew, args, n, kwnames);
+    return weftpy_handle_simple((weftpy_handle_t *)self, post_renew, &sig_renew, args, n, kwnames);
 }
 
 static int ask(weftpy_handle_t *h, weft_store_info_t *out)
 {
     *out = (weft_store_info_t)WEFT_STORE_INFO_INIT;
-    if (weftpy_handle_check(h, what))
+    if (weftpy_handle_check(h))
         return -1;
     weft_store_get_info(h->of, out);
     return 0;
@@ -329,14 +303,12 @@ static int ask(weftpy_handle_t *h, weft_store_info_t *out)
 
 static PyObject *get_id(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_store_info_t i;
     return ask((weftpy_handle_t *)self, &i) ? NULL : PyBytes_FromStringAndSize((const char *)i.id, WEFT_STORE_ID);
 }
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_store_info_t i;
     if (ask((weftpy_handle_t *)self, &i))
         return NULL;
@@ -347,34 +319,29 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(h->over ? h->over : Py_None);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"alloc", FAST(alloc),
-     "alloc(size, name=None, *, max_len=None, shared=False, timeout=None): a new Block, zeroed. A shared one outlives the "
-     "lease."},
-    {"open", FAST(open_block), "open(name, *, timeout=None): the Block of that name."},
-    {"remove", FAST(remove_block), "remove(name, *, timeout=None): free the block of that name, ours or shared."},
+     DOC("alloc($self, size, name=None, *, max_len=None, shared=False, timeout=None)",
+         "A new Block, zeroed. A shared one outlives the lease.")},
+    {"open", FAST(open_block), DOC("open($self, name, *, timeout=None)", "The Block of that name.")},
+    {"remove", FAST(remove_block), DOC("remove($self, name, *, timeout=None)", "Free the block of that name, ours or shared.")},
     {"list", FAST(list_blocks),
-     "list(prefix=\"\", *, timeout=None): the blocks that have names, as dicts, in the order of names."},
-    {"query", FAST(query), "query(*, timeout=None): the server's statistics, as a dict."},
-    {"renew", FAST(renew), "renew(*, timeout=None): renew the lease now. Needed only with renew=False."},
-    {"close", close_method, METH_NOARGS, "End the lease: blocks that are not shared are freed."},
-    {"leave", leave, METH_NOARGS, "Forget it here, and leave the lease to run out: for who comes back with its id."},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
-    {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
+     DOC("list($self, prefix=None, *, timeout=None)", "The blocks that have names, as dicts, in the order of names.")},
+    {"query", FAST(query), DOC("query($self, *, timeout=None)", "The server's statistics, as a dict.")},
+    {"renew", FAST(renew), DOC("renew($self, *, timeout=None)", "Renew the lease now. Needed only with renew=False.")},
+    {"close", weftpy_handle_close, METH_NOARGS, DOC("close($self)", "End the lease: blocks that are not shared are freed.")},
+    {"leave", leave, METH_NOARGS,
+     DOC("leave($self)", "Forget it here, and leave the lease to run out: for who comes back with its id.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"closed", weftpy_store_closed, NULL, "True once it was closed or left.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it was closed or left.", NULL},
     {"id", get_id, NULL, "Who we are to the server: 16 bytes, to come back with.", NULL},
     {"info", get_info, NULL, "What is known of the lease, as a dict; its state says what an operation would now end with.", NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint to the server.", NULL},
@@ -391,9 +358,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_store_spec = {
-    .name = "weft._core.Store",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_store_spec = WEFTPY_SPEC("Store", weftpy_handle_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -2,23 +2,23 @@
 #ifndef WEFT_PY_STORE_H
 #define WEFT_PY_STORE_H
 
+#include <weft/elements.h>
+
 #include "core.h"
 
 /* A name as the library takes it, borrowed from its object: -1 with an exception. arg NULL or None: *name_out stays. */
 int weftpy_store_name(weftpy_state_t *st, PyObject *arg, const char **name_out);
 /* The statistics of a server, as a dict. */
 PyObject *weftpy_store_stats(const weft_store_stats_t *stats);
-/* An operation on a handle that only takes time. */
-PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *what, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
-                              PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-/* What `with` needs of a handle that is let go of without waiting. */
-PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused);
-PyObject *weftpy_store_closed(PyObject *self, void *unused);
-
-/* block.c: the operation that brings a block of a store or of a transport, which is held; who posts it is there. */
+/* block.c: the operation that brings a block of a store or of a transport, which it holds. The caller posts it. */
 weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_t timeout);
-weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose); /* for who has an operation that is no Op */
-/* remote.c: a Remote whose memory is a block's or a transport's, which is held; gone when weftpy_handle_take() is called on it. */
+weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose); /* for operations that are no Op */
+/* remote_many.c: methods of Remote */
+PyObject *weftpy_remote_readv(FAST_ARGS);
+PyObject *weftpy_remote_writev(FAST_ARGS);
+PyObject *weftpy_remote_read_many(FAST_ARGS);
+PyObject *weftpy_remote_write_many(FAST_ARGS);
+/* remote.c: a Remote whose memory is that of a block or a transport, which it holds. weftpy_handle_take() ends it. */
 PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote);
 
 #endif

@@ -3,14 +3,14 @@
  *     async for x in client.primes(100)          what the server gives, in order; `for` in a blocking runtime
  *     await s.send(x), s.end(), s.result()       what it takes, and what the call came to
  *
- * A send waits while the other side has as much as it wants and nobody took it. Each value that came is an Item of its own, which views of
- * it keep alive, and nothing else: so who leaves the loop lets go of the Stream, and with that the call is cancelled and the
- * function hears of it.
+ * A send waits while the other side has as much as it wants and nobody took it. Each value that came is an Item of its own, which
+ * views of it keep alive, and nothing else: so who leaves the loop lets go of the Stream, and with that the call is cancelled and
+ * the function hears of it.
  *
  *     open -> released   close(), or the object goes, or its runtime
  *
- * Promise: whoever sees the end has had everything; where the call failed, that is raised instead. tests/python/test_rpc_streams.py holds
- * us to it. */
+ * Promise: whoever sees the end has had everything; where the call failed, that is raised instead.
+ * tests/python/test_rpc_streams.py holds us to it. */
 #include "calls.h"
 
 typedef struct stream {
@@ -31,9 +31,10 @@ typedef struct item {
 
 #define SELF stream_t *s = (stream_t *)self
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Cancels the call, if it is under way. In a blocking runtime nobody else keeps the operation: it is waited for, which the library bounds. */
+/* Cancels the call, if it is under way. In a blocking runtime nobody else keeps the operation: it is waited for, which the
+ * library bounds. */
 static void release(stream_t *s)
 {
     weft_stream_t *stream = s->s;
@@ -64,15 +65,12 @@ static void leave(weftpy_guest_t *guest)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     if (s->op)
         release(s);
     Py_CLEAR(s->op);
     Py_CLEAR(s->method);
     Py_CLEAR(s->run);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 PyObject *weftpy_stream_open(weftpy_method_t *m, weftpy_call_t *c)
@@ -115,7 +113,7 @@ static int check(stream_t *s)
     return -1;
 }
 
-/* --- items --------------------------------------------------------------------------------------------------------------------- */
+/* --- items -------------------------------------------------------------------------------------------------------- */
 
 static item_t *item_new(stream_t *s)
 {
@@ -128,13 +126,10 @@ static item_t *item_new(stream_t *s)
 static void item_dealloc(PyObject *self)
 {
     item_t *i = (item_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     weft_item_release(&i->item);
     weftpy_holds_release(&i->holds);
     Py_CLEAR(i->stream);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
@@ -150,7 +145,7 @@ static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
     return value;
 }
 
-/* What the call came to says more than that a value of it is not to be had. False: it is not known yet, or came to nothing bad. */
+/* Raise the failure of the call, which says more than that there is no value. False: it did not fail, or that is not known. */
 static bool raise_call(const stream_t *s, weft_status_t status)
 {
     weft_op_t *whole = s && s->op ? &s->op->op : NULL;
@@ -170,8 +165,6 @@ static void item_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static PyObject *sent_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     weftpy_holds_release(&((item_t *)made)->holds);
     Py_RETURN_NONE;
 }
@@ -208,7 +201,7 @@ static PyObject *posted(stream_t *s, weftpy_op_t *op, weft_status_t status)
     return weftpy_op_posted(op, status);
 }
 
-/* --- receiving ----------------------------------------------------------------------------------------------------------------- */
+/* --- receiving ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *next_value(PyObject *self)
 {
@@ -245,7 +238,7 @@ static PyObject *iterate(PyObject *self)
     return Py_NewRef(self);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------- */
+/* --- sending ------------------------------------------------------------------------------------------------------ */
 
 static int takes(stream_t *s)
 {
@@ -274,18 +267,16 @@ static PyObject *send(PyObject *self, PyObject *object)
 static PyObject *end(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     item_t *item = takes(s) || check(s) ? NULL : item_new(s);
     weftpy_op_t *op = item ? begin(s, &gives_sent, item) : NULL;
     return op ? posted(s, op, weft_stream_end(s->s, &op->op)) : NULL;
 }
 
-/* --- the call ------------------------------------------------------------------------------------------------------------------ */
+/* --- the call ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *result(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     weftpy_op_t *op = s->op;
     if (!s->run->blocking)
         return Py_NewRef((PyObject *)op);
@@ -315,21 +306,17 @@ static PyObject *at_once(stream_t *s, PyObject *value)
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     release((stream_t *)self);
     Py_RETURN_NONE;
 }
 
 static PyObject *enter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return at_once((stream_t *)self, Py_NewRef(self));
 }
 
 static PyObject *exit_it(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     release((stream_t *)self);
     return at_once((stream_t *)self, Py_NewRef(Py_None));
 }
@@ -347,38 +334,37 @@ static PyObject *await_it(PyObject *self)
 static PyObject *get_closed(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return PyBool_FromLong(!s->s || !s->run->rt);
-}
-
-static PyObject *get_method(PyObject *self, void *unused)
-{
-    (void)unused;
-    return Py_NewRef((PyObject *)((stream_t *)self)->method);
 }
 
 static PyObject *repr(PyObject *self)
 {
     SELF;
-    return PyUnicode_FromFormat("<weft.Stream %U%s>", s->method->text, s->s && s->run->rt ? "" : ", closed");
+    return PyUnicode_FromFormat("<weft.Stream %U of %U%s>", s->method->text, s->method->link->uri,
+                                s->s && s->run->rt ? "" : ", closed");
 }
 
 static PyMethodDef methods[] = {
-    {"send", send, METH_O, "send(value): send a value; it waits while the other side has as much as it wants."},
-    {"end", end, METH_NOARGS, "No more values from this side."},
-    {"result", result, METH_NOARGS, "What the call came to: its result, or its failure."},
-    {"close", close_it, METH_NOARGS, "Done with it: a call that is under way is cancelled, and the function hears of it."},
+    {"send", send, METH_O, DOC("send($self, value, /)", "Send a value; it waits while the other side has as much as it wants.")},
+    {"end", end, METH_NOARGS, DOC("end($self)", "No more values from this side.")},
+    {"result", result, METH_NOARGS, DOC("result($self)", "What the call came to: its result, or its failure.")},
+    {"close", close_it, METH_NOARGS,
+     DOC("close($self)", "Done with it: a call that is under way is cancelled, and the function hears of it.")},
     {"__aenter__", enter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(exit_it), NULL},
     {"__enter__", enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(exit_it), NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
-    {"method", get_method, NULL, "The function it is a call of.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"method", T_OBJECT, offsetof(stream_t, method), READONLY, "The function it is a call of."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -392,15 +378,11 @@ static PyType_Slot slots[] = {
     {Py_am_anext, async_next},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 
-PyType_Spec weftpy_stream_spec = {
-    .name = "weft._core.Stream",
-    .basicsize = sizeof(stream_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_stream_spec = WEFTPY_SPEC("Stream", stream_t, WEFTPY_NOT_CALLED, slots);
 
 static PyType_Slot item_slots[] = {
     {Py_tp_doc, "A value of a stream, or what a view of it is a view of."},
@@ -408,9 +390,4 @@ static PyType_Slot item_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_item_spec = {
-    .name = "weft._core._Item",
-    .basicsize = sizeof(item_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = item_slots,
-};
+PyType_Spec weftpy_item_spec = WEFTPY_SPEC("_Item", item_t, WEFTPY_NOT_CALLED, item_slots);

@@ -1,11 +1,13 @@
 /* _core/tensor.c - Tensor: numbers in memory that came with a call, with their shape, as other libraries want to see them.
  *
- * It gives its memory by the buffer protocol (numpy.asarray(tensor), memoryview(tensor)) and by DLPack (torch.from_dlpack(tensor)),
- * without a copy. The memory is that of a reply, an item or a request, which lives until the last view of it is gone; or a copy.
+ * It gives its memory by the buffer protocol (numpy.asarray(tensor), memoryview(tensor)) and by DLPack
+ * (torch.from_dlpack(tensor)), without a copy. The memory is that of a reply, an item or a request, which lives until the last
+ * view of it is gone; or a copy.
  *
  * One of a single dimension is a sequence too: it has a length, items, and is equal to a list of the same numbers.
  *
- * Promise: a view never outlives its memory, also where the runtime it came from is closed. tests/python/test_rpc_values.py holds us to it. */
+ * Promise: a view never outlives its memory, also where the runtime it came from is closed. tests/python/test_rpc_values.py holds
+ * us to it. */
 #include "values.h"
 
 #include <string.h>
@@ -25,7 +27,7 @@ _Static_assert(sizeof(int64_t) == sizeof(Py_ssize_t), "a shape is one for the bu
 
 #define SELF tensor_t *t = (tensor_t *)self
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 /* Of the buffer protocol; NULL: it has none. */
 static const char *format_of(const weft_tensor_t *t)
@@ -149,15 +151,12 @@ const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     Py_CLEAR(t->owner);
     PyMem_Free(t->own);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
-/* --- the buffer protocol ------------------------------------------------------------------------------------------------------- */
+/* --- the buffer protocol ------------------------------------------------------------------------------------------ */
 
 static int refuse(Py_buffer *view, const char *why)
 {
@@ -199,9 +198,9 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-/* --- DLPack -------------------------------------------------------------------------------------------------------------------- */
+/* --- DLPack ------------------------------------------------------------------------------------------------------- */
 
-/* Whoever has it may let go of it on any thread, with the GIL or without. */
+/* The consumer may free it on any thread, with the GIL or without. */
 static void let_go(weftpy_dlpack_t *d)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -219,10 +218,10 @@ static void unused(PyObject *capsule)
         let_go(PyCapsule_GetPointer(capsule, "dltensor"));
 }
 
-static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *dlpack(FAST_ARGS)
 {
     SELF;
-    /* stream, max_version, dl_device, copy: what we give is complete, unversioned, where it is, and no copy; who wants more is told so */
+    /* stream, max_version, dl_device, copy: what we give is complete, unversioned, in place and no copy; else it is refused */
     for (Py_ssize_t i = 0, k = kwnames ? PyTuple_Size(kwnames) : 0; i < k; i++) {
         PyObject *name = PyTuple_GetItem(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "copy") == 0 && args[n + i] == Py_True) {
@@ -248,11 +247,10 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 static PyObject *dlpack_device(PyObject *self, PyObject *none)
 {
     SELF;
-    (void)none;
     return Py_BuildValue("(ii)", (int)t->t.device_type, (int)t->t.device_id);
 }
 
-/* --- as a sequence ------------------------------------------------------------------------------------------------------------- */
+/* --- as a sequence ------------------------------------------------------------------------------------------------ */
 
 static Py_ssize_t length(PyObject *self)
 {
@@ -286,7 +284,6 @@ static PyObject *iterate(PyObject *self)
 
 static PyObject *to_list(PyObject *self, PyObject *none)
 {
-    (void)none;
     PyObject *view = PyMemoryView_FromObject(self), *list = view ? PyObject_CallMethod(view, "tolist", NULL) : NULL;
     Py_XDECREF(view);
     return list;
@@ -295,7 +292,6 @@ static PyObject *to_list(PyObject *self, PyObject *none)
 static PyObject *to_bytes(PyObject *self, PyObject *none)
 {
     SELF;
-    (void)none;
     if (!on_host(&t->t)) {
         PyErr_SetString(PyExc_BufferError, "the tensor is on a device: copy it to the host first");
         return NULL;
@@ -325,7 +321,7 @@ static PyObject *compare(PyObject *self, PyObject *other, int how)
     return result;
 }
 
-/* --- what can be asked --------------------------------------------------------------------------------------------------------- */
+/* --- what can be asked -------------------------------------------------------------------------------------------- */
 
 static PyObject *numbers(const int64_t *of, int n)
 {
@@ -341,21 +337,18 @@ static PyObject *numbers(const int64_t *of, int n)
 static PyObject *get_shape(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return numbers(t->shape, t->t.ndim);
 }
 
 static PyObject *get_strides(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return numbers(t->strides, t->t.ndim);
 }
 
 static PyObject *get_dtype(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     static const char *const words[] = {"i", "u", "f", "?", "bf", "c", "bool"};
     const char *word = t->t.code < 7 ? words[t->t.code] : "?";
     if (t->t.code == 6 && t->t.bits == 8 && t->t.lanes == 1)
@@ -368,21 +361,18 @@ static PyObject *get_dtype(PyObject *self, void *none)
 static PyObject *get_nbytes(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return PyLong_FromSsize_t(t->bytes);
 }
 
 static PyObject *get_ndim(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return PyLong_FromLong(t->t.ndim);
 }
 
 static PyObject *get_readonly(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return PyBool_FromLong(!t->writable);
 }
 
@@ -404,10 +394,11 @@ static PyObject *repr(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"tolist", to_list, METH_NOARGS, "Its numbers as a list, of lists where it has more dimensions than one."},
-    {"tobytes", to_bytes, METH_NOARGS, "Its numbers as bytes, the last dimension fastest."},
-    {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, METH_FASTCALL | METH_KEYWORDS, "Its memory, as DLPack has it."},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS, "Where its memory is, as DLPack says it."},
+    {"tolist", to_list, METH_NOARGS,
+     DOC("tolist($self)", "Its numbers as a list, of lists where it has more dimensions than one.")},
+    {"tobytes", to_bytes, METH_NOARGS, DOC("tobytes($self)", "Its numbers as bytes, the last dimension fastest.")},
+    {"__dlpack__", FAST(dlpack), DOC("__dlpack__($self, **options)", "Its memory, as DLPack has it.")},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS, DOC("__dlpack_device__($self)", "Where its memory is, as DLPack says it.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -438,9 +429,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_tensor_spec = {
-    .name = "weft._core.Tensor",
-    .basicsize = sizeof(tensor_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_tensor_spec = WEFTPY_SPEC("Tensor", tensor_t, WEFTPY_NOT_CALLED, slots);

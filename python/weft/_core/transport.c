@@ -1,11 +1,12 @@
 /* _core/transport.c - Transport: the link of an action to a memory element, by its name.
  *
- * The package disagg has a class of its own over this one, so that its calls come here without a step between. It may be asked for before it
- * is usable: what moves bytes (transport_io.c) waits until it is, without the GIL.
+ * The package disagg has a class of its own over this one, so that its calls come here without a step between. It may be asked
+ * for before it is usable: what moves bytes (transport_io.c) waits until it is, without the GIL.
  *
  *     waiting, connecting, ready, lost, failed, released   as weft/element.h has them; all that is known of them is the library's
  *
- * `buf` is a view of the registered buffer, and of a server's memory. Views keep the memory, also when another buffer is registered.
+ * `buf` is a view of the registered buffer, and of a server's memory. Views keep the memory, also when another buffer is
+ * registered.
  *
  * Promise: whatever the arguments and the state, an exception at worst; a view can be used whatever became of the transport.
  * tests/python/test_disagg_transport.py and test_disagg_buffers.py hold us to it. */
@@ -16,7 +17,6 @@
 #include <string.h>
 
 #define SELF weftpy_transport_t *t = (weftpy_transport_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 int weftpy_count(PyObject *arg, const char *what, uint64_t *out)
 {
@@ -97,15 +97,13 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (t->weakrefs)
         PyObject_ClearWeakRefs(self);
     Py_CLEAR(t->exporter);
     Py_CLEAR(t->name);
     Py_CLEAR(t->action);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* It is released, or of the parent process: true with an exception. */
@@ -188,7 +186,6 @@ static PyObject *exporter(weftpy_transport_t *t)
 
 static PyObject *get_buf(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (weftpy_transport_check(t))
         return NULL;
@@ -233,24 +230,24 @@ static PyObject *alloc_later(weftpy_transport_t *t, const alloc_args_t *a)
 {
     weftpy_runtime_t *run = t->action->h.run;
     weftpy_handle_t *h = weftpy_block_new(run, (PyObject *)t);
-    weftpy_posted_t *posted = h ? weftpy_posted_new(run, &weftpy_gives_handle, (PyObject *)h, NULL) : NULL;
-    if (!posted)
+    weftpy_awaited_t *awaited = h ? weftpy_awaited_new(run, &weftpy_gives_handle, (PyObject *)h, NULL) : NULL;
+    if (!awaited)
         return NULL;
     if (weftpy_transport_check(t) ||
-        weftpy_action_know(t->action, t->name, posted->made)) { /* making it runs code of the loop's */
-        weftpy_posted_refused(posted);
+        weftpy_action_know(t->action, t->name, awaited->made)) { /* making it runs code of the loop's */
+        weftpy_awaited_refused(awaited);
         return NULL;
     }
-    weftpy_posted_direct(posted);
-    posted->op.timeout_ns = a->timeout;
-    h->coming = &posted->op;
+    weftpy_awaited_direct(awaited);
+    awaited->op.timeout_ns = a->timeout;
+    h->coming = &awaited->op;
     h->later = true;
-    weft_status_t status = weft_transport_alloc(t->of, a->size, &a->opts, &posted->op);
+    weft_status_t status = weft_transport_alloc(t->of, a->size, &a->opts, &awaited->op);
     if (!status)
-        return weftpy_posted_future(posted);
+        return weftpy_awaited_future(awaited);
     weftpy_raise(run->st, status);
     h->coming = NULL;
-    weftpy_posted_refused(posted);
+    weftpy_awaited_refused(awaited);
     return NULL;
 }
 
@@ -272,7 +269,6 @@ static PyObject *alloc_async(FAST_ARGS)
 
 static PyObject *remote(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weftpy_action_t *a = t->action;
     if (weftpy_transport_check(t))
@@ -302,7 +298,6 @@ static bool open_still(const weftpy_transport_t *t)
 
 static PyObject *get_state(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(
         weft_transport_state_name(open_still(t) ? weft_transport_state(t->of, NULL) : WEFT_TRANSPORT_RELEASED));
@@ -310,7 +305,6 @@ static PyObject *get_state(PyObject *self, void *unused)
 
 static PyObject *get_why(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_status_t why = WEFT_ERR_CLOSED;
     if (open_still(t))
@@ -318,22 +312,9 @@ static PyObject *get_why(PyObject *self, void *unused)
     return why ? Py_NewRef(weftpy_error_class(t->action->h.run->st, why)) : Py_NewRef(Py_None);
 }
 
-static PyObject *get_name(PyObject *self, void *unused)
-{
-    (void)unused;
-    return Py_NewRef(((weftpy_transport_t *)self)->name);
-}
-
-static PyObject *get_action(PyObject *self, void *unused)
-{
-    (void)unused;
-    return Py_NewRef((PyObject *)((weftpy_transport_t *)self)->action);
-}
-
 /* Of the element's memory; 0 before it is known. */
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
     if (open_still(t))
@@ -343,7 +324,6 @@ static PyObject *get_nbytes(PyObject *self, void *unused)
 
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
     if (!open_still(t)) {
@@ -353,22 +333,13 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     weft_status_t status = weft_transport_get_stats(t->of, &s);
     if (status)
         return weftpy_raise(t->action->h.run->st, status);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, s.field}
         ROW(len),   ROW(reads),  ROW(writes),   ROW(atomics), ROW(bytes_read), ROW(bytes_written), ROW(at_once),
         ROW(waits), ROW(failed), ROW(connects), ROW(losses),  ROW(replicas),   ROW(failovers),     ROW(takeovers),
 #undef ROW
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
+    PyObject *dict = weftpy_counts(rows, sizeof rows / sizeof *rows);
     PyObject *path = dict ? weftpy_text(s.path ? weft_rma_path_name(s.path) : NULL) : NULL;
     if (dict && (!path || PyDict_SetItemString(dict, "path", path)))
         Py_CLEAR(dict);
@@ -379,7 +350,6 @@ static PyObject *stats(PyObject *self, PyObject *unused)
 /* A server's: what its users are to be configured with. */
 static PyObject *get_durl(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     char text[WEFT_DURL_MAX + 1];
     size_t len = sizeof text;
@@ -398,77 +368,71 @@ static PyObject *repr(PyObject *self)
         weft_transport_state_name(open_still(t) ? weft_transport_state(t->of, NULL) : WEFT_TRANSPORT_RELEASED));
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-#define BOTH(name, doc) \
-    {#name, FAST(weftpy_io_##name), doc}, \
+#define BOTH(name, takes, text) \
+    {#name, FAST(weftpy_io_##name), DOC(#name "($self, " takes ")", text)}, \
     { \
-#name "_async", FAST(weftpy_io_##name##_async), "To be awaited: " doc \
+#name "_async", FAST(weftpy_io_##name##_async), DOC(#name "_async($self, " takes ")", text " To be awaited.") \
     }
 
-#define ALLOC_DOC \
-    "alloc(size, *, lease=None, timeout=None): more memory at the same element, zero, as a Block, until it is freed or the " \
-    "transport is released. lease is for how many seconds it outlives a program that is lost; at most, and by default, " \
-    "what the element gives."
+#define ALLOC_TAKES "($self, size, *, lease=None, timeout=None)"
+#define ALLOC_TEXT \
+    "More memory at the same element, zero, as a Block, until it is freed or the transport is released. lease says for how " \
+    "many " \
+    "seconds it outlives a program that is lost; the element's own lease is the most, and the default."
 
 static PyMethodDef methods[] = {
     {"reg", FAST(reg),
-     "reg(size, trans=None): register a buffer of so many bytes, zero at first, in place of the one before; with another "
-     "transport "
-     "the one that is registered there, which both share."},
-    BOTH(
-        read,
-        "read(size, addr, offset=0, *, timeout=None): bytes of the element's memory, from addr on, into the buffer, at offset. "
-        "Waits "
-        "until the element is reached, and timeout seconds at most. MemoryError: no buffer is registered. RangeError: outside of "
-        "the buffer or of the memory, and nothing was touched."),
-    BOTH(write, "write(size, addr, offset=0, *, timeout=None): bytes of the buffer, from offset on, into the element's memory, "
-                "at addr. It is "
-                "there when this returns. Waits and raises as read() does."),
-    BOTH(batch, "batch(items, *, timeout=None): many reads and writes in one operation, each (\"read\" or \"write\", size, addr, "
-                "offset=0). Gives how many there were; raises if one of them failed, and says which: others may have been done."),
-    BOTH(readv,
-         "readv(items, offset=0, *, timeout=None): pieces (size, addr) of the element's memory into the buffer, one after the "
-         "other from offset on; (size, addr, offset) says where a piece goes. Gives how many there were."),
-    BOTH(writev,
-         "writev(items, offset=0, *, timeout=None): pieces (size, addr) from the buffer, one after the other from offset on; "
-         "(size, addr, offset) says where a piece is. Gives how many there were."),
-    BOTH(read_many, "read_many(items, *, timeout=None): pieces of the element's memory into memory of your own, in one "
-                    "operation: pairs (addr, "
-                    "buffer), each as long as its buffer. No buffer need be registered. Raises if one of them failed, and says "
-                    "which: others may "
-                    "have been done. Waits as read() does; of memory of the host, also with replicas."),
-    BOTH(write_many, "write_many(items, *, timeout=None): pieces of your own memory into the element's, in one operation: pairs "
-                     "(addr, buffer). "
-                     "Otherwise as read_many()."),
-    BOTH(fetch_add,
-         "fetch_add(addr, value=1, *, timeout=None): add to the 8 bytes at addr, atomically. Gives the value before, as "
-         "a number without a sign. addr is a multiple of 8; no buffer is needed."),
-    BOTH(compare_swap, "compare_swap(addr, expected, desired, *, timeout=None): store desired in the 8 bytes at addr if they are "
-                       "expected, atomically. Gives the value before: it was stored if that is expected."),
-    BOTH(flush,
-         "flush(*, timeout=None): until all that was posted before is complete, in whichever thread and however it ended."),
-    BOTH(wait_ready, "wait_ready(timeout=None): until the element is reached. Gives how many bytes its memory has."),
+     DOC("reg($self, size, trans=None)", "Register a buffer of so many bytes, zero at first, in place of the one before; with "
+                                         "another transport the one that is registered there, which both share.")},
+    BOTH(read, "size, addr, offset=0, *, timeout=None",
+         "Bytes of the element's memory, from addr on, into the buffer, at offset. Waits until the element is reached, and "
+         "timeout seconds at most. MemoryError: no buffer is registered. RangeError: outside of the buffer or of the memory, and "
+         "nothing was touched."),
+    BOTH(write, "size, addr, offset=0, *, timeout=None",
+         "Bytes of the buffer, from offset on, into the element's memory, at addr. It is there when this returns. Waits and "
+         "raises as read() does."),
+    BOTH(batch, "items, *, timeout=None",
+         "Many reads and writes in one operation, each (\"read\" or \"write\", size, addr, offset=0). Gives how many there were; "
+         "raises if one of them failed, and says which: others may have been done."),
+    BOTH(readv, "items, offset=0, *, timeout=None",
+         "Pieces (size, addr) of the element's memory into the buffer, one after the other from offset on; (size, addr, offset) "
+         "says where a piece goes. Gives how many there were."),
+    BOTH(writev, "items, offset=0, *, timeout=None",
+         "Pieces (size, addr) from the buffer, one after the other from offset on; (size, addr, offset) says where a piece is. "
+         "Gives how many there were."),
+    BOTH(read_many, "items, *, timeout=None",
+         "Pieces of the element's memory into memory of your own, in one operation: pairs (addr, buffer), each as long as its "
+         "buffer. No buffer need be registered. Raises if one of them failed, and says which: others may have been done. Waits "
+         "as read() does; of memory of the host, also with replicas."),
+    BOTH(write_many, "items, *, timeout=None",
+         "Pieces of your own memory into the element's, in one operation: pairs (addr, buffer). Otherwise as read_many()."),
+    BOTH(fetch_add, "addr, value=1, *, timeout=None",
+         "Add to the 8 bytes at addr, atomically. Gives the value before, as a number without a sign. addr is a multiple of 8; "
+         "no buffer is needed."),
+    BOTH(compare_swap, "addr, expected, desired, *, timeout=None",
+         "Store desired in the 8 bytes at addr if they are expected, atomically. Gives the value before: it was stored if that "
+         "is expected."),
+    BOTH(flush, "*, timeout=None", "Until all that was posted before is complete, in whichever thread and however it ended."),
+    BOTH(wait_ready, "timeout=None", "Until the element is reached. Gives how many bytes its memory has."),
     {"serve", weftpy_io_serve, METH_NOARGS,
-     "Wait until the action is terminated. For type rdma_server; its memory is served from the moment its size is known."},
-    {"alloc", FAST(alloc), ALLOC_DOC},
+     DOC("serve($self)",
+         "Wait until the action is terminated. For type rdma_server; its memory is served from the moment its size is known.")},
+    {"alloc", FAST(alloc), DOC("alloc" ALLOC_TAKES, ALLOC_TEXT)},
     {"alloc_async", FAST(alloc_async),
-     "To be awaited: " ALLOC_DOC " If it is cancelled, what the element had given is freed there."},
+     DOC("alloc_async" ALLOC_TAKES, ALLOC_TEXT " To be awaited. If it is cancelled, what the element had given is freed there.")},
     {"remote", remote, METH_NOARGS,
-     "The element's memory as a Remote, which needs no buffer: of one that is ready and has no replicas."},
+     DOC("remote($self)", "The element's memory as a Remote, which needs no buffer: of one that is ready and has no replicas.")},
     {"stats", stats, METH_NOARGS,
-     "Counters since it was added, as a dict: reads, writes, atomics, bytes_read, bytes_written, failed; waits: operations that "
-     "had "
-     "to wait for the element; at_once: that were over when they were posted; connects, losses; with replicas: replicas, "
-     "failovers, "
-     "takeovers. path is mapped, checked or another of weft.Remote's, and len the bytes of the element's memory."},
+     DOC("stats($self)", "Counters since it was added, as a dict: reads, writes, atomics, bytes_read, bytes_written, failed; "
+                         "waits: operations that had to wait for the element; at_once: that were over when they were posted; "
+                         "connects, losses; with replicas: replicas, failovers, takeovers. path is mapped, checked or another of "
+                         "weft.Remote's, and len the bytes of the element's memory.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"buf", get_buf, NULL,
      "The registered buffer, or the memory that a server serves: a writable view of its bytes, without a copy.", NULL},
-    {"name", get_name, NULL, "Its name.", NULL},
-    {"action", get_action, NULL, "The action it belongs to.", NULL},
     {"state", get_state, NULL, "waiting, connecting, ready, lost, failed or released.", NULL},
     {"why", get_why, NULL, "The class of the exception that operations would now end with, or None.", NULL},
     {"nbytes", get_nbytes, NULL, "How many bytes the element's memory has; 0 before that is known.", NULL},
@@ -477,13 +441,15 @@ static PyGetSetDef getset[] = {
 };
 
 static PyMemberDef members[] = {
+    {"name", T_OBJECT, offsetof(weftpy_transport_t, name), READONLY, "Its name."},
+    {"action", T_OBJECT, offsetof(weftpy_transport_t, action), READONLY, "The action it belongs to."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_transport_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Transport(action, name, type=\"rdma\"): the link of an action to a memory element; type is rdma or rdma_server."},
+     DOC("Transport(action, name, type=\"rdma\")", "The link of an action to a memory element; type is rdma or rdma_server.")},
     {Py_tp_new, new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},
@@ -494,9 +460,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_transport_spec = {
-    .name = "weft._core.Transport",
-    .basicsize = sizeof(weftpy_transport_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_transport_spec = WEFTPY_SPEC("Transport", weftpy_transport_t, WEFTPY_BASE | WEFTPY_GC, slots);

@@ -1,6 +1,8 @@
-/* _core/transport_buffer.c - _TransportBuffer: the memory that is registered with a transport, held for as long as somebody has a view of it.
+/* _core/transport_buffer.c - _TransportBuffer: the memory that is registered with a transport, held for as long as somebody has a
+ * view of it.
  *
- * Transport.buf is a memoryview of one. The memory is counted by the library, and may outlive the transport, its action and the runtime.
+ * Transport.buf is a memoryview of one. The memory is counted by the library, and may outlive the transport, its action and the
+ * runtime.
  *
  * Promise: a view can be used whatever became of the transport. tests/python/test_disagg_buffers.py holds us to it. */
 #include "elements.h"
@@ -29,11 +31,8 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 static void dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     weft_buffer_drop(((transport_buffer_t *)self)->of);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static PyType_Slot slots[] = {
@@ -43,9 +42,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_transport_buffer_spec = {
-    .name = "weft._core._TransportBuffer",
-    .basicsize = sizeof(transport_buffer_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_transport_buffer_spec = WEFTPY_SPEC("_TransportBuffer", transport_buffer_t, WEFTPY_NOT_CALLED, slots);

@@ -1,31 +1,21 @@
 /* _core/values.c - objects of Python as values of the library, by the type that a signature wants, and back.
  *
- * Numbers, text and bytes are taken from what they are in Python; a vector from a buffer of exactly its items, without a copy, or else from
- * any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a copy, on a GPU too.
+ * Numbers, text and bytes are taken from what they are in Python; a vector from a buffer of exactly its items, without a copy, or
+ * else from any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a
+ * copy, on a GPU too.
  *
- * Nothing is guessed: text is no number, a float no whole number, bytes are no text, and what does not fit into its type is refused. The
- * sentence names the function and the argument.
+ * Nothing is guessed: text is no number, a float no whole number, bytes are no text, and what does not fit into its type is
+ * refused. The sentence names the function and the argument.
  *
- * Promise: whatever is passed, a value or a TypeError, OverflowError or ValueError, and nothing held by a failure stays held once the holds
- * are released. tests/python/test_rpc_values.py holds us to it. */
+ * Promise: whatever is passed, a value or a TypeError, OverflowError or ValueError, and nothing held by a failure stays held once
+ * the holds are released. tests/python/test_rpc_values.py holds us to it. */
 #include "values.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* One thing that is held: a buffer, an object, memory of ours, a tensor by DLPack; and what describes a tensor. */
-struct weftpy_hold {
-    struct weftpy_hold *next;
-    weftpy_buf_t buf;         /* buf.view.obj NULL: none */
-    PyObject *object;         /* NULL: none */
-    weftpy_dlpack_t *foreign; /* NULL: none */
-    weft_tensor_t tensor;
-    int64_t dims[2 * WEFT_TENSOR_DIMS]; /* its shape, its strides */
-    /* memory of ours follows */
-};
-
-static struct weftpy_hold *hold(weftpy_holds_t *holds, size_t bytes)
+struct weftpy_hold *weftpy_hold_new(weftpy_holds_t *holds, size_t bytes)
 {
     struct weftpy_hold *h = PyMem_Malloc(sizeof *h + bytes);
     if (!h) {
@@ -58,7 +48,7 @@ void weftpy_holds_release(weftpy_holds_t *holds)
     PyErr_Restore(type, error, trace);
 }
 
-/* --- what is wrong with it ---------------------------------------------------------------------------------------------------- */
+/* --- what is wrong with it --------------------------------------------------------------------------- */
 
 /* "argument b", "result 2", "the value"; with [k] behind it for an item of a vector. */
 static PyObject *place(const weftpy_where_t *w, Py_ssize_t item)
@@ -90,8 +80,8 @@ static PyObject *describe(PyObject *object)
 }
 
 /* "add: argument b is 'x', where i32 is wanted". */
-static int wrong(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, PyObject *class, const char *format,
-                 const char *more)
+int weftpy_value_wrong(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, PyObject *class, const char *format,
+                       const char *more)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace); /* ours says more */
@@ -110,21 +100,21 @@ static int wrong(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, PyO
 
 static int not_wanted(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, uint32_t type)
 {
-    return wrong(w, item, object, PyExc_TypeError, "where %s is wanted", weft_type_name(type));
+    return weftpy_value_wrong(w, item, object, PyExc_TypeError, "where %s is wanted", weft_type_name(type));
 }
 
 static int no_fit(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, uint32_t type)
 {
-    return wrong(w, item, object, PyExc_OverflowError, "which does not fit in %s", weft_type_name(type));
+    return weftpy_value_wrong(w, item, object, PyExc_OverflowError, "which does not fit in %s", weft_type_name(type));
 }
 
 /* Errors that are nobody's mistake pass as they are: no memory, an interrupt. */
-static bool passes(void)
+bool weftpy_error_passes(void)
 {
     return PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception));
 }
 
-/* --- numbers ------------------------------------------------------------------------------------------------------------------ */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 static int get_int(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyObject *object, weft_value_t *out)
 {
@@ -132,7 +122,7 @@ static int get_int(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyOb
     static const uint64_t most[] = {UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT64_MAX};
     PyObject *number = PyLong_CheckExact(object) ? Py_NewRef(object) : PyNumber_Index(object);
     if (!number)
-        return passes() ? -1 : not_wanted(w, item, object, type);
+        return weftpy_error_passes() ? -1 : not_wanted(w, item, object, type);
     int result = 0, over = 0;
     if (type <= WEFT_T_I64) {
         long long v = PyLong_AsLongLongAndOverflow(number, &over);
@@ -167,7 +157,7 @@ static int get_float(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, Py
 {
     double v = PyFloat_AsDouble(object);
     if (v == -1.0 && PyErr_Occurred()) {
-        if (passes())
+        if (weftpy_error_passes())
             return -1;
         return PyErr_ExceptionMatches(PyExc_OverflowError) ? no_fit(w, item, object, type) : not_wanted(w, item, object, type);
     }
@@ -194,7 +184,7 @@ static int get_bool(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, 
     int truth = is ? PyObject_IsTrue(object) : -1;
     Py_XDECREF(name);
     if (truth < 0)
-        return passes() ? -1 : not_wanted(w, item, object, WEFT_T_BOOL);
+        return weftpy_error_passes() ? -1 : not_wanted(w, item, object, WEFT_T_BOOL);
     out->b = truth;
     return 0;
 }
@@ -213,8 +203,10 @@ static int get_text(const weftpy_where_t *w, PyObject *object, weftpy_holds_t *h
         return not_wanted(w, -1, object, WEFT_T_STRING);
     const char *text = PyUnicode_AsUTF8AndSize(object, &n);
     if (!text)
-        return passes() ? -1 : wrong(w, -1, object, PyExc_ValueError, "which has %s that UTF-8 cannot say", "characters");
-    struct weftpy_hold *h = hold(holds, 0);
+        return weftpy_error_passes()
+                   ? -1
+                   : weftpy_value_wrong(w, -1, object, PyExc_ValueError, "which has %s that UTF-8 cannot say", "characters");
+    struct weftpy_hold *h = weftpy_hold_new(holds, 0);
     if (!h)
         return -1;
     h->object = Py_NewRef(object);
@@ -223,42 +215,12 @@ static int get_text(const weftpy_where_t *w, PyObject *object, weftpy_holds_t *h
     return 0;
 }
 
-/* --- buffers ------------------------------------------------------------------------------------------------------------------ */
-
-/* What the items of a buffer are, as DLPack says it. False: no tensor has such. */
-static bool items_of(const Py_buffer *view, uint8_t *code_out, uint8_t *bits_out)
-{
-    const char *f = view->format ? view->format : "B";
-    if (*f == '@' || *f == '=' || *f == '<')
-        f++;
-    bool complex = *f == 'Z';
-    f += complex;
-    if (!*f || f[1] || view->itemsize <= 0 || view->itemsize > 16)
-        return false;
-    const char *ints = "bhilqn", *uints = "BHILQN";
-    if (*f == '?')
-        *code_out = 6;
-    else if (strchr(ints, *f))
-        *code_out = 0;
-    else if (strchr(uints, *f))
-        *code_out = 1;
-    else if (*f == 'e' || *f == 'f' || *f == 'd')
-        *code_out = 2;
-    else
-        return false;
-    if (complex) {
-        if (*code_out != 2)
-            return false;
-        *code_out = 5;
-    }
-    *bits_out = (uint8_t)(view->itemsize * 8);
-    return true;
-}
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
 
 static bool items_are(const Py_buffer *view, uint32_t type)
 {
     uint8_t code, bits;
-    if (!items_of(view, &code, &bits) || bits != weft_type_size(type) * 8)
+    if (!weftpy_items_of(view, &code, &bits) || bits != weft_type_size(type) * 8)
         return false;
     switch (type) {
     case WEFT_T_BOOL:
@@ -271,7 +233,7 @@ static bool items_are(const Py_buffer *view, uint32_t type)
     }
 }
 
-/* --- vectors ------------------------------------------------------------------------------------------------------------------ */
+/* --- vectors ------------------------------------------------------------------------------------------------------ */
 
 static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type, PyObject *object, weftpy_holds_t *holds,
                      weft_value_t *out);
@@ -281,7 +243,7 @@ static int get_vector(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type
 {
     uint32_t of = type & ~(uint32_t)WEFT_T_VECTOR;
     if (of != WEFT_T_TENSOR && PyObject_CheckBuffer(object)) {
-        struct weftpy_hold *h = hold(holds, 0);
+        struct weftpy_hold *h = weftpy_hold_new(holds, 0);
         if (!h)
             return -1;
         if (PyObject_GetBuffer(object, &h->buf.view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) {
@@ -291,7 +253,7 @@ static int get_vector(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type
                 return 0;
             }
             PyBuffer_Release(&h->buf.view); /* others are taken item by item */
-        } else if (passes()) {
+        } else if (weftpy_error_passes()) {
             h->buf.view.obj = NULL;
             return -1;
         }
@@ -303,9 +265,6 @@ static int get_vector(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type
     return get_items(st, w, type, object, holds, out);
 }
 
-static int get_tensor(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, weftpy_holds_t *holds,
-                      weft_tensor_t *out);
-
 static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type, PyObject *object, weftpy_holds_t *holds,
                      weft_value_t *out)
 {
@@ -315,15 +274,15 @@ static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type,
     /* a list of our own, so that nobody changes its length meanwhile: converting an item may run code of Python's */
     PyObject *list = PySequence_List(object);
     if (!list)
-        return passes() ? -1 : not_wanted(w, -1, object, type);
+        return weftpy_error_passes() ? -1 : not_wanted(w, -1, object, type);
     size_t n = (size_t)PyList_Size(list);
-    struct weftpy_hold *h = hold(holds, n * size);
+    struct weftpy_hold *h = weftpy_hold_new(holds, n * size);
     int result = h ? 0 : -1;
     char *at = (char *)(h + 1);
     for (size_t i = 0; i < n && !result; i++) {
         PyObject *one = PyList_GetItem(list, (Py_ssize_t)i);
         if (tensors) {
-            result = get_tensor(st, w, (Py_ssize_t)i, one, holds, &((weft_tensor_t *)(void *)at)[i]);
+            result = weftpy_tensor_get(st, w, (Py_ssize_t)i, one, holds, &((weft_tensor_t *)(void *)at)[i]);
         } else {
             weft_value_t v;
             result = get_scalar(w, (Py_ssize_t)i, of, one, &v);
@@ -343,138 +302,7 @@ static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type,
     return 0;
 }
 
-/* --- tensors ------------------------------------------------------------------------------------------------------------------ */
-
-static int tensor_of_buffer(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
-{
-    weft_tensor_t *t = &h->tensor;
-    const Py_buffer *v = &h->buf.view;
-    memset(t, 0, sizeof *t);
-    if (v->suboffsets)
-        return wrong(w, item, object, PyExc_TypeError, "whose %s is not in one piece: copy it first", "memory");
-    if (!items_of(v, &t->code, &t->bits))
-        return wrong(w, item, object, PyExc_TypeError, "whose items have the format \"%.40s\", which a tensor cannot have",
-                     v->format ? v->format : "");
-    if (v->ndim > WEFT_TENSOR_DIMS)
-        return wrong(w, item, object, PyExc_ValueError, "which has more dimensions than a tensor may have, %s", "16");
-    t->data = v->buf;
-    t->device_type = 1;
-    t->ndim = v->ndim;
-    t->lanes = 1;
-    t->shape = h->dims;
-    bool c = PyBuffer_IsContiguous(v, 'C');
-    for (int i = 0; i < v->ndim; i++) {
-        h->dims[i] = v->shape ? v->shape[i] : v->len / v->itemsize;
-        if (c)
-            continue;
-        if (v->strides[i] % v->itemsize)
-            return wrong(w, item, object, PyExc_TypeError, "whose strides are no whole %s: copy it first", "items");
-        h->dims[WEFT_TENSOR_DIMS + i] = v->strides[i] / v->itemsize;
-    }
-    if (!c)
-        t->strides = h->dims + WEFT_TENSOR_DIMS;
-    return 0;
-}
-
-/* On a device? 1, 0, or -1 with an exception. */
-static int on_device(PyObject *object)
-{
-    PyObject *pair = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    PyObject *type = pair && PyTuple_Check(pair) && PyTuple_Size(pair) == 2 ? PyNumber_Long(PyTuple_GetItem(pair, 0)) : NULL;
-    long number = type ? PyLong_AsLong(type) : 0;
-    bool failed = PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception));
-    Py_XDECREF(pair);
-    Py_XDECREF(type);
-    if (failed)
-        return -1;
-    PyErr_Clear(); /* what it gives will show */
-    return number == 2 || number == 13;
-}
-
-/* foreign.c has looked at it, and waited until its contents are whole. */
-static int tensor_of_device(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
-{
-    const weft_tensor_t *t;
-    if (weftpy_foreign_get(st, object, false, &h->buf) < 0)
-        return -1;
-    if (!(t = weftpy_foreign_tensor(&h->buf)))
-        return wrong(w, item, object, PyExc_TypeError, "whose %s gives no tensor", "__dlpack__()");
-    h->tensor = *t;
-    return 0;
-}
-
-static int tensor_of_dlpack(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
-{
-    int device = on_device(object);
-    if (device)
-        return device < 0 ? -1 : tensor_of_device(st, w, item, object, h);
-    PyObject *capsule = PyObject_CallMethod(object, "__dlpack__", NULL);
-    weftpy_dlpack_t *foreign =
-        capsule && PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
-    if (!foreign || PyCapsule_SetName(capsule, "used_dltensor")) {
-        Py_XDECREF(capsule);
-        return passes() ? -1 : wrong(w, item, object, PyExc_TypeError, "whose %s gives no tensor", "__dlpack__()");
-    }
-    Py_DECREF(capsule);
-    h->foreign = foreign;
-    h->tensor = foreign->tensor;
-    if (h->tensor.device_type != 1 && h->tensor.device_type != 3)
-        return wrong(w, item, object, PyExc_TypeError, "which is on a device that is neither the %s", "host nor a GPU");
-    return 0;
-}
-
-static int get_tensor(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, weftpy_holds_t *holds,
-                      weft_tensor_t *out)
-{
-    int result;
-    struct weftpy_hold *h = hold(holds, 0);
-    if (!h)
-        return -1;
-    const weft_tensor_t *ours = weftpy_tensor_of(st, object);
-    if (ours) { /* also what has no format in the buffer protocol */
-        h->object = Py_NewRef(object);
-        *out = *ours;
-        return 0;
-    }
-    bool dlpack = PyObject_HasAttrString(object, "__dlpack__");
-    h->buf.kind = NULL;
-    if (PyObject_CheckBuffer(object) && PyObject_GetBuffer(object, &h->buf.view, PyBUF_FULL_RO) == 0) {
-        result = tensor_of_buffer(w, item, object, h);
-    } else if (passes()) {
-        h->buf.view.obj = NULL;
-        return -1;
-    } else {
-        bool has = PyErr_Occurred(); /* some have buffers only where their memory is the host's */
-        PyErr_Clear();
-        h->buf.view.obj = NULL;
-        if (dlpack)
-            result = tensor_of_dlpack(st, w, item, object, h);
-        else if (has)
-            result = wrong(w, item, object, PyExc_TypeError, "which does not give its memory as a %s", "buffer");
-        else
-            result = wrong(w, item, object, PyExc_TypeError, "where a tensor is wanted: anything with the buffer protocol or %s",
-                           "DLPack");
-    }
-    if (!result)
-        *out = h->tensor;
-    return result;
-}
-
-static int get_one_tensor(weftpy_state_t *st, const weftpy_where_t *w, PyObject *object, weftpy_holds_t *holds, weft_value_t *out)
-{
-    weft_tensor_t tensor;
-    if (get_tensor(st, w, -1, object, holds, &tensor))
-        return -1;
-    struct weftpy_hold *h = hold(holds, 0); /* the description itself has to stay, wherever the holds go */
-    if (!h)
-        return -1;
-    h->tensor = tensor;
-    out->tensors.at = &h->tensor;
-    out->tensors.n = 1;
-    return 0;
-}
-
-/* --- into the library --------------------------------------------------------------------------------------------------------- */
+/* --- into the library --------------------------------------------------------------------------------------------- */
 
 int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t type, PyObject *object, weftpy_holds_t *holds,
                      weft_value_t *out)
@@ -487,7 +315,7 @@ int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t t
     if (type == WEFT_T_STRING)
         return get_text(where, object, holds, out);
     if (type == WEFT_T_TENSOR)
-        return get_one_tensor(st, where, object, holds, out);
+        return weftpy_one_tensor_get(st, where, object, holds, out);
     if (type & WEFT_T_VECTOR)
         return get_vector(st, where, type, object, holds, out);
     return not_wanted(where, -1, object, type);
@@ -504,7 +332,8 @@ int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *retu
         if (returned == Py_None)
             return 0;
         weftpy_where_t where = {fn, "the result", NULL, 0};
-        return wrong(&where, -1, returned, PyExc_TypeError, "where %s is wanted: the function gives nothing", "None");
+        return weftpy_value_wrong(&where, -1, returned, PyExc_TypeError, "where %s is wanted: the function gives nothing",
+                                  "None");
     }
     if (n == 1) {
         weftpy_where_t where = {fn, "the result", NULL, 0};
@@ -525,128 +354,10 @@ int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *retu
         PyObject *item = PyTuple_GetItem(items, (Py_ssize_t)i);
         result = item ? weftpy_value_get(st, &where, results[i].type, item, holds, &values_out[i]) : -1;
     }
-    struct weftpy_hold *h = items && !result ? hold(holds, 0) : NULL;
+    struct weftpy_hold *h = items && !result ? weftpy_hold_new(holds, 0) : NULL;
     if (h)
         h->object = items; /* text is viewed where it is */
     else
         Py_XDECREF(items);
     return result || !h ? -1 : 0;
-}
-
-/* --- out of the library ------------------------------------------------------------------------------------------------------- */
-
-weft_tensor_t weftpy_vector_tensor(const weft_value_t *v, int64_t *n)
-{
-    uint32_t of = v->type & ~(uint32_t)WEFT_T_VECTOR;
-    weft_tensor_t t = {.data = (void *)(uintptr_t)v->view.data, .device_type = 1, .ndim = 1, .lanes = 1, .shape = n};
-    t.bits = (uint8_t)(weft_type_size(of) * 8);
-    t.code = of == WEFT_T_BOOL ? 6 : of >= WEFT_T_F32 ? 2 : of >= WEFT_T_U8 ? 1 : 0;
-    return t;
-}
-
-static PyObject *make_vector(weftpy_state_t *st, const weft_value_t *v, PyObject *owner, unsigned flags)
-{
-    uint32_t of = v->type & ~(uint32_t)WEFT_T_VECTOR;
-    if (of == WEFT_T_TENSOR) {
-        PyObject *list = PyList_New((Py_ssize_t)v->tensors.n);
-        for (uint64_t i = 0; list && i < v->tensors.n; i++) {
-            PyObject *one = weftpy_tensor_make(st, &v->tensors.at[i], owner, flags);
-            if (!one || PyList_SetItem(list, (Py_ssize_t)i, one)) {
-                Py_CLEAR(list);
-            }
-        }
-        return list;
-    }
-    if (of == WEFT_T_U8 && !(flags & (WEFTPY_LISTS | WEFTPY_VIEWS)))
-        return PyBytes_FromStringAndSize(v->view.data, (Py_ssize_t)v->view.n);
-    size_t size = weft_type_size(of);
-    if (flags & WEFTPY_LISTS) {
-        PyObject *list = PyList_New((Py_ssize_t)v->view.n);
-        for (uint64_t i = 0; list && i < v->view.n; i++) {
-            weft_value_t one = {of, 0, {0}};
-            memcpy(&one.u64, (const char *)v->view.data + i * size, size);
-            PyObject *item = weftpy_value_make(st, &one, NULL, 0);
-            if (!item || PyList_SetItem(list, (Py_ssize_t)i, item))
-                Py_CLEAR(list);
-        }
-        return list;
-    }
-    int64_t n = (int64_t)v->view.n;
-    weft_tensor_t t = weftpy_vector_tensor(v, &n);
-    return weftpy_tensor_make(st, &t, owner, flags);
-}
-
-PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *v, PyObject *owner, unsigned flags)
-{
-    switch (v->type) {
-    case WEFT_T_VOID:
-        return Py_NewRef(Py_None);
-    case WEFT_T_BOOL:
-        return PyBool_FromLong(v->b);
-    case WEFT_T_I8:
-        return PyLong_FromLong(v->i8);
-    case WEFT_T_I16:
-        return PyLong_FromLong(v->i16);
-    case WEFT_T_I32:
-        return PyLong_FromLong(v->i32);
-    case WEFT_T_I64:
-        return PyLong_FromLongLong(v->i64);
-    case WEFT_T_U8:
-        return PyLong_FromLong(v->u8);
-    case WEFT_T_U16:
-        return PyLong_FromLong(v->u16);
-    case WEFT_T_U32:
-        return PyLong_FromUnsignedLong(v->u32);
-    case WEFT_T_U64:
-        return PyLong_FromUnsignedLongLong(v->u64);
-    case WEFT_T_F32:
-        return PyFloat_FromDouble((double)v->f32);
-    case WEFT_T_F64:
-        return PyFloat_FromDouble(v->f64);
-    case WEFT_T_STRING: /* the library has looked at it: it is UTF-8 */
-        return PyUnicode_DecodeUTF8(v->view.data ? v->view.data : "", (Py_ssize_t)v->view.n, "replace");
-    case WEFT_T_TENSOR:
-        return weftpy_tensor_make(st, v->tensors.at, owner, flags);
-    default:
-        return make_vector(st, v, owner, flags);
-    }
-}
-
-PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, size_t n, PyObject *owner, unsigned flags)
-{
-    if (n == 1)
-        return weftpy_value_make(st, values, owner, flags);
-    if (!n)
-        return Py_NewRef(Py_None);
-    PyObject *tuple = PyTuple_New((Py_ssize_t)n);
-    for (size_t i = 0; tuple && i < n; i++) {
-        PyObject *one = weftpy_value_make(st, &values[i], owner, flags);
-        if (!one || PyTuple_SetItem(tuple, (Py_ssize_t)i, one))
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
-PyObject *weftpy_as_value(PyObject *module, PyObject *args)
-{
-    weftpy_state_t *st = PyModule_GetState(module);
-    const char *type;
-    PyObject *object, *made = NULL;
-    weft_sig_t *sig;
-    weftpy_holds_t holds = {NULL};
-    weft_value_t value;
-    char text[80];
-    size_t n;
-    if (!PyArg_ParseTuple(args, "sO:_as_value", &type, &object))
-        return NULL;
-    PyOS_snprintf(text, sizeof text, "f(x: %.40s) -> void", type);
-    weft_status_t status = weft_sig_parse(text, &sig);
-    if (status)
-        return weftpy_raise(st, status);
-    weftpy_where_t where = {"f", "argument", "x", 1};
-    if (weftpy_value_get(st, &where, weft_sig_params(sig, &n)->type, object, &holds, &value) == 0)
-        made = weftpy_value_make(st, &value, NULL, 0);
-    weftpy_holds_release(&holds);
-    weft_sig_free(sig);
-    return made;
 }

@@ -1,8 +1,8 @@
 /* _core/values.h - objects of Python as values of the library, and back: for calls, for services, for streams.
  *
- * A value that is made of an object may view that object's memory, or memory that was made for it: both are held in a weftpy_holds_t until
- * it is released. An object that is made of a value may view the value's memory: then it has a reference to its owner, an object of
- * whoever calls, whose life is the memory's. */
+ * A value that is made of an object may view that object's memory, or memory that was made for it: both are held in a
+ * weftpy_holds_t until it is released. An object that is made of a value may view the value's memory: then it has a reference to
+ * its owner, an object of whoever calls, whose life is the memory's. */
 #ifndef WEFT_PY_VALUES_H
 #define WEFT_PY_VALUES_H
 
@@ -21,19 +21,19 @@ typedef struct weftpy_where {
     Py_ssize_t number; /* from 1 on; 0: neither name nor number */
 } weftpy_where_t;
 
-/* The value of a type (weft_type_t) that an object is. -1 with a TypeError or an OverflowError that says which value it is, and what is wanted; what
- * was held for it by then is released with the rest. */
+/* The value of a type (weft_type_t) that an object is. -1 with a TypeError or an OverflowError that says which value it is, and
+ * what is wanted; what was held for it by then is released with the rest. */
 int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t type, PyObject *object, weftpy_holds_t *holds,
                      weft_value_t *value_out);
-/* The results of a function, as one returns them: None for none, the object itself for one, a tuple or a list for several. values_out has room for
- * WEFT_SIG_PARAMS. */
-int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *returned, weftpy_holds_t *holds, weft_value_t *values_out,
-                       size_t *n_out);
+/* The results of a function, as one returns them: None for none, the object itself for one, a tuple or a list for several.
+ * values_out has room for WEFT_SIG_PARAMS. */
+int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *returned, weftpy_holds_t *holds,
+                       weft_value_t *values_out, size_t *n_out);
 
 enum { WEFTPY_WRITABLE = 1, WEFTPY_LISTS = 2, WEFTPY_VIEWS = 4 };
-/* The object a value is: bool, int, float, str; bytes for [u8]; a Tensor for other vectors and for tensors (a list of Tensors for [tensor]). Views
- * keep `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists.
- * WEFTPY_VIEWS: [u8] as a Tensor too. */
+/* The object a value is: bool, int, float, str; bytes for [u8]; a Tensor for other vectors and for tensors (a list of Tensors for
+ * [tensor]). Views keep `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS:
+ * vectors of numbers as lists. WEFTPY_VIEWS: [u8] as a Tensor too. */
 PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *value, PyObject *owner, unsigned flags);
 /* A vector of numbers as a tensor; *n, which stays, is its length. */
 weft_tensor_t weftpy_vector_tensor(const weft_value_t *value, int64_t *n);
@@ -44,7 +44,6 @@ PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, siz
 PyObject *weftpy_as_value(PyObject *module, PyObject *args);
 
 /* tensor.c: a Tensor over somebody's memory, or over a copy of it (owner NULL). */
-extern PyType_Spec weftpy_tensor_spec;
 PyObject *weftpy_tensor_make(weftpy_state_t *st, const weft_tensor_t *tensor, PyObject *owner, unsigned flags);
 const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object); /* NULL, no exception: it is no Tensor of ours */
 /* Its elements, one after the other. -1: they are more than `cap` bytes. */
@@ -56,6 +55,30 @@ typedef struct weftpy_dlpack {
     void *context;
     void (*deleter)(struct weftpy_dlpack *self);
 } weftpy_dlpack_t;
+
+/* One thing that is held: a buffer, an object, memory of ours, a tensor by DLPack; and what describes a tensor. */
+struct weftpy_hold {
+    struct weftpy_hold *next;
+    weftpy_buf_t buf;         /* buf.view.obj NULL: none */
+    PyObject *object;         /* NULL: none */
+    weftpy_dlpack_t *foreign; /* NULL: none */
+    weft_tensor_t tensor;
+    int64_t dims[2 * WEFT_TENSOR_DIMS]; /* its shape, its strides */
+    /* memory of ours follows */
+};
+/* One more, with so many bytes of memory behind it; NULL: no memory. */
+struct weftpy_hold *weftpy_hold_new(weftpy_holds_t *holds, size_t bytes);
+/* values.c: -1 with "add: argument b is 'x', " and the format, which takes `more`. item >= 0: that item of a vector. */
+int weftpy_value_wrong(const weftpy_where_t *where, Py_ssize_t item, PyObject *object, PyObject *class, const char *format,
+                       const char *more);
+bool weftpy_error_passes(void); /* the exception is nobody's mistake (no memory, an interrupt): it stays as it is */
+
+/* values_tensor.c */
+bool weftpy_items_of(const Py_buffer *view, uint8_t *code_out, uint8_t *bits_out);
+int weftpy_tensor_get(weftpy_state_t *st, const weftpy_where_t *where, Py_ssize_t item, PyObject *object, weftpy_holds_t *holds,
+                      weft_tensor_t *out);
+int weftpy_one_tensor_get(weftpy_state_t *st, const weftpy_where_t *where, PyObject *object, weftpy_holds_t *holds,
+                          weft_value_t *out);
 
 /* foreign.c: what DLPack said of memory that it gave; NULL: it was another that gave it. */
 const weft_tensor_t *weftpy_foreign_tensor(const weftpy_buf_t *buf);

@@ -1,8 +1,8 @@
 /* _core/watch.c - Watch: what changes in a registry, to be gone through.
  *
- * The library tells of changes in progress, in a blocking runtime without the GIL: they are copied to a list, under a lock, and whoever waits
- * is woken. To wait is to have a timer of the library under way, which is cancelled when something came: so that a task, a thread, and a thread
- * that drives its runtime itself wait in the same way.
+ * The library tells of changes in progress, in a blocking runtime without the GIL: they are copied to a list, under a lock, and
+ * whoever waits is woken. To wait is to have a timer of the library under way, which is cancelled when something came: so that a
+ * task, a thread, and a thread that drives its runtime itself wait in the same way.
  *
  * The list outlives the object for as long as the library may call: it is held by both.
  *
@@ -49,7 +49,7 @@ typedef struct wait {
 
 #define SELF watch_t *w = (watch_t *)self
 
-/* --- changes ------------------------------------------------------------------------------------------------------------------- */
+/* --- changes ------------------------------------------------------------------------------------------------------ */
 
 static void unref(changes_t *c)
 {
@@ -111,11 +111,10 @@ static weftpy_row_t *take(changes_t *c, bool *over_out, bool *lost_out)
     return row;
 }
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void ended(weft_op_t *op, void *user)
 {
-    (void)op;
     unref(user);
 }
 
@@ -149,16 +148,13 @@ static void leave(weftpy_guest_t *guest)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     if (w->c) {
         end(w);
         unref(w->c);
     }
     Py_CLEAR(w->registry);
     Py_CLEAR(w->run);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 PyObject *weftpy_watch_new(weftpy_registry_t *r, const char *service)
@@ -188,7 +184,7 @@ PyObject *weftpy_watch_new(weftpy_registry_t *r, const char *service)
     return (PyObject *)w;
 }
 
-/* --- going through it ---------------------------------------------------------------------------------------------------------- */
+/* --- going through it --------------------------------------------------------------------------------------------- */
 
 static PyObject *change_of(weftpy_state_t *st, weftpy_row_t *row)
 {
@@ -222,13 +218,11 @@ static PyObject *next_now(watch_t *w)
 static void wait_dealloc(PyObject *self)
 {
     wait_t *t = (wait_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     if (t->watch) {
         changes_t *c = t->watch->c;
         pthread_mutex_lock(&c->lock);
         unlink_it(&t->at);
-        if (t->row) { /* nobody asked for it: it is the next one's */
+        if (t->row) { /* the waiter did not take it: the next one gets it */
             t->row->next = c->first;
             if (!c->first)
                 c->end = &t->row->next;
@@ -238,8 +232,7 @@ static void wait_dealloc(PyObject *self)
         pthread_mutex_unlock(&c->lock);
     }
     Py_CLEAR(t->watch);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* False: something came meanwhile. */
@@ -292,7 +285,6 @@ static PyObject *wait_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
 {
     wait_t *t = (wait_t *)made;
     weftpy_row_t *row = t->row;
-    (void)op;
     t->row = NULL;
     if (row)
         return change_of(run->st, row);
@@ -304,7 +296,7 @@ static PyObject *wait_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
 
 static const weftpy_gives_t gives_change = {.value = wait_value};
 
-/* The timer was cancelled: by us, since something came, or by whoever awaits; or the runtime closes. */
+/* The timer was cancelled: by us, since a change came; or by the awaiter; or the runtime closes. */
 static void woken(weft_op_t *wop, void *user)
 {
     weftpy_op_t *op = user;
@@ -355,13 +347,12 @@ static PyObject *iterate(PyObject *self)
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     end((watch_t *)self);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"close", close_it, METH_NOARGS, "End it: whoever waits for the next change sees the end."},
+    {"close", close_it, METH_NOARGS, DOC("close($self)", "End it: whoever waits for the next change sees the end.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -376,12 +367,7 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_watch_spec = {
-    .name = "weft._core.Watch",
-    .basicsize = sizeof(watch_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_watch_spec = WEFTPY_SPEC("Watch", watch_t, WEFTPY_NOT_CALLED, slots);
 
 static PyType_Slot wait_slots[] = {
     {Py_tp_doc, "Whoever waits for the next change."},
@@ -389,9 +375,4 @@ static PyType_Slot wait_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_wait_spec = {
-    .name = "weft._core._Wait",
-    .basicsize = sizeof(wait_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = wait_slots,
-};
+PyType_Spec weftpy_wait_spec = WEFTPY_SPEC("_Wait", wait_t, WEFTPY_NOT_CALLED, wait_slots);

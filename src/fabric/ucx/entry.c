@@ -1,7 +1,7 @@
 /* fabric/ucx/entry.c - where the module begins: what it offers to the library, and how it reaches what the library gave it.
  *
- * The module has copies of stateless parts of base. The log, the detail behind weft_last_error() and the switch of alloc.h have state, and
- * that is the library's: the functions of base/log.h are defined here once more, and call it. */
+ * The module has copies of stateless parts of base. The log, the detail behind weft_last_error() and the switch of alloc.h have
+ * state, and that is the library's: the functions of base/log.h are defined here once more, and call it. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,10 +13,10 @@
 
 static const wefti_module_host_t *host;
 
-/* Above every level: each line comes to wefti_log_line() below, which knows the library's. */
+/* Above every level: each line comes to weft_log() below, which knows the library's. */
 _Atomic int wefti_log_level = WEFTI_LOG_UNREAD;
 
-void wefti_log_line(weft_log_level_t level, const char *fmt, ...)
+void weft_log(weft_log_level_t level, const char *fmt, ...)
 {
     if ((int)level > atomic_load_explicit(host->log_level, memory_order_relaxed))
         return;
@@ -30,7 +30,7 @@ void wefti_log_line(weft_log_level_t level, const char *fmt, ...)
     errno = saved_errno;
 }
 
-weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
+weft_status_t weft_fail(weft_status_t status, const char *fmt, ...)
 {
     int saved_errno = errno;
     char text[1024];

@@ -3,6 +3,7 @@
 #define WEFT_TEST_MEMORIES_H
 
 #include <sys/types.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 enum { MEMORIES_MAX = 3 };

@@ -6,6 +6,7 @@
 #define WEFT_TEST_MIRRORED_H
 
 #include <sys/types.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 #include "history.h"

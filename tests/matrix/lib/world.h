@@ -5,6 +5,7 @@
 #define WEFT_TEST_WORLD_H
 
 #include <stdatomic.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 /* What a row needs. What that needs itself comes with it. */

@@ -3,7 +3,7 @@
 #ifndef WEFT_TEST_ELEMENTS_H
 #define WEFT_TEST_ELEMENTS_H
 
-#include <weft/element.h>
+#include <weft/elements.h>
 
 #include "pair.h"
 

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "pair.h"
-#include "rpc/state.h"
+#include "rpc/stream.h"
 
 enum { JOINED_SERVER, JOINED_CLIENT };
 #define JOINED_CALL UINT64_C(77)

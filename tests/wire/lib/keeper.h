@@ -2,6 +2,8 @@
 #ifndef WEFT_TEST_KEEPER_H
 #define WEFT_TEST_KEEPER_H
 
+#include <weft/elements.h>
+
 #include "pair.h"
 
 typedef struct keeper {

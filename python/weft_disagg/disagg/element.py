@@ -1,0 +1,331 @@
+"""disagg.element: one compute element. Launchers run it, by launched() or as python -m disagg.element, which takes longer.
+
+Lines of JSON say what to run. They come over a socket that the process inherits, whose number is in WEFT_ELEMENT_FD, and answers
+go there; without that variable lines come from stdin and answers go to the descriptor after --out. stdout is the program's.
+docs/design/launcher.md has every line.
+
+    {"do": "run", "file": ..., "params": ..., "transports": [...]}
+        ->  {"did": "begin"}, {"did": "stats", ...}, then {"did": "result", ...} or
+            {"did": "error", "error": ..., "traceback": ...}; exit status 0 or 1
+    {"do": "config", ...}, {"do": "terminate"}: at any time
+
+A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio, neither json nor threading nor the
+library is loaded unless the element needs it. The thread that loads threading first is the main thread for Python, so the thread
+that reads loads nothing.
+
+Promise: one last line, whatever main() does and returns; no token of a durl, which is the key of its memory, in any of them.
+tests/python/test_disagg_element.py holds us to it.
+"""
+from __future__ import annotations
+
+import os
+import sys
+from _thread import LockType, allocate_lock, start_new_thread
+
+from ._text import dumps, loads
+from .action import LibdAction
+from .results import results
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+LINE_MOST = 1 << 28
+MODULE = "__element__"
+DEEP = 400  # of a result; the launcher reads a bit more
+
+
+class Refused(Exception):
+    """What the element was told, or what it returned, makes no sense; the sentence is for people."""
+
+
+class Lines:
+    """Lines from and to a launcher."""
+
+    def __init__(self, fd_in: int, fd_out: int) -> None:
+        self.fd_in, self.fd_out = fd_in, fd_out
+        self._rest = bytearray()
+        self._secrets: set[str] = set()
+
+    def read(self) -> bytes | None:
+        """The next line; None: there is no more."""
+        looked = 0
+        while True:
+            at = self._rest.find(b"\n", looked)
+            if at >= 0:
+                line = bytes(self._rest[:at])
+                del self._rest[:at + 1]
+                return line
+            looked = len(self._rest)
+            if looked > LINE_MOST:
+                raise Refused(f"a line of more than {LINE_MOST} bytes came from the launcher")
+            more = os.read(self.fd_in, 1 << 16)
+            if not more:
+                return None
+            self._rest += more
+
+    def know(self, durl: object) -> None:
+        """A durl whose token, the key of the memory, nobody shall see."""
+        if isinstance(durl, str):
+            self._secrets.update(part[6:] for part in durl.split(";") if part.startswith("token,") and len(part) > 6)
+
+    def clean(self, text: str) -> str:
+        """Without the tokens of durls."""
+        for secret in self._secrets:
+            text = text.replace(secret, "(token)")
+        return text
+
+    def say(self, line: str) -> None:
+        """Write a line, all of it."""
+        left = memoryview(line.encode() + b"\n")
+        while left:
+            left = left[os.write(self.fd_out, left):]
+
+
+def message(line: bytes) -> dict[str, Any]:
+    """What a line of the launcher says."""
+    try:
+        said = loads(line)
+    except (ValueError, RecursionError):
+        raise Refused("what came from the launcher is no JSON") from None
+    if not isinstance(said, dict):
+        raise Refused("what came from the launcher is no JSON object")
+    return said
+
+
+WANTED = {"str": "a text", "dict": "an object", "list": "a list of texts"}
+
+
+def field(said: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    """A member of the launcher's line, if it is of the right kind."""
+    value = said.get(name, default)
+    if not isinstance(value, kind) or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
+        wanted = WANTED[kind.__name__]
+        raise Refused(f"the launcher said {name!r}: {dumps(value)[:80]}, which should be {wanted}")
+    return value
+
+
+def load(said: dict[str, Any]) -> ModuleType:
+    """The element's program, run up to its main()."""
+    file = field(said, "file", str, "")
+    if not file:
+        raise Refused("the launcher named no file to run")
+    path = field(said, "path", str, "")
+    if path:
+        sys.path.insert(0, path)
+    module = type(sys)(MODULE)
+    module.__file__ = file
+    sys.modules[MODULE] = module
+    sys.argv = [file]
+    for one in [*field(said, "imports", list, []), file]:
+        try:
+            with open(one, "rb") as f:
+                source = f.read()
+        except OSError as error:
+            raise Refused(f"{one} cannot be read: {error.strerror}") from None
+        exec(compile(source, one, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def takes_one(main: Callable[..., Any]) -> bool:
+    """Whether it is main(params), as plain actions have it, and not main(params, action).
+
+    Refused: it is a function of this file that takes neither one argument nor two.
+    """
+    code = getattr(main, "__code__", None)
+    if code is None or hasattr(main, "__self__"):
+        return False  # what it takes is seen when it is called
+    more, kw_defaults = code.co_flags & 4, getattr(main, "__kwdefaults__", None) or {}
+    needed = code.co_argcount - len(getattr(main, "__defaults__", None) or ())
+    by_name = [name for name in code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
+               if name not in kw_defaults]
+    if needed > 2 or by_name or not (code.co_argcount or more):
+        said = f"needs {', '.join(by_name)} by name" if by_name else f"takes {code.co_argcount} arguments"
+        raise Refused(f"{code.co_filename}, line {code.co_firstlineno}: main {said}; it is called as main(params, action), or "
+                      f"as main(params) "
+                      "if it takes no more")
+    return code.co_argcount == 1 and not more
+
+
+def call(main: Callable[..., Any], params: Any, action: LibdAction) -> Any:
+    """main(params, action), or main(params) where it takes no more; one that is a coroutine is run to its end."""
+    value = main(params) if takes_one(main) else main(params, action)
+    if hasattr(value, "__await__"):
+        import asyncio
+
+        async def awaited() -> Any:
+            return await value
+        return asyncio.run(awaited())
+    return value
+
+
+def offender(value: Any, where: str = "the result", depth: int = 0) -> str:
+    """Which part of a value is not JSON."""
+    if depth > DEEP:
+        return f"the result is nested more than {DEEP} deep"
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if not isinstance(key, (str, int, float, bool, type(None))):
+                return f"{where} has the key {key!r}, which is a {type(key).__name__}"
+            said = offender(one, f"{where}[{key!r}]", depth + 1)
+            if said:
+                return said
+    elif isinstance(value, (list, tuple)):
+        for i, one in enumerate(value):
+            said = offender(one, f"{where}[{i}]", depth + 1)
+            if said:
+                return said
+    elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"{where} is {value}"
+    elif not isinstance(value, (str, int, float, bool, type(None))):
+        return f"{where} is of type {type(value).__name__}"
+    return ""
+
+
+def as_json(value: Any) -> str:
+    """What main() returned, for the launcher."""
+    try:
+        text = dumps(value)
+        if text.count("[") + text.count("{") > DEEP and (said := offender(value)):  # few results come here
+            raise Refused(f"main() returned what the launcher does not take: {said}")
+        return text
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        said = "" if isinstance(error, RecursionError) or "Circular" in str(error) else offender(value)
+        raise Refused(f"main() returned what is not JSON: {said or error}. Return dicts, lists, texts, finite numbers, True, "
+                      f"False and None; "
+                      "a numpy array by .tolist(), bytes through a memory element") from None
+
+
+def failure(error: BaseException) -> tuple[str, str]:
+    """What there is to say of an exception: a line, and the traceback from the element's program on."""
+    if isinstance(error, Refused):
+        return str(error), ""
+    import traceback
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    if isinstance(error, SystemExit):
+        return f"the element ended itself by sys.exit({error.code!r}) before main() returned", "".join(lines)
+    if isinstance(error, SyntaxError):  # in one line, with file and line: the traceback shows the place
+        return f"{type(error).__name__}: {error}", "".join(lines)
+    return "".join(traceback.format_exception_only(type(error), error)).strip(), "".join(lines)
+
+
+def listen(lines: Lines, action: LibdAction, listening: LockType) -> None:
+    """In a thread: what the launcher says while main() runs."""
+    listening.release()
+    try:
+        while (line := lines.read()) is not None:
+            try:
+                hear(lines, action, message(line))
+            except Exception as error:  # of that line: the next one may be good
+                print(lines.clean(f"disagg.element: {error}"), file=sys.stderr)
+    except (OSError, Refused):
+        pass
+    action.terminate()  # nobody is there any more
+
+
+def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
+    """One line."""
+    if said.get("do") == "config":
+        durl = field(said, "durl", str, "")
+        lines.know(durl)
+        name = field(said, "name", str, "")
+        if action._action is None:  # else the library would be loaded in this thread
+            raise Refused(f"the launcher configures the transport {name!r}, and this element has none")
+        action.config_transport(name, durl)
+    elif said.get("do") == "terminate":
+        action.terminate()
+
+
+def descriptors(argv: list[str]) -> tuple[int, int]:
+    """Where lines come from and go to."""
+    text = os.environ.pop("WEFT_ELEMENT_FD", None)
+    if text is None and argv[:1] == ["--out"] and len(argv) == 2:
+        text = argv[1]
+    if text is None or not text.isdecimal() or not text.isascii() or len(text) > 9:
+        sys.exit("disagg.element: this is what launchers run, with a socket in WEFT_ELEMENT_FD, or --out FD and lines on stdin; "
+                 "a directory of elements is run by `weft run DIR`")
+    fd = int(text)
+    try:
+        os.set_inheritable(fd, False)  # it is not for what the program starts
+    except OSError as error:
+        sys.exit(f"disagg.element: descriptor {fd} cannot be used: {error.strerror}")
+    return (0 if argv else fd), fd
+
+
+def moved(action: LibdAction) -> dict[str, dict[str, int]]:
+    """Operations and bytes by transport."""
+    return {name: {key: told[key] for key in ("reads", "writes", "bytes_read", "bytes_written")} for name,
+            told in action.stats().items()}
+
+
+def run(lines: Lines) -> int:
+    """The whole life of an element; its exit status."""
+    action: LibdAction | None = None
+    listening = allocate_lock()
+    try:
+        first = lines.read()
+        if first is None:
+            raise Refused("the launcher hung up before it said what to run")
+        said = message(first)
+        if said.get("do") != "run":
+            raise Refused("the first thing a launcher says is what to run")
+        lines.say('{"did": "begin"}')
+        action = LibdAction(None, str(said.get("id", "")), name=str(said.get("name", "")))
+        for durl in field(said, "transports", list, []):
+            lines.know(durl)
+            action.add_transport(durl)
+        listening.acquire()
+        try:
+            # not by threading, which takes longer to load than all that is here
+            start_new_thread(listen, (lines, action, listening))
+        except RuntimeError:  # a limit, of memory or of threads
+            listening.release()
+            raise
+        module = load(said)
+        main = getattr(module, "main", None)
+        if not callable(main):
+            raise Refused(f"{module.__file__} has no function main(params, action)")
+        last = '{"did": "result", "value": ' + as_json(call(main, results(field(said, "params", dict, {})), action)) + "}"
+        status = 0
+    except BaseException as error:  # SystemExit and KeyboardInterrupt, too: somebody waits for the last line
+        text, trace = failure(error)
+        last = dumps({"did": "error", "error": lines.clean(text), "traceback": lines.clean(trace)})
+        status = 1
+    stats: dict[str, dict[str, int]] = {}
+    if action is not None:
+        stats = moved(action)
+        action.close()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # the program closed it
+    lines.say(dumps({"did": "stats", "transports": stats}))
+    lines.say(last)
+    listening.acquire()  # an interpreter that ends while a thread of it is beginning crashes
+    return status
+
+
+def main(argv: list[str]) -> int:
+    """Run what the launcher says."""
+    lines = Lines(*descriptors(argv))
+    try:
+        return run(lines)
+    except BrokenPipeError:
+        return 1  # the launcher is gone
+
+
+def launched() -> None:
+    """For python -c: the same as python -m disagg.element, without the milliseconds of runpy."""
+    if sys.path and not sys.path[0]:
+        sys.path[0] = os.getcwd()  # as -m has it: the program may change its directory
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

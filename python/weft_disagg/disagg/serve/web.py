@@ -1,0 +1,270 @@
+"""Requests and answers over HTTP/1.1: as much of it as a runtime needs, with a bound on everything a stranger can make large or
+slow.
+
+One thread accepts, one more per connection, one request per connection: a connection that is kept open may be closed by one side
+while the other begins to use it, and the one who invokes would take that for a failed activation.
+
+Bounds: HEAD bytes and HEADERS lines within HEAD_TIME; a body of what its route allows within BODY_TIME; MOST connections, and
+LARGE large bodies at a time. Whoever sends slowly is cut off by the time of the whole, and not of each piece.
+tests/python/test_openwhisk_hostile.py holds us to it.
+"""
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+HEAD, HEADERS = 32 << 10, 100
+HEAD_TIME, BODY_TIME, ANSWER_TIME, LINGER = 10.0, 60.0, 30.0, 2.0
+MOST, LARGE, LARGE_FROM = 64, 2, 1 << 20
+
+REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+           408: "Request Timeout",
+           409: "Conflict", 411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large",
+           500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable", 505: "HTTP Version Not Supported"}
+TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+
+class Refusal(Exception):
+    """A request that is answered by an error: its status, and a sentence for people. `allow` names the methods that would
+    have been right."""
+
+    def __init__(self, status: int, sentence: str, allow: str = "") -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.allow = status, sentence, allow
+
+
+class Gone(Exception):
+    """The other side hung up: there is nobody to answer."""
+
+
+class Request:
+    """A request whose head has been read; the body follows."""
+
+    def __init__(self, method: str, path: str, query: str, headers: dict[str, str]) -> None:
+        self.method, self.path, self.query, self.headers = method, path, query, headers
+        self.body = b""
+
+    def json(self) -> dict[str, Any]:
+        """The body, which has to be a JSON object."""
+        try:
+            said = json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise Refusal(400, "the body is not JSON") from None
+        if not isinstance(said, dict):
+            raise Refusal(400, "the body is JSON, but not an object")
+        return said
+
+
+class Connection:
+    """A socket and what of it has been read."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.rest = b""
+
+    def more(self, until: float, what: str) -> bytes:
+        """Some more bytes, by then."""
+        left = until - time.monotonic()
+        if left <= 0:
+            raise Refusal(408, f"the {what} took too long to arrive")
+        self.sock.settimeout(left)
+        try:
+            got = self.sock.recv(1 << 18)
+        except TimeoutError:
+            raise Refusal(408, f"the {what} took too long to arrive") from None
+        except OSError:
+            raise Gone from None
+        if not got:
+            raise Gone
+        return got
+
+    def head(self) -> Request:
+        """The request up to its body."""
+        until, got = time.monotonic() + HEAD_TIME, b""
+        while (end := got.find(b"\r\n\r\n")) < 0:
+            if len(got) > HEAD:
+                raise Refusal(431, f"the head of the request is longer than {HEAD} bytes")
+            got += self.more(until, "head of the request")
+        if end > HEAD:
+            raise Refusal(431, f"the head of the request is longer than {HEAD} bytes")
+        self.rest = got[end + 4:]
+        first, *lines = got[:end].split(b"\r\n")
+        if len(lines) > HEADERS:
+            raise Refusal(431, f"the request has more than {HEADERS} headers")
+        words = first.split(b" ")
+        if len(words) != 3 or not words[1].startswith(b"/") or not words[1].isascii() or not set(words[0]) <= TOKEN:
+            raise Refusal(400, "the first line is not that of a request: METHOD /PATH HTTP/1.1")
+        if words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
+            raise Refusal(505 if words[2].startswith(b"HTTP/") else 400, "only HTTP/1.1 is spoken here")
+        path, _, query = words[1].decode("ascii").partition("?")
+        return Request(words[0].decode("ascii"), path, query, headers(lines))
+
+    def body(self, request: Request, most: int) -> bytes:
+        """All of the body."""
+        if "transfer-encoding" in request.headers:
+            raise Refusal(411, "send the body in one piece, with its Content-Length")
+        text = request.headers.get("content-length", "0")
+        if not text.isdecimal() or not text.isascii() or len(text) > 15:
+            raise Refusal(400, "Content-Length is not a number")
+        length = int(text)
+        if length > most:
+            raise Refusal(413, f"the body has {length} bytes, and {most} are the most here")
+        if len(self.rest) < length and request.headers.get("expect", "").lower() == "100-continue":
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        until, got = time.monotonic() + BODY_TIME, bytearray(self.rest[:length])
+        while len(got) < length:
+            got += self.more(until, "body of the request")
+        del got[length:]
+        return bytes(got)
+
+    def send(self, data: bytes) -> None:
+        """All of it, within a bound."""
+        self.sock.settimeout(ANSWER_TIME)
+        try:
+            self.sock.sendall(data)
+        except OSError:
+            raise Gone from None
+
+    def close(self) -> None:
+        """Hang up so that an answer still arrives at one who is sending."""
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+            until = time.monotonic() + LINGER
+            while (left := until - time.monotonic()) > 0:
+                self.sock.settimeout(left)
+                if not self.sock.recv(1 << 18):
+                    break
+        except OSError:
+            pass
+        self.sock.close()
+
+
+def headers(lines: list[bytes]) -> dict[str, str]:
+    """Headers by their names in small letters."""
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or not set(name) <= TOKEN:
+            raise Refusal(400, "a header of the request is none: NAME: VALUE")
+        key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
+        if key == "content-length" and found.get(key, text) != text:
+            raise Refusal(400, "the request has two lengths")
+        found[key] = text
+    return found
+
+
+def answer(status: int, said: object, allow: str = "") -> bytes:
+    """An answer as bytes."""
+    body = (said if isinstance(said, str) else json.dumps(said)).encode("utf-8", "surrogatepass") + b"\n"
+    more = f"Allow: {allow}\r\n" if allow else ""
+    head = (f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            f"{more}Connection: close\r\n\r\n")
+    return head.encode("ascii") + body
+
+
+class Server:
+    """Listens, and lets `route` say what is allowed, and `handle` what the answer is: a status, and an object or JSON as text.
+
+    route(request) -> the most bytes its body may have; both may raise Refusal. run() until stop(), which a signal handler may
+    call.
+    """
+
+    def __init__(self, host: str, port: int, route: Callable[[Request], int],
+                 handle: Callable[[Request], tuple[int, object]]) -> None:
+        self.route, self.handle = route, handle
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._sock.bind((host, port))
+            self._sock.listen(128)
+        except BaseException:
+            self._sock.close()
+            raise
+        self.port: int = self._sock.getsockname()[1]
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
+        self._large = threading.BoundedSemaphore(LARGE)
+        self._idle = threading.Condition()
+        self._n = 0
+
+    def stop(self) -> None:
+        """Accept no more."""
+        try:
+            os.write(self._wake_w, b"x")
+        except BlockingIOError:
+            pass
+
+    def run(self) -> None:
+        """Accept until stop()."""
+        watched: list[Any] = [self._sock, self._wake_r]
+        while True:
+            ready, _, _ = select.select(watched, [], [])
+            if self._wake_r in ready:
+                break
+            try:
+                sock, _ = self._sock.accept()
+            except OSError:  # it hung up already; or there are no descriptors left, and there will be
+                time.sleep(0.01)
+                continue
+            with self._idle:
+                full = self._n >= MOST
+                if not full:
+                    self._n += 1
+            if full:
+                sock.close()
+            else:
+                try:
+                    threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+                except RuntimeError:  # there can be no more threads now
+                    sock.close()
+                    with self._idle:
+                        self._n -= 1
+        self._sock.close()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until those who are being answered have their answers."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._n == 0, seconds)
+
+    def _serve(self, sock: socket.socket) -> None:
+        connection = Connection(sock)
+        try:
+            connection.send(self._one(connection))
+        except Gone:
+            pass
+        finally:
+            connection.close()
+            with self._idle:
+                self._n -= 1
+                self._idle.notify_all()
+
+    def _one(self, connection: Connection) -> bytes:
+        try:
+            request = connection.head()
+            most = self.route(request)
+            text = request.headers.get("content-length", "0")
+            large = text.isdecimal() and text.isascii() and len(text) < 16 and int(text) > LARGE_FROM
+            if large and not self._large.acquire(blocking=False):
+                raise Refusal(503, "others are sending large requests; try again in a moment")
+            try:
+                request.body = connection.body(request, most)
+            finally:
+                if large:
+                    self._large.release()
+            return answer(*self.handle(request))
+        except Refusal as no:
+            return answer(no.status, {"error": no.sentence}, no.allow)
+        except Gone:
+            raise
+        except Exception as error:  # a mistake of ours: the one who asked is still answered
+            return answer(500, {"error": f"the runtime itself failed: {type(error).__name__}"})

@@ -1,0 +1,453 @@
+"""One connection of ucp: its messages, how it is closed, and what whoever waits then gets.
+
+Messages go straight to the extension: an await of send() or recv() is an await of one operation of weft.
+
+    open -> closed    abort(), close(), the end of the last reference; the peer's close() once all it sent is received
+    open -> no use    the peer aborted or is lost: closed() is True, and what had arrived can still be received
+
+close() tells the peer how many messages were sent (a control message: an urgent active message, with the peer's control tag), so
+that it closes once it has received them all. abort() tells it nothing. Both let go in the background: what was sent is flushed,
+for as long as the library's close_timeout at most.
+
+Who waits in recv() when it ends gets UCXCanceled if this side closed or the peer did by close(), and UCXConnectionReset if the
+peer just went away; who asks after that UCXCloseError, or UCXConnectionReset. A receive that is cancelled loses no message: one
+that had come already is kept for the next receive.
+
+Promise: nothing that send() has returned for is lost by close() or abort(). tests/python/test_ucp_close.py and test_ucp_tags.py
+hold us to it.
+"""
+from __future__ import annotations
+
+import array
+import asyncio
+import collections
+import logging
+import struct
+from collections.abc import Callable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import weft
+
+from . import comm
+from ._libs.arr import Array, _foreign
+from ._libs.exceptions import translated
+from .exceptions import UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError, UCXMsgTruncated
+from .utils import get_ucxpy_logger, hash64bits
+
+if TYPE_CHECKING:
+    from .core import ApplicationContext
+
+logger = get_ucxpy_logger()
+_DEBUG = logging.DEBUG
+
+CTRL_ID = 0x75635043  # of active messages of the weft runtime: nobody else's on ucp's worker
+_CTRL = struct.Struct("<QQQ")  # opcode, the receiver's control tag, how many messages were sent
+_SHUTDOWN = 1
+_HASHES_KEPT = 4096
+
+
+class UCXPYTags(NamedTuple):
+    """The tags of an endpoint: those it sends with, and those it receives."""
+
+    msg_send: int
+    msg_recv: int
+    ctrl_send: int
+    ctrl_recv: int
+
+
+def _memory(buffer: Any, writable: bool) -> Any:
+    """What the extension takes, of what it does not take by itself: an Array, or an object that has __array_interface__ alone."""
+    own = buffer if isinstance(buffer, Array) else Array(buffer)
+    return own._memory(own.nbytes, writable)
+
+
+def _type(buffer: Any) -> type:
+    return type(buffer.obj if isinstance(buffer, Array) else buffer)
+
+
+def _raw(buffer: Any) -> memoryview:
+    """Its bytes as they lie, in whatever order its dimensions are."""
+    own = buffer if isinstance(buffer, Array) else Array(buffer)
+    own._memory(own.nbytes, True)  # it has to be in one piece, and not read-only
+    if own.cuda:
+        raise ValueError("the memory is on a GPU")
+    return memoryview(_foreign(own.ptr, own.nbytes, own)).cast("B")
+
+
+def _nbytes(buffer: Any) -> int:
+    if type(buffer) in (bytes, bytearray):
+        return len(buffer)
+    try:
+        return int(buffer.nbytes)
+    except AttributeError:
+        return Array(buffer).nbytes
+
+
+class Endpoint:
+    """One connection to one peer. create_endpoint() and listeners make them."""
+
+    def __init__(self, endpoint: Any, ctx: ApplicationContext, tags: UCXPYTags | None = None) -> None:
+        self._ep, self._weft = endpoint, endpoint.endpoint
+        self._ctx: Any = ctx
+        self._uid = int(endpoint.handle)
+        self._tags = tags
+        self._msg_send = tags.msg_send if tags else None
+        self._msg_recv = tags.msg_recv if tags else None
+        self._send_count = self._recv_count = self._finished_recv_count = 0
+        self._close_after_n_recv: int | None = None
+        self._shutting_down_peer = False  # we told it
+        self._peer_shut = False  # it told us
+        self._sends: set[Any] = set()  # under way, for abort()
+        self._kept: dict[int, collections.deque[bytes]] = {}  # messages of receives that were cancelled too late
+        self._hashes: dict[Any, int] = {}
+        ctx._endpoints[self._weft.id] = self
+
+    # --- asking ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def uid(self) -> int:
+        """Its number: of no other endpoint of this process at the same time."""
+        return self._uid
+
+    def closed(self) -> bool:
+        """True once it is closed, by either side, or the peer is lost."""
+        return self._weft is None or bool(self._weft.closed)
+
+    def is_alive(self) -> bool:
+        """The contrary of closed()."""
+        return not self.closed()
+
+    def cuda_support(self) -> bool:
+        """True if memory of a GPU can be sent and received."""
+        return bool(self._open()._ctx.context.cuda_support)
+
+    def get_ucp_worker(self) -> int:
+        """The handle of the worker: a number."""
+        return int(self._open()._ctx.worker.handle)
+
+    def get_ucp_endpoint(self) -> int:
+        """The handle of the endpoint: a number."""
+        return int(self._open()._ep.handle)
+
+    def ucx_info(self) -> str:
+        """What is known of the connection, in lines."""
+        return str(self._open()._ep.info())
+
+    def __repr__(self) -> str:
+        return f"<ucp.Endpoint {self._uid:#x}{' closed' if self.closed() else ''}>"
+
+    def _open(self) -> Endpoint:
+        if self._weft is None:
+            raise UCXCloseError("Endpoint closed")
+        return self
+
+    # --- tags --------------------------------------------------------------------------------------------------------------
+
+    def _tag(self, own: int | None, tag: Any, force: bool) -> int:
+        if force and tag is not None:
+            return int(tag)
+        if own is None:
+            raise UCXError("an endpoint made of a worker's address has no tags of its own: give a tag, a number below 2**64, "
+                           "and force_tag=True")
+        if tag is None:
+            return own
+        if isinstance(tag, (bytearray, memoryview)):
+            tag = bytes(tag)
+        try:
+            known = self._hashes.get((own, tag))
+        except TypeError:  # it cannot be hashed, and so is none of what a tag can be
+            return hash64bits(own, tag)
+        if known is None:
+            known = hash64bits(own, tag)
+            if len(self._hashes) >= _HASHES_KEPT:
+                self._hashes.clear()
+            self._hashes[own, tag] = known
+        return known
+
+    # --- messages ------------------------------------------------------------------------------------------------------------
+
+    async def send(self, buffer: Any, tag: Any = None, force_tag: bool = False) -> bool:
+        """Send a message. Returns when the buffer may be used again; the message arrives even if the endpoint is then closed.
+
+        tag: what the receiver asks for, a number, string, bytes, or a tuple of those; with force_tag a number that is used as it
+        is, so that any receive of the peer's worker may ask for it.
+        """
+        endpoint = self._weft
+        if endpoint is None:
+            raise UCXCloseError("Endpoint closed")
+        wire = self._msg_send if tag is None and self._msg_send is not None else self._tag(self._msg_send, tag, force_tag)
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
+            self._ctx.continuous_ucx_progress()
+        if logger.level <= _DEBUG:
+            logger.debug("[Send #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._send_count, hex(self._uid), hex(wire),
+                         _nbytes(buffer), _type(buffer))
+        try:
+            try:
+                op = endpoint.send(buffer, wire)
+            except TypeError:
+                op = endpoint.send(_memory(buffer, False), wire)
+            self._send_count += 1
+            if not op.done():
+                return await self._sent(op)
+            await op
+        except weft.WeftError as error:
+            raise self._failure(error, "send") from None
+        return True
+
+    async def _sent(self, op: Any) -> bool:
+        self._sends.add(op)
+        try:
+            await op
+            return True
+        finally:
+            self._sends.discard(op)
+
+    async def recv(self, buffer: Any, tag: Any = None, force_tag: bool = False) -> bool:
+        """Receive a message, which must be as long as the buffer is, else UCXMsgTruncated.
+
+        tag: that of the sender; with force_tag a number, and then from whichever peer of this process.
+        """
+        own = self._msg_recv
+        wire = own if tag is None and own is not None else self._tag(own, tag, force_tag)
+        size = _nbytes(buffer)
+        if self._kept and (kept := self._kept.get(wire)):
+            self._again(kept, buffer, wire)
+            return True
+        endpoint = self._weft
+        if endpoint is None:
+            raise UCXCloseError("Endpoint closed")
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
+            self._ctx.continuous_ucx_progress()
+        if logger.level <= _DEBUG:
+            logger.debug("[Recv #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._recv_count, hex(self._uid), hex(wire), size,
+                         _type(buffer))
+        self._recv_count += 1
+        if force_tag or own is None:
+            name = f"[Recv #{self._recv_count - 1:03d}] ep: {self._uid:#x}, tag: {wire:#x}, nbytes: {size}, type: {_type(buffer)}"
+            await comm.tag_recv(self._ep, buffer if isinstance(buffer, Array) else Array(buffer), size, wire, name=name)
+        else:
+            late = bool(endpoint.closed)
+            try:
+                try:
+                    op = endpoint.recv_into(buffer, wire)
+                except TypeError:
+                    buffer = _memory(buffer, True)
+                    op = endpoint.recv_into(buffer, wire)
+                got = await op
+            except asyncio.CancelledError:  # of the await: posting raises none
+                self._keep(op, buffer, wire)
+                raise
+            except weft.WeftError as error:
+                raise await self._ended(error, late) from None
+            if got != size:
+                self._received()
+                raise UCXMsgTruncated(f"the message has {got} bytes, and the buffer {size}: they have to be the same (tag "
+                                      f"{wire:#x})")
+        self._received()
+        return True
+
+    def _received(self) -> None:
+        self._finished_recv_count += 1
+        if self._close_after_n_recv is not None and self._finished_recv_count >= self._close_after_n_recv:
+            self.abort()
+
+    def _keep(self, op: Any, memory: Any, wire: int) -> None:
+        """A receive was cancelled. If its message had come already, it is the next receive's."""
+        if op.done() and not op.cancelled() and op.exception() is None:
+            try:
+                data = bytes(_raw(memory)[:op.result()])
+            except ValueError as error:
+                logger.warning("[Recv] ep: %s, tag: %s: a message came as its receive was cancelled, and is lost: %s",
+                               hex(self._uid), hex(wire), error)
+                return
+            self._kept.setdefault(wire, collections.deque()).append(data)
+
+    def _again(self, kept: collections.deque[bytes], buffer: Any, wire: int) -> None:
+        view = _raw(buffer)
+        data = kept.popleft()
+        if not kept:
+            del self._kept[wire]
+        self._recv_count += 1
+        self._received()
+        if len(data) != view.nbytes:
+            raise UCXMsgTruncated(f"the message has {len(data)} bytes, and the buffer {view.nbytes}: they have to be the same "
+                                  f"(tag {wire:#x})")
+        view[:] = data
+
+    async def send_obj(self, obj: Any, tag: Any = None) -> None:
+        """Send a buffer whose length the receiver does not know: its length in 8 bytes, and then itself. recv_obj() receives
+        both."""
+        await self.send(struct.pack("<Q", _nbytes(obj)), tag=tag)
+        await self.send(obj, tag=tag)
+
+    async def recv_obj(self, tag: Any = None, allocator: Callable[[int], Any] = bytearray) -> Any:
+        """Receive what send_obj() sent, into what `allocator(length)` gives, and return that."""
+        length = array.array("Q", [0])
+        await self.recv(length, tag=tag)
+        try:
+            made = allocator(length[0])
+        except (MemoryError, OverflowError):
+            raise UCXError(f"the peer announces {length[0]} bytes, for which there is no memory") from None
+        await self.recv(made, tag=tag)
+        return made
+
+    # --- active messages -------------------------------------------------------------------------------------------------------
+
+    async def am_send(self, buffer: Any) -> bool:
+        """Send a message that needs neither a tag nor a buffer at the receiver: its am_recv() gives it."""
+        self._open()
+        if self.closed():
+            raise UCXCloseError("Endpoint closed")
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
+            self._ctx.continuous_ucx_progress()
+        own = buffer if isinstance(buffer, Array) else Array(buffer)
+        name = f"[AM Send #{self._send_count:03d}] ep: {self._uid:#x}, nbytes: {own.nbytes}, type: {type(own.obj)}"
+        logger.debug(name)
+        self._send_count += 1
+        return await comm.am_send(self._ep, own, own.nbytes, name=name)
+
+    async def am_recv(self) -> Any:
+        """Receive what the peer's am_send() sent, in memory of the allocator that is registered, which is bytearray."""
+        self._open()
+        if not self._ep.am_probe():
+            self._raise_if_of_no_use()
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
+            self._ctx.continuous_ucx_progress()
+        name = f"[AM Recv #{self._recv_count:03d}] ep: {self._uid:#x}"
+        logger.debug(name)
+        self._recv_count += 1
+        received = await comm.am_recv(self._ep, name=name)
+        logger.debug("[AM Recv Completed #%03d] ep: %s, nbytes: %d, type: %s", self._finished_recv_count, hex(self._uid),
+                     _nbytes(received), type(received))
+        self._received()
+        return received
+
+    # --- failure ---------------------------------------------------------------------------------------------------------------
+
+    def _raise_if_of_no_use(self) -> None:
+        if self._weft is None or self._peer_shut:
+            raise UCXCloseError("Endpoint closed")
+        self._ep.raise_on_error()
+        if self._weft.closed:
+            raise UCXCloseError("Endpoint closed")
+
+    def _failure(self, error: weft.WeftError, what: str) -> Exception:
+        """The exception of ucp for one of weft's."""
+        if isinstance(error, (weft.InvalidError, weft.NoMemoryError)):
+            return error  # a ValueError and a MemoryError: the caller's to mend
+        if isinstance(error, (weft.ClosedError, weft.CancelledError)):
+            if what == "send" and self._weft is not None:
+                return UCXCloseError("Endpoint closed")
+            return UCXCanceled(f"{what}: the endpoint was closed")
+        return translated(error, f"{what} ep: {self._uid:#x}")
+
+    async def _ended(self, error: weft.WeftError, late: bool) -> Exception:
+        """Why a receive of an endpoint that ended has ended; late: it had before."""
+        if not isinstance(error, weft.ClosedError) or self._weft is None:
+            return self._failure(error, "recv")
+        if not self._peer_shut:
+            await asyncio.sleep(0)  # the control message that came before the end is handled in this turn of the loop
+        if self._peer_shut or self._weft is None:
+            return UCXCloseError("Endpoint closed") if late else UCXCanceled("recv: the peer closed the endpoint")
+        return UCXConnectionReset("the peer closed its side without close()")
+
+    # --- closing ---------------------------------------------------------------------------------------------------------------
+
+    def close_after_n_recv(self, n: int, count_from_ep_creation: bool = False) -> None:
+        """Close it, as abort() does, once `n` more messages are received: or `n` in all, if they are counted from the
+        endpoint's creation."""
+        if not count_from_ep_creation:
+            n += self._finished_recv_count
+        if self._close_after_n_recv is not None:
+            raise UCXError(f"close_after_n_recv() was called before: it closes after {self._close_after_n_recv} messages")
+        if n < self._finished_recv_count:
+            raise UCXError(f"n is {n}, and {self._finished_recv_count} messages are received already")
+        if n == self._finished_recv_count:
+            self.abort()
+        else:
+            self._close_after_n_recv = n
+
+    def set_close_callback(self, callback_func: Callable[[], Any]) -> None:
+        """Have a function called once, without arguments, when the endpoint is closed, by either side, or its peer is lost."""
+        if not callable(callback_func):
+            raise TypeError(f"the callback is a function without arguments, and not {callback_func!r}")
+        self._open()._ep.set_close_callback(callback_func)
+
+    def _peer_shuts_down(self, header: bytes) -> None:
+        """The control message. It is the peer's: every byte of it is checked."""
+        if self._weft is None or self._tags is None or len(header) != _CTRL.size:
+            return
+        opcode, tag, count = _CTRL.unpack(header)
+        if opcode != _SHUTDOWN or tag != self._tags.ctrl_recv or self._peer_shut:
+            logger.debug("[Recv shutdown] ep: %s, not understood: opcode %d, tag: %s", hex(self._uid), opcode, hex(tag))
+            return
+        logger.debug("[Recv shutdown] ep: %s, tag: %s, close_after_n_recv: %d", hex(self._uid), hex(tag), count)
+        self._peer_shut = True
+        if count <= self._finished_recv_count:
+            self.abort()
+        elif self._close_after_n_recv is None or count < self._close_after_n_recv:
+            self._close_after_n_recv = count
+
+    async def close(self) -> None:
+        """Close it, so that the peer receives everything that was sent, and then closes too. Messages that are being sent are
+        finished."""
+        if self._weft is None or self._shutting_down_peer:
+            return
+        if self.closed():
+            self.abort()
+            return
+        self._shutting_down_peer = True
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
+            self._ctx.continuous_ucx_progress()
+        try:
+            if self._tags is not None:
+                tag = self._tags.ctrl_send
+                logger.debug("[Send shutdown] ep: %s, tag: %s, close_after_n_recv: %d", hex(self._uid), hex(tag),
+                             self._send_count)
+                # not awaited: closing finishes it, and a peer that takes nothing any more must not hold us up
+                self._weft.am_send(CTRL_ID, header=_CTRL.pack(_SHUTDOWN, tag, self._send_count), urgent=True)
+            await asyncio.sleep(0)  # those that wait get their turn
+        except weft.WeftError as error:
+            logger.debug("[Send shutdown] ep: %s: the peer is gone already: %s", hex(self._uid), error)
+        finally:
+            self._shut(finish_sends=True)
+
+    def abort(self) -> None:
+        """Close it now, without a word to the peer. What was sent is flushed; what is being sent or received ends with
+        UCXCanceled."""
+        self._shut(finish_sends=False)
+
+    def _shut(self, finish_sends: bool) -> None:
+        ep, ctx = self._ep, self._ctx
+        if self._weft is None:
+            return
+        logger.debug("Endpoint.abort(): %s", hex(self._uid))
+        if self._tags is not None and not self._peer_shut:
+            logger.debug("Future cancelling: [Recv shutdown] ep: %s, tag: %s", hex(self._uid), hex(self._tags.ctrl_recv))
+        ctx._endpoints.pop(self._weft.id, None)
+        self._ep = self._weft = self._ctx = None
+        if not finish_sends:
+            for op in tuple(self._sends):
+                op._end()  # it ends with CancelledError of weft, once nobody reads the buffer any more
+        ep.close()
+
+    async def flush(self) -> None:
+        """Wait until everything that was sent before is in the hands of the network or of the peer: its buffers may be used
+        again."""
+        self._open()
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
+            self._ctx.continuous_ucx_progress()
+        if self._sends:
+            await asyncio.wait(set(self._sends))
+        if self._ep is not None:
+            await comm.flush_ep(self._ep)
+
+    def __del__(self) -> None:
+        try:
+            self.abort()
+        except Exception:  # the interpreter is ending, or it is another thread's: the worker takes it along
+            pass
+
+
+__all__ = ["CTRL_ID", "Endpoint", "UCXPYTags"]

@@ -1,0 +1,41 @@
+/* element/io.h - what io.c, io_at_once.c and io_post.c share: the first steps of an operation on a transport, on any thread. */
+#ifndef WEFTI_ELEMENT_IO_H
+#define WEFTI_ELEMENT_IO_H
+
+#include "element/state.h"
+
+/* In the scratch of the program's operation. */
+typedef struct io_scratch {
+    element_io_t *io;
+} io_scratch_t;
+
+/* --- io.c ---------------------------------------------------------------------------------------------------------------- */
+
+element_io_t *wefti_io_new(void); /* NULL: no memory */
+/* Ios to be used again, with the transport's lock. take: NULL if there is none. put: the io, if it is to be freed. */
+element_io_t *wefti_io_take_spare(weft_transport_t *t);
+element_io_t *wefti_io_put_spare(weft_transport_t *t, element_io_t *io);
+/* What the end of a connection means to the transport's user. */
+weft_status_t wefti_io_cut_off(const weft_transport_t *t, weft_status_t st);
+void wefti_io_count(weft_transport_stats_t *s, unsigned what, uint64_t size, weft_status_t st);
+/* It has to end, with `why`; and the same as a weft_op_kind_t has it. On the driver. */
+void wefti_io_stop(element_io_t *io, weft_status_t why);
+void wefti_io_cancel(weft_op_t *op, weft_status_t why);
+void wefti_io_drop(element_io_t *io); /* one that was not started */
+/* A thread that posts is inside of the transport from come_in to go_out; come_in with the transport's lock, if it is not
+ * RELEASED. come_in_slow: for an io that the driver gets, which is counted. */
+void wefti_io_come_in(weft_transport_t *t);
+void wefti_io_come_in_slow(weft_transport_t *t);
+void wefti_io_go_out(weft_transport_t *t);
+weft_status_t wefti_io_post(element_io_t *io, weft_op_t *op); /* hand an io that is counted to the driver, and go out */
+
+/* --- io_post.c ----------------------------------------------------------------------------------------------------------- */
+
+/* Are transport and operation there, and is the transport a server or not? */
+weft_status_t wefti_io_check(const weft_transport_t *t, const weft_op_t *op, bool server);
+/* With the lock: is there a buffer, and are these bytes in it? */
+weft_status_t wefti_io_check_local(const weft_transport_t *t, size_t size, size_t offset);
+weft_status_t wefti_io_no_memory(weft_transport_t *t, bool slow); /* for one that came in: it goes out */
+weft_status_t wefti_io_released(const weft_transport_t *t);
+
+#endif

@@ -1,0 +1,205 @@
+/* extend/extend.c - extensions: which there are, and what each keeps per runtime and per endpoint.
+ *
+ * The process has one list of extensions, which only grows. A runtime has those that were registered when it was opened: the
+ * first `n` of the list. To core they are one room and to conn one traffic, whose state per endpoint is a count and then the
+ * state of each extension, one after the other.
+ *
+ * Hooks of an opening are called in the order of registration, those of an ending in the opposite order.
+ *
+ * tests/wire/extend_basic.c. */
+#include "extend/extend.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#include "base/alloc.h"
+#include "base/opts.h"
+#include "conn/conn.h"
+
+enum { MOST = 8, ALIGN = _Alignof(max_align_t) };
+
+typedef struct known {
+    const weft_ext_t *ext;
+    size_t ep_at; /* of its state, in that of an endpoint */
+} known_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static known_t known[MOST];
+static _Atomic uint32_t n_known;
+
+/* Of a runtime. */
+typedef struct extended {
+    uint32_t n;
+    void *state[MOST];
+    wefti_traffic_t traffic;
+} extended_t;
+
+/* Of an endpoint: the states follow. */
+typedef struct ep_head {
+    _Alignas(ALIGN) uint32_t n;
+} ep_head_t;
+
+static extended_t *extended(const weft_runtime_t *rt)
+{
+    return (extended_t *)rt->room_state[WEFTI_ROOM_EXTEND];
+}
+
+/* --- the list ------------------------------------------------------------------------------------------------------------ */
+
+static size_t ep_end(uint32_t n)
+{
+    if (!n)
+        return sizeof(ep_head_t);
+    return (known[n - 1].ep_at + known[n - 1].ext->ep_state_size + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static uint32_t index_of(const weft_ext_t *ext, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && known[i].ext != ext)
+        i++;
+    return i;
+}
+
+weft_status_t weft_ext_register(const weft_ext_t *ext)
+{
+    weft_status_t st = WEFT_OK;
+    if (!ext || ext->size != sizeof *ext || !ext->name)
+        return wefti_fail(WEFT_ERR_INVALID, "an extension begins with WEFT_EXT_INIT of this version, and has a name");
+    pthread_mutex_lock(&lock);
+    uint32_t n = atomic_load(&n_known);
+    if (index_of(ext, n) == n && n == MOST) {
+        st = wefti_fail(WEFT_ERR_LIMIT, "there are %d extensions already, and \"%s\" is one too many", MOST, ext->name);
+    } else if (index_of(ext, n) == n) {
+        known[n] = (known_t){ext, ep_end(n)};
+        atomic_store(&n_known, n + 1);
+    }
+    pthread_mutex_unlock(&lock);
+    return st;
+}
+
+void *weft_ext_state(const weft_runtime_t *rt, const weft_ext_t *ext)
+{
+    if (!rt || !ext || wefti_gone(rt))
+        return NULL;
+    const extended_t *x = extended(rt);
+    uint32_t i = index_of(ext, x->n);
+    return i < x->n ? x->state[i] : NULL;
+}
+
+static void *ep_state(const weft_ep_t *ep, uint32_t i)
+{
+    return (char *)ep->traffic[WEFTI_TRAFFIC_EXTEND] + known[i].ep_at;
+}
+
+void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext)
+{
+    const ep_head_t *head = ep && wefti_driven == ep->rt ? (const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND] : NULL;
+    if (!head)
+        return NULL;
+    uint32_t i = index_of(ext, head->n);
+    return i < head->n ? ep_state(ep, i) : NULL;
+}
+
+/* --- endpoints ----------------------------------------------------------------------------------------------------------- */
+
+static uint32_t n_of(const weft_ep_t *ep)
+{
+    return ((const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n;
+}
+
+static void ep_new(weft_ep_t *ep)
+{
+    uint32_t n = extended(ep->rt)->n;
+    ((ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n = n;
+    for (uint32_t i = 0; i < n; i++)
+        if (known[i].ext->ep_new)
+            known[i].ext->ep_new(ep, ep_state(ep, i));
+}
+
+static void ep_up(weft_ep_t *ep)
+{
+    for (uint32_t i = 0; i < n_of(ep); i++)
+        if (known[i].ext->ep_up)
+            known[i].ext->ep_up(ep, ep_state(ep, i));
+}
+
+static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
+{
+    (void)discard;
+    for (uint32_t i = n_of(ep); i-- > 0;)
+        if (known[i].ext->ep_down)
+            known[i].ext->ep_down(ep, ep_state(ep, i), why);
+}
+
+static void ep_free(weft_ep_t *ep)
+{
+    for (uint32_t i = n_of(ep); i-- > 0;)
+        if (known[i].ext->ep_free)
+            known[i].ext->ep_free(ep, ep_state(ep, i));
+}
+
+/* --- runtimes ------------------------------------------------------------------------------------------------------------ */
+
+static void shutdown(weft_runtime_t *rt)
+{
+    const extended_t *x = extended(rt);
+    for (uint32_t i = x->n; i-- > 0;)
+        if (known[i].ext->shutdown)
+            known[i].ext->shutdown(rt, x->state[i]);
+}
+
+static bool idle(weft_runtime_t *rt)
+{
+    const extended_t *x = extended(rt);
+    for (uint32_t i = x->n; i-- > 0;)
+        if (known[i].ext->idle && !known[i].ext->idle(rt, x->state[i]))
+            return false;
+    return true;
+}
+
+static void room_free(weft_runtime_t *rt)
+{
+    extended_t *x = extended(rt);
+    for (uint32_t i = x->n; i-- > 0;) {
+        if (known[i].ext->closed)
+            known[i].ext->closed(rt, x->state[i]);
+        wefti_free(x->state[i]);
+    }
+    wefti_free(x);
+}
+
+static const wefti_room_t room = {shutdown, idle, room_free, NULL};
+
+static weft_status_t open_one(weft_runtime_t *rt, extended_t *x, const weft_ext_t *ext)
+{
+    void *state = wefti_calloc(1, ext->state_size ? ext->state_size : 1);
+    if (!state)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for what %s keeps of a runtime", ext->name);
+    x->state[x->n++] = state; /* open() may ask for it */
+    weft_status_t st = ext->open ? ext->open(rt, state) : WEFT_OK;
+    if (st) {
+        x->n--;
+        wefti_free(state);
+    }
+    return st;
+}
+
+weft_status_t wefti_extend_attach(weft_runtime_t *rt)
+{
+    uint32_t n = atomic_load(&n_known);
+    extended_t *x = (extended_t *)wefti_calloc(1, sizeof *x);
+    if (!x)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the extensions of a runtime");
+    wefti_runtime_attach(rt, WEFTI_ROOM_EXTEND, &room, x);
+    x->traffic = (wefti_traffic_t){.first_kind = 1, .ep_new = ep_new, .ep_up = ep_up, .ep_down = ep_down, .ep_free = ep_free};
+    x->traffic.ep_state_size = ep_end(n);
+    for (uint32_t i = 0; i < n; i++) {
+        weft_status_t st = open_one(rt, x, known[i].ext);
+        if (st)
+            return st;
+        x->traffic.capability |= known[i].ext->capability;
+    }
+    wefti_conn_traffic(rt, WEFTI_TRAFFIC_EXTEND, &x->traffic);
+    return WEFT_OK;
+}

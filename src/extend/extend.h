@@ -1,0 +1,12 @@
+/* extend/extend.h - the door of the room, for src/open.c. The room itself is what weft/extend.h declares. */
+#ifndef WEFTI_EXTEND_H
+#define WEFTI_EXTEND_H
+
+#include <weft/extend.h>
+
+#include "core/core.h"
+
+/* Give the runtime every extension that is registered. The last of the rooms: extensions use all others. */
+weft_status_t wefti_extend_attach(weft_runtime_t *rt);
+
+#endif
