@@ -160,29 +160,17 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t tag, uint64_t mask)
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
 {
     fill(op, ep, tag, mask);
-    return wefti_op_go(rt, op);
+    return wefti_op_post(rt, op, recv_start);
 }
 
 static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                               weft_op_t *op)
 {
-    weft_runtime_t *was;
-    weft_status_t st;
     if (__builtin_expect(!op || (!buf && cap), 0))
         return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu",
                           cap);
-    if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
-        st = wefti_op_prepare(rt, op, &recv_kind);
-        if (__builtin_expect(!st, 1)) {
-            into_one(op, buf, cap, false);
-            fill(op, ep, tag, mask);
-            st = wefti_op_start(op, recv_start);
-        }
-        wefti_leave(rt, was);
-        return st;
-    }
-    st = wefti_op_prepare(rt, op, &recv_kind);
-    if (st)
+    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (__builtin_expect(st, 0))
         return st;
     into_one(op, buf, cap, false);
     return post(rt, ep, tag, mask, op);
@@ -273,7 +261,8 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
     if (st)
         return st;
     into_one(op, buf, cap, false);
-    return post(rt, (weft_ep_t *)(void *)msg, 0, 0, op);
+    fill(op, (weft_ep_t *)(void *)msg, 0, 0);
+    return wefti_op_post(rt, op, claimed_start);
 }
 
 /* --- endings --------------------------------------------------------------------------------------------------------------- */
