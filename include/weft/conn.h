@@ -8,9 +8,9 @@
  * Operations may be posted from CONNECTING on: they wait for the peer. A lost peer completes every operation on the endpoint with
  * WEFT_ERR_PEER: at once if its process or host says so, within the heartbeat bound if it only falls silent.
  *
- * Endings: a listener and an endpoint stay known after they were closed, by the program or with their runtime: calls on them return
- * WEFT_ERR_CLOSED, the state is WEFT_EP_GONE, and weft_listener_uri() is NULL. A second close returns WEFT_ERR_CLOSED, or its operation completes
- * with that.
+ * Endings: a listener and an endpoint stay known after they were closed, by the program or with their runtime: calls on them
+ * return WEFT_ERR_CLOSED, the state is WEFT_EP_GONE, and weft_listener_uri() is NULL. A second close returns WEFT_ERR_CLOSED,
+ * or its operation completes with that.
  *
  * Threads: every call here may be made from any thread; callbacks run in progress. */
 #ifndef WEFT_CONN_H
@@ -35,7 +35,7 @@ typedef enum weft_ep_state {
     WEFT_EP_GONE = 7
 } weft_ep_state_t;
 
-/* --- listening ---------------------------------------------------------------------------------------------------- */
+/* --- listening ------------------------------------------------------------------------------------------------------------- */
 
 /* A new endpoint, once per peer that connected and passed the hello. It is yours to close. Runs in progress. */
 typedef void (*weft_accept_fn)(weft_listener_t *listener, weft_ep_t *ep, void *user);
@@ -49,21 +49,22 @@ typedef struct weft_listen_opts {
     weft_accept_fn accept;   /* NULL: take endpoints with weft_listener_accept() */
     weft_admit_fn admit;     /* NULL: everyone who passes authentication */
     void *user;
-    uint32_t backlog;        /* connections in their hello, and endpoints that wait to be accepted, at one time; when there are so many,
-                              * an endpoint whose peer is gone, or an old connection that has shown no key, makes way for a new
-                              * one. Default is: 1024 */
+    uint32_t backlog;        /* connections in their hello, and endpoints that wait to be accepted, at one time. When there are
+                                so many, an endpoint whose peer is gone, or an old connection that has shown no key, makes way
+                                for a new one. Default is: 1024 */
     const struct weft_ep_hooks *hooks; /* for every accepted endpoint; copied */
     uint64_t reconnect_ns;   /* how long a lost endpoint is kept for its peer's return, if its hook says so. Default is: 30 s */
 } weft_listen_opts_t;
 #define WEFT_LISTEN_OPTS_INIT WEFT_INIT(weft_listen_opts_t)
 
 /* Listen on `uri`: "tcp://127.0.0.1:13337", "tcp://[::1]:0" (0 picks a port), "tcp://0.0.0.0:0", "tcp://eth0:0" (a device's
- * addresses), "unix:///path" or "unix://@name" (this machine only), or several joined by commas. Nothing is bound but what is named.
+ * addresses), "unix:///path" or "unix://@name" (this machine only), or several joined by commas. Nothing is bound but what
+ * is named.
  *
  * Owns:    *listener_out is yours until weft_listener_close().
  * Fails:   WEFT_ERR_INVALID (malformed uri), WEFT_ERR_ADDRESS (in use, not of this machine, no such device),
- *          WEFT_ERR_LIMIT, WEFT_ERR_NOMEM, WEFT_ERR_STATE (inside a callback of another runtime), WEFT_ERR_CLOSED. *listener_out is
- *          untouched and nothing stays bound. */
+ *          WEFT_ERR_LIMIT, WEFT_ERR_NOMEM, WEFT_ERR_STATE (inside a callback of another runtime), WEFT_ERR_CLOSED.
+ *          *listener_out is untouched and nothing stays bound. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen_opts_t *opts,
                                                    weft_listener_t **listener_out);
 
@@ -79,13 +80,14 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept(weft_listener_t *lis
 static inline weft_ep_t *weft_op_ep(const weft_op_t *op) { return op->status ? NULL : (weft_ep_t *)op->buf; }
 
 /* Wait for the next endpoint: WEFT_OK and it, or WEFT_ERR_TIMEOUT, _CLOSED, _STATE (inside a callback). */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept_wait(weft_listener_t *listener, uint64_t timeout_ns, weft_ep_t **ep_out);
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept_wait(weft_listener_t *listener, uint64_t timeout_ns,
+                                                                 weft_ep_t **ep_out);
 
 /* Stop listening. Endpoints already accepted live on; hellos under way are dropped; pending accepts complete with
  * WEFT_ERR_CLOSED; no callback comes after it returns if called on the driving thread, or after op completes. op may be NULL. */
 WEFT_API weft_status_t weft_listener_close(weft_listener_t *listener, weft_op_t *op);
 
-/* --- connecting --------------------------------------------------------------------------------------------------- */
+/* --- connecting ------------------------------------------------------------------------------------------------------------ */
 
 typedef enum weft_on_failure { WEFT_GIVE_UP = 0, WEFT_RECONNECT = 1 } weft_on_failure_t;
 
@@ -112,45 +114,44 @@ typedef struct weft_ep_opts {
     size_t address_len;
     bool shared;                  /* give the cached endpoint to the same uri if there is one: each open is paired with
                                      a close, and the last one closes it. Default is: a connection of its own */
-    bool no_retry;                /* fail at once when nobody is there. Default is: try again until the connect timeout, with pauses
-                                     from 50 ms to 1 s, since the server may only be about to start */
+    bool no_retry;                /* fail at once when nobody is there. Default is: try again until the connect timeout, with
+                                     pauses from 50 ms to 1 s, since the server may only be about to start */
 } weft_ep_opts_t;
 #define WEFT_EP_OPTS_INIT WEFT_INIT(weft_ep_opts_t)
 
 /* Open an endpoint to `uri` ("tcp://host:port", "tcp://[::1]:port", "unix://@name"; several joined by commas are tried in order),
  * or to opts->address with uri NULL. opts may be NULL.
  *
- * Returns at once. `op` completes when the peer has answered, or the connect timeout is over, with WEFT_OK, WEFT_ERR_REFUSED (nobody
- * listens there, or the listener said no), _UNREACHABLE, _AUTH, _VERSION, _TIMEOUT, _ADDRESS (no such name), _PROTOCOL; op->from is
- * the endpoint's id. op may be NULL: operations posted on the endpoint
- * then tell. Operations posted before the peer has answered wait for it; if it never does they complete with the error the
- * connect completed with.
+ * Returns at once. `op` completes when the peer has answered, or the connect timeout is over, with WEFT_OK, WEFT_ERR_REFUSED
+ * (nobody listens there, or the listener said no), _UNREACHABLE, _AUTH, _VERSION, _TIMEOUT, _ADDRESS (no such name),
+ * _PROTOCOL; op->from is the endpoint's id. op may be NULL: operations posted on the endpoint then tell. Operations posted
+ * before the peer has answered wait for it; if it never does they complete with the error the connect completed with.
  *
  * Owns:    *ep_out is yours until weft_ep_close(). `uri` and `opts` are copied.
- * Fails:   WEFT_ERR_INVALID (malformed uri or address), WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. Nothing was started and *ep_out is untouched. */
+ * Fails:   WEFT_ERR_INVALID (malformed uri or address), WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. Nothing was started and *ep_out
+ *          is untouched. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts,
                                                     weft_op_t *op, weft_ep_t **ep_out);
 
-/* Open an endpoint and wait until the peer has answered, for timeout_ns at most, and for the connect timeout. An error leaves nothing open.
- * Not inside
- * a callback: WEFT_ERR_STATE. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, uint64_t timeout_ns,
-                                                       weft_ep_t **ep_out);
+/* Open an endpoint and wait until the peer has answered, for timeout_ns at most, and for the connect timeout. An error leaves
+ * nothing open. Not inside a callback: WEFT_ERR_STATE. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts,
+                                                       uint64_t timeout_ns, weft_ep_t **ep_out);
 
 /* Close gracefully: no new operations; sends already posted are finished and everything sent reaches the peer; then op completes
  * with WEFT_OK and op->count = how many of our messages the peer holds that its program has not yet received. Receives still
- * posted on it complete with WEFT_ERR_CLOSED at once. Closing before the peer has answered gives the connection up: what waits for it completes
- * with WEFT_ERR_CANCELLED. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
- * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is gone when op completes. op may be
- * NULL. */
+ * posted on it complete with WEFT_ERR_CLOSED at once. Closing before the peer has answered gives the connection up: what waits
+ * for it completes with WEFT_ERR_CANCELLED. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
+ * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is gone when op
+ * completes. op may be NULL. */
 WEFT_API weft_status_t weft_ep_close(weft_ep_t *ep, weft_op_t *op);
 
 /* Close now: operations under way complete with WEFT_ERR_CANCELLED, unsent data is dropped. The peer sees WEFT_ERR_PEER.
- * op (may be NULL) completes once the fabric has let go of everything. Cancelling the operation of weft_ep_close() does the same to a close
- * that is under way. */
+ * op (may be NULL) completes once the fabric has let go of everything. Cancelling the operation of weft_ep_close() does the
+ * same to a close that is under way. */
 WEFT_API weft_status_t weft_ep_abort(weft_ep_t *ep, weft_op_t *op);
 
-/* --- asking ------------------------------------------------------------------------------------------------------- */
+/* --- asking ---------------------------------------------------------------------------------------------------------------- */
 
 /* Its id: the same through reconnects, and never that of another. */
 WEFT_API weft_ep_id_t weft_ep_id(const weft_ep_t *ep);
@@ -186,9 +187,10 @@ WEFT_API weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *inf
 /* How a peer can reach this runtime without knowing a listener: an opaque blob of at most *len bytes is written to buf and its
  * length to *len; with buf NULL only the length. The first call starts to listen on this machine's addresses that
  * WEFT_INTERFACES allows. Endpoints that come this way go to `opts->accept`; later calls ignore opts.
- * Fails: WEFT_ERR_LIMIT (buf too small, *len says how much), WEFT_ERR_INVALID (no accept callback on the first call), WEFT_ERR_STATE (inside
- * a callback of another runtime), WEFT_ERR_CLOSED. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t *opts, void *buf, size_t *len);
+ * Fails: WEFT_ERR_LIMIT (buf too small, *len says how much), WEFT_ERR_INVALID (no accept callback on the first call),
+ * WEFT_ERR_STATE (inside a callback of another runtime), WEFT_ERR_CLOSED. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t *opts, void *buf,
+                                                            size_t *len);
 
 #ifdef __cplusplus
 }

@@ -21,11 +21,11 @@ extern "C" {
 #define WEFT_TAG_ANY  UINT64_C(0) /* mask: any tag */
 
 /* Send len bytes with a tag. The buffer is borrowed until op completes. op NULL: fire and forget; then the bytes are copied, or
- * WEFT_ERR_AGAIN if they would have to wait and more than 1 MiB of such copies waits already.
+ * WEFT_ERR_AGAIN if they would have to wait and 1 MiB of such copies waits already (WEFT_ERR_LIMIT if they alone are more).
  *
- * op completes with WEFT_OK when the buffer may be reused: small messages are copied and are done when this returns; large ones when
- * the peer has taken them. op->len is the length.
- * It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint ended before or ends first.
+ * op completes with WEFT_OK when the buffer may be reused: small messages are copied and are done when this returns; large
+ * ones when the peer has taken them. op->len is the length. It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint
+ * ended before or ends first.
  * Fails:  WEFT_ERR_INVALID (buf NULL with len > 0); with op NULL also WEFT_ERR_CLOSED, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op);
 
@@ -36,24 +36,27 @@ typedef struct weft_msg_send_opts {
     const void *buf;
     size_t len;
     uint64_t tag;
-    weft_release_fn release;  /* the library owns the buffer(s) from a successful post on, and calls this once: for a single buffer
-                                 with buf, for pieces once per piece */
+    weft_release_fn release;  /* the library owns the buffer(s) from a successful post on, and calls this once: for a single
+                                 buffer with buf, for pieces once per piece */
     void *release_user;
-    bool no_wait;             /* WEFT_ERR_AGAIN instead of waiting for the peer to have room; from a thread that does not drive the
-                                 runtime it comes as the status of op */
+    bool no_wait;             /* WEFT_ERR_AGAIN instead of waiting for the peer to have space; from a thread that does not drive
+                                 the runtime it comes as the status of op */
 } weft_msg_send_opts_t;
 #define WEFT_MSG_SEND_OPTS_INIT WEFT_INIT(weft_msg_send_opts_t)
 
-/* Send with everything there is to say. op may be NULL only with `release`. On an error nothing was started and release is not called. */
+/* Send, with all options. op may be NULL only with `release`. On an error nothing was started and release is not
+ * called. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *opts, weft_op_t *op);
 
-/* Receive one message from this endpoint into buf. Completes with WEFT_OK, op->len = its length, op->tag = its tag, op->from = endpoint;
- * WEFT_ERR_TRUNCATED if it is longer than cap (op->len says how long it was; it is gone, nothing was written); WEFT_ERR_PEER or
- * WEFT_ERR_CLOSED if the endpoint ends first. Messages that had arrived before the end are still received. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op);
+/* Receive one message from this endpoint into buf. Completes with WEFT_OK, op->len = its length, op->tag = its tag, op->from =
+ * endpoint; WEFT_ERR_TRUNCATED if it is longer than cap (op->len says how long it was; it is gone, nothing was written);
+ * WEFT_ERR_PEER or WEFT_ERR_CLOSED if the endpoint ends first. Messages that had arrived before the end are still received. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
+                                                     weft_op_t *op);
 
-/* The same from whichever endpoint of the runtime has a match. It does not fail because one peer is lost, except when that peer's message had
- * matched it and was still on its way: then it completes with WEFT_ERR_PEER, and op->from says whose it was. */
+/* The same from whichever endpoint of the runtime has a match. It does not fail because one peer is lost, except when that
+ * peer's message had matched it and was still on its way: then it completes with WEFT_ERR_PEER, and op->from says whose it
+ * was. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_any(weft_runtime_t *rt, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                                                          weft_op_t *op);
 
@@ -61,13 +64,15 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_any(weft_runtime_t *rt, voi
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_iov_t *iov, size_t n,
                                                          uint64_t tag, uint64_t mask, weft_op_t *op);
 
-/* Receive into a buffer made to fit: op->buf, to be given to weft_buf_free(). Longer than max_len: WEFT_ERR_TRUNCATED. ep NULL: any. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_len, uint64_t tag, uint64_t mask,
-                                                           weft_op_t *op);
+/* Receive into a buffer made to fit: op->buf, to be given to weft_buf_free(). Longer than max_len: WEFT_ERR_TRUNCATED. ep
+ * NULL: any. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_len, uint64_t tag,
+                                                           uint64_t mask, weft_op_t *op);
 
-/* Send, or receive, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return, whatever they return.
- * *len_out (may be NULL) is the length of the message. Not inside a callback: WEFT_ERR_STATE. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_wait(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, uint64_t timeout_ns);
+/* Send, or receive, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return,
+ * whatever they return. *len_out (may be NULL) is the length of the message. Not inside a callback: WEFT_ERR_STATE. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_wait(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag,
+                                                          uint64_t timeout_ns);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_wait(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                                                           uint64_t timeout_ns, size_t *len_out);
 
@@ -79,14 +84,16 @@ typedef struct weft_msg_envelope {
     uint64_t len;
     weft_ep_id_t from;
 } weft_msg_envelope_t;
-WEFT_API weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out);
+WEFT_API weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask,
+                                      weft_msg_envelope_t *envelope_out);
 
 /* The same, and take the message out of the matching: only weft_msg_recv_claimed() on *msg_out receives it, or
- * weft_msg_drop_claimed() discards it. One of the two is called, once; a receive that returns an error does not count. It may be called after the
- * endpoint was closed, which loses what had not arrived whole, and after the runtime was closed: then the message can only be dropped. */
+ * weft_msg_drop_claimed() discards it. One of the two is called, once; a receive that returns an error does not count. It may
+ * be called after the endpoint was closed, which loses what had not arrived whole, and after the runtime was closed: then the
+ * message can only be dropped. */
 typedef struct weft_msg weft_msg_t;
-WEFT_API weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out,
-                                      weft_msg_t **msg_out);
+WEFT_API weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask,
+                                      weft_msg_envelope_t *envelope_out, weft_msg_t **msg_out);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft_op_t *op);
 WEFT_API void weft_msg_drop_claimed(weft_msg_t *msg);
 

@@ -3,80 +3,40 @@
 
 #include "am/state.h"
 
-/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more than one
- * system call from about here on. */
+/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more
+ * than one system call from about here on. */
 #define RECORD_LIMIT (8192u + 32u)
-
-static const wefti_flow_kind_t flow_kind = {.rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .counts_msgs = true};
 
 static void ep_new(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
-    wefti_flow_init(&e->flow, &flow_kind, ep->rt->am_window, ep->rt->am_messages);
-    wefti_list_init(&e->urgent);
-    wefti_list_init(&e->pending);
-    wefti_list_init(&e->announced);
-    wefti_list_init(&e->confirming);
-    wefti_slots_init(&e->confirms, UINT32_MAX - 1);
+    wefti_outbox_init(&e->box, &wefti_am_sends, ep->rt->am_window, ep->rt->am_messages);
     wefti_list_init(&e->posted);
     wefti_list_init(&e->arrived);
     wefti_list_init(&e->kept);
     wefti_list_init(&e->answers);
 }
 
-/* A send whose header went ahead on the lane that is gone begins anew. */
-static void forget_parts(wefti_list_t *list)
-{
-    wefti_list_each(l, list)
-        am_send(wefti_op_of_link(l))->header_sent = 0;
-}
-
 static void ep_up(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
     e->record_max = ep->lane->frame_max < RECORD_LIMIT ? ep->lane->frame_max : RECORD_LIMIT;
-    e->sent_before = e->count.sent;
     e->parts_len = 0;
-    forget_parts(&e->pending);
-    e->flow.cost_max = AM_COST + WEFT_AM_HEADER_MAX + e->record_max;
-    wefti_flow_up(ep, &e->flow);
-    wefti_am_send_flush(ep);
-}
-
-static void ep_room(weft_ep_t *ep)
-{
-    wefti_flow_room(ep, &am_ep(ep)->flow);
-    wefti_am_answers_flush(ep);
-    wefti_am_send_flush(ep);
+    e->box.flow.cost_max = AM_COST + WEFT_AM_HEADER_MAX + e->record_max;
 }
 
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     wefti_am_recv_down(ep, why);
-    wefti_flow_down(ep, &am_ep(ep)->flow);
-    if (!ep->lane) { /* with a lane, it closes gracefully: sends and answers go on */
-        wefti_am_send_down(ep, why);
+    if (!ep->lane) /* with a lane, it closes gracefully: answers go on */
         wefti_am_answers_down(ep);
-    }
     wefti_am_messages_down(ep, why, discard);
 }
 
 /* Answers count as sends: a peer waits for them. */
-static bool ep_sends_pending(weft_ep_t *ep)
+static bool answers_wait(weft_ep_t *ep)
 {
-    const am_ep_t *e = am_ep(ep);
-    return !wefti_list_empty(&e->pending) || !wefti_list_empty(&e->urgent) || !wefti_list_empty(&e->announced) ||
-           !wefti_list_empty(&e->confirming) || !wefti_list_empty(&e->answers);
-}
-
-static bool ep_busy(weft_ep_t *ep)
-{
-    return ep_sends_pending(ep) || am_ep(ep)->pulling;
-}
-
-static uint64_t ep_sent(weft_ep_t *ep)
-{
-    return am_ep(ep)->count.sent - am_ep(ep)->sent_before;
+    return !wefti_list_empty(&am_ep(ep)->answers);
 }
 
 static uint64_t ep_unreceived(weft_ep_t *ep)
@@ -86,25 +46,22 @@ static uint64_t ep_unreceived(weft_ep_t *ep)
 
 static void ep_free(weft_ep_t *ep)
 {
-    am_ep_t *e = am_ep(ep);
-    wefti_count_sum(&am_state(ep->rt)->gone, &e->count);
     wefti_am_messages_down(ep, ep->why ? ep->why : WEFT_ERR_CLOSED, true);
     wefti_am_messages_orphan(ep);
-    wefti_slots_free(&e->confirms);
-    wefti_free(e->parts);
+    wefti_free(am_ep(ep)->parts);
 }
 
 /* Any thread: the counters may be a little old. */
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
     const am_ep_t *e = am_ep(ep);
-    wefti_count_t c = wefti_count_read(&e->count);
+    wefti_count_t c = wefti_count_read(&e->box.count);
     info->ams_sent = c.sent;
     info->ams_received = c.received;
     info->am_bytes_sent = c.bytes_sent;
     info->am_bytes_received = c.bytes_received;
-    info->am_held = __atomic_load_n(&e->flow.held_msgs, __ATOMIC_RELAXED);
-    info->am_held_bytes = __atomic_load_n(&e->flow.held, __ATOMIC_RELAXED);
+    info->am_held = __atomic_load_n(&e->box.flow.held_msgs, __ATOMIC_RELAXED);
+    info->am_held_bytes = __atomic_load_n(&e->box.flow.held, __ATOMIC_RELAXED);
 }
 
 static const wefti_traffic_t traffic = {
@@ -112,22 +69,22 @@ static const wefti_traffic_t traffic = {
     .last_kind = WEFTI_REC_AM_LAST,
     .capability = WEFT_CAN_AM,
     .ep_state_size = sizeof(am_ep_t),
+    .outbox = true,
     .ep_new = ep_new,
     .ep_up = ep_up,
-    .ep_room = ep_room,
     .record = wefti_am_record,
     .announced = wefti_am_announced,
     .withdrawn = wefti_am_withdrawn,
     .ep_down = ep_down,
-    .ep_sends_pending = ep_sends_pending,
-    .ep_sent = ep_sent,
-    .ep_unreceived = ep_unreceived,
-    .ep_busy = ep_busy,
     .ep_free = ep_free,
+    .ep_space = wefti_am_answers_flush,
+    .ep_sends_pending = answers_wait,
+    .ep_busy = answers_wait,
+    .ep_unreceived = ep_unreceived,
     .ep_info = ep_info,
 };
 
-/* --- the room, for core ------------------------------------------------------------------------------------------------------ */
+/* --- the room, for core ---------------------------------------------------------------------------------------------------- */
 
 static void shutdown(weft_runtime_t *rt)
 {
@@ -151,10 +108,7 @@ static void room_free(weft_runtime_t *rt)
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
     const am_state_t *as = am_state(rt);
-    wefti_count_t sum = as->gone;
-    uint32_t at = 0;
-    for (weft_ep_t *ep; (ep = wefti_ep_next(rt, &at));)
-        wefti_count_sum(&sum, &am_ep(ep)->count);
+    wefti_count_t sum = wefti_outbox_sum(rt, WEFTI_TRAFFIC_AM);
     out->ams_sent = sum.sent;
     out->ams_received = sum.received;
     out->am_bytes_sent = sum.bytes_sent;

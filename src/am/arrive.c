@@ -1,29 +1,22 @@
 /* am/arrive.c - what comes from the peer: messages, parts of headers, answers, credit.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is taken once (base/wild.h) and then believed. A
- * record that is too short, of a kind or with flags we do not know, or that costs more than the window we granted fails the endpoint with
- * WEFT_ERR_PROTOCOL; nothing else happens.
+ * The peer wrote every field read here, and may still change it in shared memory: each is read once (base/wild.h). A record
+ * that is too short, of an unknown kind or with unknown flags, or beyond the window we granted fails the endpoint with
+ * WEFT_ERR_PROTOCOL.
  *
- * What a handler of the program's sees of a small message is the transport's own memory: no copy is made for it, and it is told that the
- * bytes may change (weft/am.h). Handlers of the library's own, which check what they read, get a copy: whoever writes one has nothing to
- * remember. */
+ * The program's handlers see a small message in the transport's own memory, without a copy, and are told that the bytes may
+ * change (weft/am.h). The library's own handlers get a copy, since they rely on what they have checked. */
 #include "am/state.h"
 
 /* --- delivery -------------------------------------------------------------------------------------------------------------- */
-
-/* Closed here: what still comes is for nobody. */
-static bool unwanted(const weft_ep_t *ep)
-{
-    return __builtin_expect(atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING, 0);
-}
 
 /* The peer has more that it may not send, and a receive waits for something that is not here: it may be among that. */
 static void waits_still(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
-    if (__builtin_expect(e->flow.peer_starving, 0) &&
+    if (__builtin_expect(e->box.flow.peer_starving, 0) &&
         (!wefti_list_empty(&e->posted) || !wefti_list_empty(&am_state(ep->rt)->posted_of_any)))
-        wefti_flow_waits(ep, &e->flow);
+        wefti_flow_waits(ep, &e->box.flow);
 }
 
 /* Nobody is there for it: it waits, in a block of its own. */
@@ -90,7 +83,8 @@ static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *
 
 enum { SHORT_MIN = 16, SHORT_MAX = 64 };
 
-/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes. Pieces of a constant size, which may overlap, cost no call of memcpy. */
+/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes. Pieces of a constant size, which may overlap, cost no
+ * call of memcpy. */
 static inline void take_short(uint8_t *to, const wefti_wild_t *from, uint32_t n)
 {
     wefti_wild_take(to, from, 16);
@@ -135,7 +129,7 @@ static void deliver(am_msg_t *m)
                 return;
             }
     }
-    if (unwanted(m->ep)) {
+    if (wefti_ep_is_closing(m->ep)) {
         wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
         wefti_am_finish(m);
         return;
@@ -146,20 +140,17 @@ static void deliver(am_msg_t *m)
 
 /* --- records --------------------------------------------------------------------------------------------------------------- */
 
-/* Credit that came with a record; false: the endpoint has been failed. Sends that waited go now, and the program gets buffers back: it may end the
- * endpoint there. Then the rest of the record is nobody's: look at ep->lane. */
-static bool credit_came(weft_ep_t *ep, const wefti_word_t *word)
+/* As wefti_outbox_credit(). */
+static __attribute__((noinline)) bool credit_came(weft_ep_t *ep, const wefti_word_t *word)
 {
-    if (!wefti_flow_word(ep, &am_ep(ep)->flow, word))
+    if (!wefti_outbox_credit(ep, &am_ep(ep)->box, word))
         return false;
-    am_ep_t *e = am_ep(ep);
-    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->urgent))
-        wefti_am_send_flush(ep);
     waits_still(ep);
     return true;
 }
 
-/* Where the header of a message is: in the n bytes of the record that follow its head, or in parts that came before. false: nonsense. */
+/* Where the header of a message is: in the n bytes of the record that follow its head, or in parts that came before. false:
+ * nonsense. */
 static bool header_of(am_ep_t *e, uint8_t flags, uint32_t header_len, const wefti_wild_t *rest, size_t n, const void **header_out,
                       uint32_t *inline_out)
 {
@@ -197,8 +188,8 @@ static void message(am_msg_t *m, weft_ep_t *ep, uint32_t id, const void *header,
 
 static inline void count(am_ep_t *e, uint64_t bytes)
 {
-    wefti_count_up(&e->count.received, 1);
-    wefti_count_up(&e->count.bytes_received, bytes);
+    wefti_count_up(&e->box.count.received, 1);
+    wefti_count_up(&e->box.count.bytes_received, bytes);
 }
 
 static void nonsense(weft_ep_t *ep)
@@ -245,7 +236,7 @@ static void eager(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
     m.pub.data = len ? wefti_wild_bare(wefti_wild_skip(rec, at)) : NULL;
     m.confirm = confirm;
     m.cost = AM_COST + head.header_len + (uint32_t)len;
-    if (!wefti_flow_admit(ep, &e->flow, m.cost))
+    if (!wefti_flow_admit(ep, &e->box.flow, m.cost))
         return;
     count(e, len + head.header_len);
     deliver(&m);
@@ -277,7 +268,7 @@ void wefti_am_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, si
     bool sound = (!head.word.bytes && !head.word.msgs) || credit_came(ep, &head.word);
     if (ep->lane != lane)
         return; /* the payload goes with the lane */
-    if (!sound || !wefti_flow_admit(ep, &e->flow, m.cost)) {
+    if (!sound || !wefti_flow_admit(ep, &e->box.flow, m.cost)) {
         wefti_in_refuse(in, false);
         return;
     }
@@ -317,6 +308,16 @@ static void head_part(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
         credit_came(ep, &word);
 }
 
+static void answered(weft_ep_t *ep, const am_answer_t *a)
+{
+    wefti_outbox_t *box = &am_ep(ep)->box;
+    if (a->word.flags & F_CONFIRM)
+        wefti_outbox_answered(ep, box, a->about, a->reason);
+    else
+        wefti_outbox_refusal(ep, box, a->about,
+                             a->reason); /* the refusal itself follows; a payload that is taken needs no answer */
+}
+
 void wefti_am_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
     if (__builtin_expect(kind == REC_EAGER && n >= sizeof(am_head_t), 1)) {
@@ -332,7 +333,7 @@ void wefti_am_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_
         if (a.word.flags & ~F_CONFIRM || a.zero)
             nonsense(ep);
         else if ((!a.word.bytes && !a.word.msgs) || credit_came(ep, &a.word))
-            wefti_am_answered(ep, &a);
+            answered(ep, &a);
     } else if ((kind == REC_CREDIT || kind == REC_STARVED) && n == sizeof(wefti_word_t)) {
         wefti_word_t word;
         wefti_wild_take(&word, rec, sizeof word);

@@ -1,7 +1,7 @@
 /* am/fetch.c - payloads into the program's memory: pulls, views, and the second half of a receive.
  *
- * A fetch is complete at once if the data is here; otherwise it is PULLING until the fabric has written everything. Cancelling and deadlines
- * do not end it before that: the buffer is not free. A lost peer does, when its lane is closed. */
+ * A fetch is complete at once if the data is here; otherwise it is PULLING until the fabric has written everything, or the
+ * lane is closed. Cancelling and deadlines do not end it before: the buffer is not free. */
 #include "am/state.h"
 
 /* --- where it goes --------------------------------------------------------------------------------------------------------- */
@@ -21,19 +21,6 @@ weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_i
     return WEFT_OK;
 }
 
-static weft_status_t scatter(const weft_iov_t *iov, const weft_mem_kind_t *device, const uint8_t *bytes, uint64_t len)
-{
-    weft_status_t st = WEFT_OK;
-    for (; len && !st; iov++) {
-        uint64_t n = iov->len < len ? iov->len : len;
-        if (n)
-            st = wefti_mem_move(device, iov->base, bytes, n);
-        bytes += n;
-        len -= n;
-    }
-    return st;
-}
-
 /* --- the fetch ------------------------------------------------------------------------------------------------------------- */
 
 static void unallocate(weft_op_t *op, const am_into_t *into)
@@ -50,13 +37,11 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     weft_op_t *op = wefti_op_of_scratch(p);
     weft_ep_t *ep = p->source;
     am_msg_t *viewed = p->view ? p->msg : NULL;
-    am_ep(ep)->pulling--;
-    if (status) {
-        status = op->status ? op->status : wefti_ep_why(ep, status); /* it was cancelled meanwhile, or its time is over */
+    status = wefti_ep_pulled(ep, op, status);
+    if (status)
         unallocate(op, &p->into);
-    } else if (viewed) {
+    else if (viewed)
         op->buf = viewed->own;
-    }
     wefti_op_complete(op, status);
     if (viewed)
         wefti_am_unref(viewed);
@@ -88,7 +73,7 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
     const weft_mem_kind_t *device = len ? wefti_mem_device_of(iov->base, into.kind) : NULL;
     op->len = len;
     if (m->at == AT_HERE) {
-        st = scatter(iov, device, (const uint8_t *)m->pub.data, len);
+        st = wefti_iov_scatter(iov, device, (const uint8_t *)m->pub.data, len);
         if (st)
             unallocate(op, &into);
         else
@@ -106,12 +91,12 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
     }
     wefti_opx(op)->kind = &fetch_kind;
     op->status = WEFT_OK;
-    am_ep(m->ep)->pulling++;
+    m->ep->pulls++;
     wefti_am_detach(m, AT_TAKEN);
     return WEFT_OK;
 }
 
-/* --- pull and view ----------------------------------------------------------------------------------------------------------- */
+/* --- pull and view --------------------------------------------------------------------------------------------------------- */
 
 /* What is wrong with fetching from it now; WEFT_OK for nothing. */
 static weft_status_t unfit(const am_msg_t *m)
@@ -235,30 +220,30 @@ err_claimed:
 weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op)
 {
     am_into_t into;
-    uint64_t room;
+    uint64_t cap_all;
     if (!am || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message and an operation");
-    weft_status_t st = wefti_am_into(&into, buf, cap, NULL, 0, NULL, &room);
-    return st ? st : post(am_msg_now(am), op, &pull_kind, &into, room);
+    weft_status_t st = wefti_am_into(&into, buf, cap, NULL, 0, NULL, &cap_all);
+    return st ? st : post(am_msg_now(am), op, &pull_kind, &into, cap_all);
 }
 
 weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *given, weft_op_t *op)
 {
     weft_am_pull_opts_t o;
     am_into_t into;
-    uint64_t room;
+    uint64_t cap_all;
     if (!am || !op || !given)
         return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message, an operation and options made with WEFT_AM_PULL_OPTS_INIT");
     weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_am_pull_opts_t");
     if (!st)
-        st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &room);
+        st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &cap_all);
     if (st)
         return st;
     if (!o.buf && !o.iov) {
         into.alloc = true;
         into.kind = o.kind ? o.kind : weft_mem_host();
     }
-    return post(am_msg_now(am), op, &pull_kind, &into, room);
+    return post(am_msg_now(am), op, &pull_kind, &into, cap_all);
 }
 
 weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op)

@@ -1,14 +1,14 @@
 /* am/message.c - the life of a message: on the stack while its handler looks at it, in a block of its own if it stays.
  *
- * A block is ARRIVED (waits for a handler or a receive) or the program's (kept, taken), until the last reference goes: the program's own, and
- * one for each pull or view that was posted and not yet started. Wherever its payload is then goes back where it belongs: refused at
- * the sender, returned if it was lent, freed if it was pulled for a view.
+ * A block is ARRIVED (waits for a handler or a receive) or the program's (kept, taken), until its last reference goes: the
+ * program's, and one for each pull or view that was posted and not yet started. Then its payload is refused at the sender,
+ * returned if it was lent, or freed if it was pulled for a view.
  *
- * Other threads only ever set `claimed`, count references, and hand a message in with its work for the driver to do. A message that the program
- * still has when the runtime closes is left to it: header, data and view stay until it is released.
+ * Other threads only set `claimed`, count references, and hand a message in with work for the driver. A message that the
+ * program still has when the runtime closes is left to it: header, data and view stay until it is released.
  *
- * Promise: every message that was announced is answered exactly once (pulled, refused, returned) or lost with its lane; every confirmation
- * wanted is answered once; the window gets back what it was charged. tests/sim/am_exactly_once.c holds us to it. */
+ * Promise: every announced message is answered exactly once (pulled, refused, returned) or lost with its lane; every
+ * confirmation wanted is answered once; the window gets back what it was charged. tests/sim/am_exactly_once.c. */
 #include "am/state.h"
 
 /* --- blocks ---------------------------------------------------------------------------------------------------------------- */
@@ -26,30 +26,19 @@ static uint8_t class_of(uint64_t bytes)
 static am_msg_t *block_new(am_state_t *as, uint64_t bytes)
 {
     uint8_t c = class_of(bytes);
-    am_msg_t *m = c < AM_CLASSES ? as->spare[c] : NULL;
-    if (m) {
-        as->spare[c] = m->next;
-        as->n_spare[c]--;
-    } else {
-        m = (am_msg_t *)wefti_malloc(sizeof *m + (c < AM_CLASSES ? CLASS_LEAST << c : bytes));
-        if (!m)
-            return NULL;
-    }
-    m->size_class = c;
+    am_msg_t *m = (am_msg_t *)(c < AM_CLASSES ? wefti_spares_get(&as->spares[c], sizeof *m + (CLASS_LEAST << c))
+                                              : wefti_malloc(sizeof *m + bytes));
+    if (m)
+        m->size_class = c;
     return m;
 }
 
 static void block_free(am_msg_t *m)
 {
-    am_state_t *as = m->as;
-    uint8_t c = m->size_class;
-    if (c < AM_CLASSES && as->n_spare[c] < AM_SPARES) {
-        m->next = as->spare[c];
-        as->spare[c] = m;
-        as->n_spare[c]++;
-    } else {
+    if (m->size_class < AM_CLASSES)
+        wefti_spares_put(&m->as->spares[m->size_class], m, AM_SPARES);
+    else
         wefti_free(m);
-    }
 }
 
 /* One that has no runtime any more. */
@@ -85,10 +74,7 @@ void wefti_am_blocks_free(am_state_t *as)
     for (wefti_list_t *l; (l = wefti_list_pop(&as->kept));)
         part_with(wefti_container_of(l, am_msg_t, all_link));
     for (unsigned c = 0; c < AM_CLASSES; c++)
-        for (am_msg_t *m; (m = as->spare[c]);) {
-            as->spare[c] = m->next;
-            wefti_free(m);
-        }
+        wefti_spares_free(&as->spares[c]);
 }
 
 /* Announced only because the window was full: it would have come whole. */
@@ -145,7 +131,7 @@ am_msg_t *wefti_am_block(am_msg_t *from)
         (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->am_hold_ns);
     }
     from->moved = m;
-    wefti_flow_hold(&am_ep(m->ep)->flow, m->cost);
+    wefti_flow_hold(&am_ep(m->ep)->box.flow, m->cost);
     as->held_bytes += m->cost;
     as->held_msgs++;
     return m;
@@ -177,7 +163,7 @@ static bool answer_put(weft_ep_t *ep, const am_answer_t *answer)
     if (!rec)
         return false;
     *rec = *answer;
-    rec->word = wefti_flow_piggyback(&am_ep(ep)->flow, REC_ANSWER);
+    rec->word = wefti_flow_piggyback(&am_ep(ep)->box.flow, REC_ANSWER);
     rec->word.flags = answer->word.flags;
     ep->lane->ops->commit(ep->lane, sizeof *rec);
     return true;
@@ -255,7 +241,7 @@ void wefti_am_finish(am_msg_t *m)
         wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
     if (__builtin_expect(m->confirm != 0, 0))
         wefti_am_turn_down(m, 0);
-    wefti_flow_consumed(m->ep, &am_ep(m->ep)->flow, m->cost);
+    wefti_flow_consumed(m->ep, &am_ep(m->ep)->box.flow, m->cost);
 }
 
 void wefti_am_let_go(am_msg_t *m)
@@ -285,8 +271,8 @@ void wefti_am_let_go(am_msg_t *m)
     uint32_t cost = m->cost;
     block_free(m);
     if (ep) {
-        wefti_flow_unhold(&am_ep(ep)->flow, cost);
-        wefti_flow_consumed(ep, &am_ep(ep)->flow, cost);
+        wefti_flow_unhold(&am_ep(ep)->box.flow, cost);
+        wefti_flow_consumed(ep, &am_ep(ep)->box.flow, cost);
     }
 }
 
@@ -365,7 +351,7 @@ void wefti_am_messages_orphan(weft_ep_t *ep)
     }
 }
 
-/* --- the program's calls ----------------------------------------------------------------------------------------------------- */
+/* --- the program's calls --------------------------------------------------------------------------------------------------- */
 
 weft_am_t *weft_am_keep(weft_am_t *am)
 {

@@ -1,11 +1,11 @@
 /* am/port.c - who wants what: handlers and receives by id, and the messages that wait for either.
  *
- * A message meets the handler of its id, if there is one; else the receive that was posted first among those of its endpoint, those of its
- * id and those of any; else it waits. A handler that comes late gets what waits for it from progress, before anything newer:
- * while a port has both a handler and waiting messages, new ones join the end. */
+ * A message goes to the handler of its id; else to the receive that was posted first among those of its endpoint, of its id
+ * and of any; else it waits. A handler that comes late gets what waits for it from progress, before anything newer: while a
+ * port has both a handler and waiting messages, new ones join the end. */
 #include "am/state.h"
 
-/* --- ports ---------------------------------------------------------------------------------------------------------------- */
+/* --- ports ----------------------------------------------------------------------------------------------------------------- */
 
 am_port_t *wefti_am_port_far(const am_state_t *as, uint32_t id)
 {
@@ -55,7 +55,7 @@ void wefti_am_ports_free(am_state_t *as)
     wefti_map_free(&as->far);
 }
 
-/* --- receives ------------------------------------------------------------------------------------------------------------- */
+/* --- receives -------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_am_post(am_state_t *as, weft_op_t *op)
 {
@@ -119,7 +119,7 @@ weft_op_t *wefti_am_take_posted(am_state_t *as, weft_ep_t *ep, uint32_t id)
     return op;
 }
 
-/* --- messages ------------------------------------------------------------------------------------------------------------- */
+/* --- messages -------------------------------------------------------------------------------------------------------------- */
 
 static void drain_soon(am_state_t *as, am_port_t *port);
 
@@ -181,13 +181,13 @@ am_msg_t *wefti_am_find_held(am_state_t *as, weft_ep_t *ep, uint32_t id)
     return NULL;
 }
 
-/* --- handlers ------------------------------------------------------------------------------------------------------------- */
+/* --- handlers -------------------------------------------------------------------------------------------------------------- */
 
 static void hand_over(am_port_t *port, am_msg_t *m)
 {
     wefti_am_unhold(m);
-    /* The program may keep and release it in its handler, from this thread or another: the handler's own reference keeps it until it
-     * returns. */
+    /* The program may keep and release it in its handler, from this thread or another: the handler's own reference keeps it
+     * until it returns. */
     wefti_am_give(m);
     atomic_store(&m->refs, 2);
     m->kept = false;
@@ -241,7 +241,8 @@ static void drain_soon(am_state_t *as, am_port_t *port)
     wefti_op_complete(&as->drain_op, WEFT_OK);
 }
 
-/* What a handler has not got yet when it goes is for the receives that were posted meanwhile. While it is still there, so is the port. */
+/* What a handler has not got yet when it goes is for the receives that were posted meanwhile. While it is still there, so is
+ * the port. */
 static void leave_behind(am_state_t *as, am_port_t *port)
 {
     wefti_list_each_safe(l, &port->arrived) {

@@ -1,7 +1,7 @@
 /* am/recv.c - one-shot receives: the whole message, or its header first.
  *
- * A receive is POSTED (waits, on one of the lists of port.c) until it meets a message; then it is complete, or goes on as a fetch. A receive
- * that runs out of memory leaves its message where it was, for the next one. */
+ * A receive is POSTED (waits, on one of the lists of port.c) until it meets a message; then it is complete, or goes on as a
+ * fetch. A receive that runs out of memory leaves its message where it was, for the next one. */
 #include "am/state.h"
 
 static void describe(weft_op_t *op, const am_msg_t *m)
@@ -58,7 +58,7 @@ bool wefti_am_meet(weft_op_t *op, am_msg_t *m)
     return true;
 }
 
-/* --- posting -------------------------------------------------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t recv_start(weft_op_t *op)
 {
@@ -83,14 +83,8 @@ static weft_status_t recv_start(weft_op_t *op)
         st = wefti_am_post(as, op);
     if (st)
         return st;
-    if (__builtin_expect(wefti_flow_n_starving(as->rt), 0)) {
-        uint32_t at = 0;
-        if (ep)
-            wefti_flow_waits(ep, &am_ep(ep)->flow);
-        else
-            while ((ep = wefti_ep_next(as->rt, &at)))
-                wefti_flow_waits(ep, &am_ep(ep)->flow);
-    }
+    if (__builtin_expect(wefti_flow_n_starving(as->rt), 0))
+        wefti_outbox_tell_starving(as->rt, ep, WEFTI_TRAFFIC_AM);
     return WEFT_OK;
 }
 
@@ -162,7 +156,7 @@ weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_
     return post(rt, ep, id, true, &nowhere, op);
 }
 
-/* --- endings -------------------------------------------------------------------------------------------------------------- */
+/* --- endings --------------------------------------------------------------------------------------------------------------- */
 
 static void end(am_state_t *as, am_recv_t *r, weft_status_t why)
 {

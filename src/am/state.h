@@ -12,10 +12,10 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/map.h"
-#include "base/slots.h"
+#include "base/spares.h"
 #include "conn/conn.h"
 
-/* --- on the lane ------------------------------------------------------------------------------------------------------- */
+/* --- on the lane ----------------------------------------------------------------------------------------------------------- */
 
 enum {
     REC_EAGER = WEFTI_REC_AM_FIRST, /* am_head_t, with F_CONFIRM the answer's id (8 bytes), the header padded to 8, the payload */
@@ -55,14 +55,15 @@ typedef struct am_answer {
 
 #define AM_HEADER_INLINE 1920u /* of an announcement: what fits beside am_announce_t, as wefti_out_announce() wants it */
 #define AM_COST 256u           /* what a message that stays costs its receiver beside its bytes; both sides count with it */
-#define AM_EAGER_COST 12288u   /* what one with a payload may cost and go whole: the least window there is (16 KiB), less its last quarter */
-_Static_assert(AM_COST + WEFT_AM_HEADER_MAX <= AM_EAGER_COST, "a message without a payload, and an announcement, fit every window");
+#define AM_EAGER_COST 12288u   /* what one with a payload may cost and go whole: the least window there is (16 KiB), less its
+                                  last quarter */
+_Static_assert(AM_COST + WEFT_AM_HEADER_MAX <= AM_EAGER_COST, "a message without a payload fits every window");
 
 static inline uint32_t am_pad(uint32_t n) { return (n + 7u) & ~7u; }
 
 typedef struct am_msg am_msg_t;
 
-/* --- per runtime, per id ------------------------------------------------------------------------------------------------ */
+/* --- per runtime, per id --------------------------------------------------------------------------------------------------- */
 
 /* What there is for one id: made when somebody asks for it or a message waits, freed when there is nothing left. */
 typedef struct am_port {
@@ -88,48 +89,37 @@ typedef struct am_state {
     wefti_list_t posted_of_any;   /* all receives from any endpoint, of whatever id (am_recv_t.all_link) */
     wefti_list_t arrived;         /* all messages that wait, in order of arrival (am_msg_t.all_link) */
     wefti_list_t kept;            /* all messages that the program has (am_msg_t.all_link) */
-    am_msg_t *spare[AM_CLASSES];
-    uint32_t n_spare[AM_CLASSES];
+    wefti_spares_t spares[AM_CLASSES]; /* blocks */
     uint64_t held_bytes, held_msgs;
 
     wefti_list_t drains;
     weft_op_t drain_op;           /* completes at once; its callback hands waiting messages to new handlers */
     bool draining;
 
-    _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
     wefti_mpsc_t handed_in;          /* messages with work from other threads */
     _Atomic bool called;
     wefti_call_t call;
-    wefti_count_t gone;              /* of endpoints that are no more */
 } am_state_t;
 
 static inline am_state_t *am_state(weft_runtime_t *rt) { return (am_state_t *)rt->room_state[WEFTI_ROOM_AM]; }
 
-/* --- per endpoint ------------------------------------------------------------------------------------------------------ */
+/* --- per endpoint ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct am_ep {
-    wefti_flow_t flow;
+    wefti_outbox_t box;
     uint32_t record_max;      /* largest record of this lane, and at most what is worth copying */
-    uint32_t pulling;         /* payloads on their way here */
-    wefti_list_t urgent;      /* sends not yet on the lane that go first */
-    wefti_list_t pending;     /* the others, in order */
-    wefti_list_t announced;   /* sends whose payload waits for the peer */
-    wefti_list_t confirming;  /* sends that wait for their answer */
-    wefti_slots_t confirms;   /* answer id -> operation */
     wefti_list_t posted;      /* receives from this endpoint, of whatever id (am_recv_t.owner_link) */
     wefti_list_t arrived;     /* messages that wait (am_msg_t.ep_link) */
     wefti_list_t kept;        /* messages that the program has (am_msg_t.ep_link) */
-    wefti_list_t answers;     /* answers that found no room (am_owed_t) */
+    wefti_list_t answers;     /* answers that found no space (am_owed_t) */
     uint32_t n_arrived;
     uint32_t parts_len;
     uint8_t *parts;           /* a header that comes in parts: WEFT_AM_HEADER_MAX bytes, from the first one on */
-    wefti_count_t count;
-    uint64_t sent_before;     /* of count.sent, over earlier lanes */
 } am_ep_t;
 
 static inline am_ep_t *am_ep(const weft_ep_t *ep) { return (am_ep_t *)ep->traffic[WEFTI_TRAFFIC_AM]; }
 
-/* --- a message -------------------------------------------------------------------------------------------------------- */
+/* --- a message ------------------------------------------------------------------------------------------------------------- */
 
 /* Where its payload is. */
 enum {
@@ -142,8 +132,8 @@ enum {
 
 enum { WORK_REJECT = 1, WORK_RELEASE = 2 };
 
-/* pub is what the program sees. A message that is handled where it arrived lives on the stack of its record's call and has only the fields up
- * to `block`; what stays longer is in a block of its own, with its header and data behind it. */
+/* pub is what the program sees. A message that is handled where it arrived lives on the stack of its record's call and has
+ * only the fields up to `block`; what stays longer is in a block of its own, with its header and data behind it. */
 struct am_msg {
     weft_am_t pub;
     am_state_t *as;
@@ -162,13 +152,12 @@ struct am_msg {
 
     uint8_t size_class;       /* AM_CLASSES: of its own size */
     _Atomic bool kept;        /* the program has it; not while a handler looks at it that has not kept it */
-    _Atomic bool parted;      /* the runtime closed and left it to the program, or the program released it too late for the driver to know:
-                                 whoever comes second frees it */
+    _Atomic bool parted;      /* the runtime closed and left it to the program, or the program released it too late for the
+                                 driver to know: the second of the two frees it */
     weft_runtime_t *rt;       /* for the program's calls: `as` goes with the runtime */
     _Atomic uint32_t refs;    /* the program's, and one per operation on it that was posted */
     _Atomic uint32_t work;    /* WORK_*: any thread */
     wefti_mpsc_node_t handed; /* as->handed_in */
-    am_msg_t *next;           /* spare */
     wefti_list_t all_link, port_link;
     am_port_t *port;          /* while it waits */
     wefti_timer_t hold;       /* until when its payload may wait */
@@ -176,7 +165,7 @@ struct am_msg {
     void *own;                /* host memory a view was pulled into */
 };
 
-/* An answer that found no room on the lane. `in` is refused when it is on its way; in->user is then this, with AM_OWED set. */
+/* An answer that found no space on the lane. `in` is refused when it is on its way; in->user is then this, with AM_OWED set. */
 typedef struct am_owed {
     wefti_list_t link;        /* am_ep_t.answers */
     am_answer_t answer;
@@ -196,20 +185,7 @@ static inline am_msg_t *am_msg_now(weft_am_t *am) /* where it is now */
     return m->moved ? m->moved : m;
 }
 
-/* --- per operation ----------------------------------------------------------------------------------------------------- */
-
-typedef struct am_send {
-    weft_ep_t *ep;
-    const void *header;
-    wefti_pieces_t payload;
-    uint32_t header_len;
-    uint32_t header_sent;     /* in parts */
-    weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
-    wefti_out_t *out;         /* while announced */
-    uint64_t confirm_id;      /* while its answer is awaited */
-    uint8_t flags;            /* F_CONFIRM, F_REPLY */
-    bool urgent, no_wait;
-} am_send_t;
+/* --- per operation --------------------------------------------------------------------------------------------------------- */
 
 /* Where a payload goes: a buffer, pieces, or memory to be allocated. */
 typedef struct am_into {
@@ -230,7 +206,8 @@ typedef struct am_recv {
     };
     uint32_t id;
     bool take;                /* header first */
-    am_into_t into;           /* op->buf: where the header goes; op->tag: its capacity; op->len: that of the payload; until it is met */
+    am_into_t into;           /* op->buf: where the header goes; op->tag: its capacity; op->len: that of the payload; until it
+                                 is met */
 } am_recv_t;
 
 typedef struct am_pull {
@@ -247,11 +224,8 @@ typedef struct am_handle {
     uint32_t id;
 } am_handle_t;
 
-_Static_assert(sizeof(am_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(am_recv_t) <= WEFTI_OP_ROOM_SIZE &&
-                   sizeof(am_pull_t) <= WEFTI_OP_ROOM_SIZE,
-               "enlarge wefti_opx_t.room");
+_Static_assert(sizeof(am_recv_t) <= WEFTI_OP_SCRATCH_SIZE && sizeof(am_pull_t) <= WEFTI_OP_SCRATCH_SIZE, "they fit an operation");
 
-static inline am_send_t *am_send(weft_op_t *op) { return wefti_op_scratch(op, am_send_t); }
 static inline am_recv_t *am_recv(weft_op_t *op) { return wefti_op_scratch(op, am_recv_t); }
 static inline am_pull_t *am_pull(weft_op_t *op) { return wefti_op_scratch(op, am_pull_t); }
 
@@ -278,10 +252,10 @@ am_msg_t *wefti_am_find_held(am_state_t *as, weft_ep_t *ep, uint32_t id); /* the
 void wefti_am_ports_free(am_state_t *as);
 void wefti_am_drain_init(am_state_t *as);
 
-/* --- message.c: the life of one that stays ----------------------------------------------------------------------------------- */
+/* --- message.c: the life of one that stays --------------------------------------------------------------------------------- */
 
-/* Make a block of a message on the stack, which is then `moved`. NULL: no memory, nothing changed. Neither arrived nor kept yet, but it
- * counts as held against the window. */
+/* Make a block of a message on the stack, which is then `moved`. NULL: no memory, nothing changed. Neither arrived nor kept
+ * yet, but it counts as held against the window. */
 am_msg_t *wefti_am_block(am_msg_t *m);
 void wefti_am_give(am_msg_t *m);                                    /* a block (on no list) becomes the program's */
 void wefti_am_let_go(am_msg_t *m);                                  /* the end of a block: everything it has goes back */
@@ -299,20 +273,18 @@ void wefti_am_messages_orphan(weft_ep_t *ep);
 void wefti_am_handed_in(wefti_call_t *call);
 void wefti_am_blocks_free(am_state_t *as);
 
-/* --- fetch.c: payloads into the program's memory ----------------------------------------------------------------------------- */
+/* --- fetch.c: payloads into the program's memory --------------------------------------------------------------------------- */
 
-/* Move the payload of m (AT_HERE or AT_SENDER) for op, which is complete, or under way as a pull, when this says WEFT_OK; otherwise nothing
- * happened. op's room is overwritten. */
+/* Move the payload of m (AT_HERE or AT_SENDER) for op, which is complete, or under way as a pull, when this says WEFT_OK;
+ * otherwise nothing happened. op's scratch is overwritten. */
 weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into);
 /* Check and note where a payload goes. */
-weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_iov_t *iov, size_t iov_n, const weft_mem_kind_t *kind,
-                            uint64_t *cap_out);
+weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_iov_t *iov, size_t iov_n,
+                            const weft_mem_kind_t *kind, uint64_t *cap_out);
 
-/* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */
+/* --- send.c, recv.c, arrive.c ---------------------------------------------------------------------------------------------- */
 
-void wefti_am_send_flush(weft_ep_t *ep);                            /* start what waits, as far as it goes */
-void wefti_am_send_down(weft_ep_t *ep, weft_status_t why);
-void wefti_am_answered(weft_ep_t *ep, const am_answer_t *answer);
+extern const wefti_outbox_kind_t wefti_am_sends;
 
 /* Give a message to a receive (unposted). false: no memory; op is complete with that, the message is untouched. */
 bool wefti_am_meet(weft_op_t *op, am_msg_t *m);

@@ -1,12 +1,11 @@
-/* conn/address.c - address blobs: how a peer can reach a runtime without being told of a listener.
+/* conn/address.c - address blobs: how a peer reaches a runtime without knowing one of its listeners.
  *
- * A blob says which runtime it is (its random id), which machine it is on, and where it listens: one TCP post on the machine's
- * addresses (or on those of the devices WEFT_INTERFACES allows) and an abstract Unix socket. The listener behind it is made by
- * the first weft_runtime_address() and lives until the runtime closes. Who calls by blob tries the Unix socket first if it is
- * on the same machine and in the same network namespace, then the others, and hangs up on anyone whose id is not the one in the
- * blob: ports are reused, blobs are kept. A blob is not a secret and proves nothing; the key does that.
+ * A blob has the id of the runtime, the id of its machine, and where it listens: a TCP acceptor on the machine's addresses (or on
+ * those of the devices that WEFT_INTERFACES allows) and an abstract Unix socket. The first weft_runtime_address() makes that
+ * listener. A caller on the same machine and in the same network namespace tries the Unix socket first. It hangs up on a
+ * runtime with another id: ports are reused, and blobs are kept. A blob is not a secret and proves nothing; the key does that.
  *
- * Promise: decoding reads nothing past the end and hands out only addresses that parse. tests/wire/conn_address.c,
+ * Promise: decoding reads nothing past the end and gives out only addresses that parse. tests/wire/conn_address.c,
  * tests/fuzz/address.c. */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -93,7 +92,7 @@ weft_status_t wefti_blob_decode(const void *bytes, size_t n, wefti_blob_t *out)
     return WEFT_OK;
 }
 
-static void append(char *out, size_t cap, const char *text)
+void wefti_uris_add(char *out, size_t cap, const char *text)
 {
     size_t have = strlen(out), n = strlen(text);
     if (have + n + 2 > cap)
@@ -101,6 +100,13 @@ static void append(char *out, size_t cap, const char *text)
     if (have)
         out[have++] = ',';
     memcpy(out + have, text, n + 1);
+}
+
+static void add_uri(char *out, size_t cap, const wefti_uri_t *uri)
+{
+    char one[WEFTI_URI_TEXT];
+    wefti_uri_format(uri, one, sizeof one);
+    wefti_uris_add(out, cap, one);
 }
 
 weft_status_t wefti_blob_targets(const wefti_blob_t *b, const uint8_t *own_host, char **uris_out)
@@ -113,13 +119,10 @@ weft_status_t wefti_blob_targets(const wefti_blob_t *b, const uint8_t *own_host,
     for (int local = here ? 1 : 0; local >= 0; local--)
         for (const char *at = b->uris; *at;) {
             wefti_uri_t uri;
-            char one[320];
             if (wefti_uri_parse(&at, &uri))
                 break;
-            if ((uri.scheme == WEFTI_URI_UNIX) != local)
-                continue;
-            wefti_uri_format(&uri, one, sizeof one);
-            append(all, cap, one);
+            if ((uri.scheme == WEFTI_URI_UNIX) == local)
+                add_uri(all, cap, &uri);
         }
     if (!*all) {
         wefti_free(all);
@@ -131,7 +134,7 @@ weft_status_t wefti_blob_targets(const wefti_blob_t *b, const uint8_t *own_host,
 
 /* --- our own --------------------------------------------------------------------------------------------------------------- */
 
-/* A post on every address of the machine is of no use to a peer as such: name the addresses. */
+/* An acceptor on every address of the machine is of no use to a peer as such: name the addresses. */
 static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
 {
     struct ifaddrs *all;
@@ -141,7 +144,6 @@ static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
         size_t before = strlen(out);
         for (struct ifaddrs *i = all; i; i = i->ifa_next) {
             wefti_uri_t uri = {.scheme = WEFTI_URI_TCP, .port = any->port};
-            char one[320];
             if (!i->ifa_addr || i->ifa_addr->sa_family != (v6 ? AF_INET6 : AF_INET) || !(i->ifa_flags & IFF_UP) ||
                 !!(i->ifa_flags & IFF_LOOPBACK) != loopback)
                 continue;
@@ -149,10 +151,8 @@ static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
                                 : (const void *)&((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
             if (v6 && IN6_IS_ADDR_LINKLOCAL((const struct in6_addr *)in))
                 continue; /* means nothing on another machine */
-            if (!inet_ntop(v6 ? AF_INET6 : AF_INET, in, uri.host, sizeof uri.host))
-                continue;
-            wefti_uri_format(&uri, one, sizeof one);
-            append(out, cap, one);
+            if (inet_ntop(v6 ? AF_INET6 : AF_INET, in, uri.host, sizeof uri.host))
+                add_uri(out, cap, &uri);
         }
         if (strlen(out) > before)
             break; /* loopback only where there is nothing else */
@@ -165,18 +165,15 @@ static void callable(const char *bound, unsigned schemes, char *out, size_t cap)
 {
     for (const char *at = bound; *at;) {
         wefti_uri_t uri;
-        char one[320];
         if (wefti_uri_parse(&at, &uri))
             break;
         if (!(schemes & 1u << uri.scheme))
             continue;
         bool v4_any = !strcmp(uri.host, "0.0.0.0"), v6_any = !strcmp(uri.host, "::");
-        if (uri.scheme == WEFTI_URI_TCP && (v4_any || v6_any)) {
+        if (uri.scheme == WEFTI_URI_TCP && (v4_any || v6_any))
             expand(&uri, v6_any, out, cap);
-        } else {
-            wefti_uri_format(&uri, one, sizeof one);
-            append(out, cap, one);
-        }
+        else
+            add_uri(out, cap, &uri);
     }
 }
 
@@ -262,25 +259,20 @@ typedef struct address_call {
     const weft_listen_opts_t *opts;
     void *buf;
     size_t cap, need;
-    weft_status_t st;
-    char detail[512];
 } address_call_t;
 
-static void address_run(void *arg)
+static weft_status_t address_here(void *arg)
 {
     address_call_t *c = arg;
     wefti_conn_t *conn = wefti_conn_of(c->rt);
-    if (!conn->own) {
-        c->st = wefti_closing(c->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
-                : c->opts->accept
-                    ? listen_own(conn, c->opts)
-                    : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept for what comes");
-        if (c->st) {
-            strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
-            return;
-        }
-    }
-    c->need = wefti_blob_encode(conn->uuid, conn->host, conn->own_uris, c->buf, c->cap);
+    weft_status_t st = conn->own              ? WEFT_OK
+                       : wefti_closing(c->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
+                       : c->opts->accept
+                           ? listen_own(conn, c->opts)
+                           : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept for what comes");
+    if (!st)
+        c->need = wefti_blob_encode(conn->uuid, conn->host, conn->own_uris, c->buf, c->cap);
+    return st;
 }
 
 weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t *opts, void *buf, size_t *len)
@@ -288,16 +280,13 @@ weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t 
     weft_listen_opts_t o;
     if (!rt || !len)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "len" : "rt");
+    size_t cap = buf ? *len : 0;
+    address_call_t c = {.rt = rt, .opts = &o, .buf = buf, .cap = cap};
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_listen_opts_t");
+    if (!st)
+        st = wefti_conn_ask(rt, address_here, &c);
     if (st)
         return st;
-    address_call_t c = {.rt = rt, .opts = &o, .buf = buf, .cap = buf ? *len : 0};
-    st = wefti_ask(rt, address_run, &c);
-    if (st)
-        return st;
-    if (c.st)
-        return wefti_fail(c.st, "%s", c.detail);
-    size_t cap = *len;
     *len = c.need;
     if (buf && cap < c.need)
         return wefti_fail(WEFT_ERR_LIMIT, "the address has %zu bytes and the buffer %zu", c.need, cap);

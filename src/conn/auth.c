@@ -1,14 +1,13 @@
 /* conn/auth.c - mutual authentication by a pre-shared key, with libsodium.
  *
  * Both sides hash the two hellos, nonces included, into a transcript, and derive a session key from the pre-shared key (keyed
- * BLAKE2b) and both nonces. Each side keeps a chain: a hash that starts from the transcript and its side, and takes in every
- * message that side sends after the dialler's hello. A message ends with HMAC-SHA512-256 of the chain under the session key. So
- * the listener's proof is the MAC of its welcome and the dialler's is the MAC of its join: each covers the other's fresh nonce
- * (no replay), the side (no reflection), and all that side said before (no reordering, no cutting). The two chains are separate
- * because both sides may speak at once.
+ * BLAKE2b) and both nonces. Each side has a chain: a hash that begins with the transcript and the side, and takes in every
+ * message that side sends after the dialler's hello. A message ends with HMAC-SHA512-256 of the chain under the session key.
+ * So each proof covers the other side's fresh nonce (no replay), the side (no reflection), and all that this side said before
+ * (no reordering, no cutting). The chains are separate because both sides may speak at once.
  *
- * Without a key only the transcript is made: the same on both sides, and never the same again. With it and the session key the secret of
- * the session's lanes is made, so that a connection of a lane can be told from a stranger's (fabric/tcp).
+ * Without a key there is only the transcript, which never repeats. The secret of the session's lanes is made of both
+ * (fabric/tcp).
  *
  * Promise: without the key nobody gets past the hello, in either role, and no byte of a later message can be changed.
  * tests/wire/conn_auth.c, tests/fault/conn_wrong_key.c and tests/unit/conn_hello.c (vectors). */

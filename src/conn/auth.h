@@ -20,7 +20,7 @@ void wefti_auth_begin(wefti_auth_t *a, const uint8_t *key, const void *hello, si
                       size_t welcome_len, const uint8_t *dialler_nonce, const uint8_t *listener_nonce);
 /* Length of the MAC that follows each message: 0 or WEFTI_MAC_SIZE. */
 static inline size_t wefti_auth_overhead(const wefti_auth_t *a) { return a->keyed ? WEFTI_MAC_SIZE : 0; }
-/* Append the MAC of `side`'s next message to its n bytes (there is room); the length with it. */
+/* Append the MAC of `side`'s next message to its n bytes (there is space); the length with it. */
 size_t wefti_auth_seal(wefti_auth_t *a, int side, void *bytes, size_t n);
 /* Check `side`'s next message, n bytes with MAC. False: it is not by someone who has the key, or out of order. *n_out: without
  * it. */

@@ -1,18 +1,14 @@
-/* conn/beat.c - heartbeats: learning within a bound that a peer fell silent.
+/* conn/beat.c - heartbeats: when they begin. fabric/sock/beat.c sends and reads them, and ends the wire of a silent peer.
  *
- * The fabric does the work (fabric/fabric.h, wire_beat): a thread of the process sends and reads heartbeats on every wire, and ends
- * the wire of a peer that was silent for the bound. This file decides when that begins: sending when the lane is connected, so that
- * a peer that is up already hears us even if our program does not drive; listening when the link is up.
+ * We send from the moment the lane is connected, since the peer may be up already and our program may not drive. We listen
+ * when the link is up. With heartbeat_by = program a timer here sends them, which runs only while the runtime is driven.
  *
- * A runtime whose own silence is to count as death (heartbeat_by = program) sends its heartbeats from a timer here, which runs only
- * while the runtime is driven. It hears its peers as everyone does.
- *
- * Promise: a peer that was stopped or cut off fails its endpoint within heartbeat_ns; one that runs does not. tests/fault/conn_alive.c,
- * conn_stop.c, conn_partition.c. */
+ * Promise: a peer that was stopped or cut off fails its endpoint within heartbeat_ns; one that runs does not.
+ * tests/fault/conn_alive.c, conn_stop.c, conn_partition.c. */
 #include "conn/ep.h"
 
-/* Send the heartbeats that are due. Each link has its own ticks: a peer with a long bound reads so seldom that it would fall behind if
- * it got the heartbeats of one with a short bound. */
+/* Send the heartbeats that are due. Each link has its own ticks: a peer with a long bound reads so seldom that it would fall
+ * behind if it got the heartbeats of one with a short bound. */
 static void walk(wefti_timer_t *t)
 {
     wefti_conn_t *conn = wefti_container_of(t, wefti_conn_t, beat);
@@ -29,7 +25,7 @@ static void walk(wefti_timer_t *t)
         if (!conn->beat_at || link->beat_due < conn->beat_at)
             conn->beat_at = link->beat_due;
     }
-    if (conn->beat_at) /* it was in the heap a moment ago: there is room */
+    if (conn->beat_at) /* it was in the heap a moment ago: there is space */
         (void)wefti_timer_at(conn->rt, t, conn->beat_at);
 }
 

@@ -1,36 +1,27 @@
 /* conn/cache.c - shared endpoints: the same address and source give the same endpoint.
  *
- * The key is the canonical list of addresses with the source, or the peer's id where an address blob was given. A cached
- * endpoint counts its shares: each open adds one, each close takes one, and the close that takes the last is the real one. An
- * endpoint leaves the cache when it is of no use to a newcomer (closed by either side, failed for good); those who share it
- * then keep it until they have closed it. Hooks are those of the first open.
+ * The key is the canonical list of addresses with the source, or the peer's id where an address blob was given. Each open of a
+ * cached endpoint adds a share and each close takes one; the last close is the real one. An endpoint leaves the cache when
+ * either side closes it or it has failed for good; those who share it keep it until they close it. Hooks are those of the
+ * first open.
  *
  * Everything here is under conn->lock, because any thread opens and closes.
  * Promise: no endpoint is freed while someone has a share in it. tests/wire/conn_cache.c. */
+#include <sodium.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "conn/ep.h"
 
 weft_status_t wefti_cache_key(const char *uris, const char *source, const uint8_t *uuid, char **key_out)
 {
-    static const char hex[] = "0123456789abcdef";
-    size_t n = strlen(uris), m = source ? strlen(source) : 0;
-    char *key = wefti_malloc(n + m + 2 + 2 * WEFTI_UUID_SIZE), *at = key;
+    char hex[2 * WEFTI_UUID_SIZE + 1];
+    const char *to = uuid ? sodium_bin2hex(hex, sizeof hex, uuid, WEFTI_UUID_SIZE) : uris;
+    size_t size = strlen(to) + (source ? strlen(source) : 0) + 2;
+    char *key = wefti_malloc(size);
     if (!key)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the key of a shared endpoint");
-    if (uuid) {
-        for (int i = 0; i < WEFTI_UUID_SIZE; i++) {
-            *at++ = hex[uuid[i] >> 4];
-            *at++ = hex[uuid[i] & 15];
-        }
-    } else {
-        memcpy(at, uris, n);
-        at += n;
-    }
-    *at++ = ' '; /* in no address */
-    if (m)
-        memcpy(at, source, m);
-    at[m] = 0;
+    snprintf(key, size, "%s %s", to, source ? source : ""); /* a space is in no address */
     *key_out = key;
     return WEFT_OK;
 }

@@ -1,14 +1,14 @@
 /* conn/chunk_in.c - the receiver's side of a payload in chunks.
  *
- * A pull that the fabric cannot do asks the sender for chunks and gets a name, which each chunk carries. They come in order, without gaps, at most
- * WEFTI_CHUNKS_KEPT at a time and each no larger than a stage; whatever else comes under a name that is in use breaks the protocol and
- * is not looked at further. A chunk is FREE, WAITS (for a stage to pull into; its announcement is kept), or BUSY (the fabric writes).
+ * A pull that the fabric cannot do asks the sender for chunks, under a name that each chunk carries. Chunks come in order,
+ * without gaps, at most WEFTI_CHUNKS_KEPT at a time and no larger than a stage; anything else under a name in use breaks the
+ * protocol. A chunk is FREE, WAITS (for a stage; its announcement is kept), or BUSY (the fabric writes).
  *
- * It ends when all bytes are in place, or when something failed and no chunk is BUSY any more. The sender is told in the way that it waits
- * for: by refusing its announcement, or by STAGED_END. Chunks that were on their way then find a name that was used up, and are refused.
+ * The pull ends when all bytes are in place, or when something failed and no chunk is BUSY. The sender is told by a refusal of
+ * its announcement, or by STAGED_END. Chunks that come after the end find a used name, and are refused.
  *
- * Promise: x is done exactly once, and nobody writes to the buffer after that. tests/sim/msg_exactly_once.c, tests/wire/msg_device.c,
- * tests/fuzz/records.c. */
+ * Promise: x is done exactly once, and nobody writes to the buffer after that. tests/sim/msg_exactly_once.c,
+ * tests/wire/msg_device.c, tests/fuzz/records.c. */
 #include "conn/chunks.h"
 
 #include <string.h>

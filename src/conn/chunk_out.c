@@ -1,13 +1,11 @@
 /* conn/chunk_out.c - the sender's side of a payload in chunks.
  *
- * The peer has asked (CHUNKS). A chunk is FREE, WAITS (in its stage, and there is no room on the lane), or BUSY (announced, until the peer has
- * pulled it). They are announced in order, WEFTI_CHUNKS_OPEN at a time.
+ * The peer has asked (CHUNKS). A chunk is FREE, WAITS (in its stage, for space on the lane), or BUSY (announced, until the
+ * peer has pulled it). Chunks are announced in order, WEFTI_CHUNKS_OPEN at a time.
  *
- * It ends when the peer says so: by pulling or refusing the announcement of a PLAIN payload, by STAGED_END for a STAGED one. Until then
- * nothing is done, so that a receiver that fails is heard; after that the open chunks still have to come back. If we cannot go on (no
- * memory, a copy that failed) the peer is told by TAKE_BACK, and its answer is the end.
- *
- * Promise: as in payload.c. tests/sim/msg_exactly_once.c, tests/wire/msg_device.c. */
+ * The payload ends when the peer says so: it pulls or refuses the announcement of a PLAIN one, or sends STAGED_END for a
+ * STAGED one. Then the open chunks still have to come back. If we cannot go on (no memory, a failed copy) we send TAKE_BACK,
+ * and the peer's answer is the end. Promise: as in payload.c. tests/sim/msg_exactly_once.c, tests/wire/msg_device.c. */
 #include "conn/chunks.h"
 
 static void chunk_done(wefti_xfer_t *x, weft_status_t status);

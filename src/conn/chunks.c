@@ -1,12 +1,12 @@
 /* conn/chunks.c - what both sides of a payload in chunks need: positions in scattered buffers, and stages.
  *
- * A chunk that memcpy could reach, in few pieces, needs no stage: the fabric reads or writes the buffer itself. All others are copied
- * through one. Stages are few, so each side has half of them: a receiver's come back by themselves (the bytes are there to be pulled), a
- * sender's only when its peer has stages to receive with; if senders could have all, two runtimes that send to each other would
- * wait for ever. Who finds none waits in line, and goes on in the next work; who has some already passes those who have none, because its
- * end sets more free.
+ * A chunk in few pieces of host memory needs no stage: the fabric reads or writes the buffer itself. All others are copied
+ * through one. Senders have half of the stages and receivers the other half. A receiver's stage always comes back; a sender's
+ * only when its peer has a stage to receive with. If senders could take all, two runtimes that send to each other would wait
+ * for ever. A payload that finds no stage waits in line and goes on in the next work; one that has some goes first, because
+ * its end sets more free.
  *
- * Where no stage is out on a side and still none can be had, there is no memory: then the transfer fails, as nobody would wake it.
+ * If no stage is out on a side and still none can be had, there is no memory, and the transfer fails: nobody would wake it.
  *
  * Promise: every stage comes back; nobody waits while nothing that could wake it is under way. tests/sim/msg_exactly_once.c. */
 #include "conn/chunks.h"
@@ -20,12 +20,9 @@ uint32_t wefti_chunk_stages = WEFTI_STAGES_MAX / 2;
 
 wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn)
 {
-    wefti_payloads_t *all = &conn->payloads;
-    wefti_list_t *spare = wefti_list_pop(&all->spare_chunks);
-    wefti_chunks_t *c = spare ? wefti_container_of(spare, wefti_chunks_t, wait) : wefti_malloc(sizeof *c);
+    wefti_chunks_t *c = wefti_spares_get(&conn->payloads.spare_chunks, sizeof *c);
     if (!c)
         return NULL;
-    all->n_spare_chunks -= spare != NULL;
     memset(c, 0, sizeof *c);
     c->conn = conn;
     for (int i = 0; i < WEFTI_CHUNKS_KEPT; i++)
@@ -35,15 +32,9 @@ wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn)
 
 void wefti_chunks_free(wefti_chunks_t *c)
 {
-    wefti_payloads_t *all = &c->conn->payloads;
     if (wefti_list_linked(&c->wait))
         wefti_list_remove(&c->wait);
-    if (all->n_spare_chunks >= SPARE_MAX) {
-        wefti_free(c);
-        return;
-    }
-    wefti_list_push_front(&all->spare_chunks, &c->wait);
-    all->n_spare_chunks++;
+    wefti_spares_put(&c->conn->payloads.spare_chunks, c, SPARE_MAX);
 }
 
 wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state)

@@ -1,14 +1,17 @@
-/* conn/chunks.h - a payload on its way in chunks, either side of it: what payload.c, chunk_out.c, chunk_in.c and chunks.c share. */
+/* conn/chunks.h - a payload on its way in chunks, either side of it: what payload.c, chunk_out.c, chunk_in.c and chunks.c
+ * share. */
 #ifndef WEFTI_CONN_CHUNKS_H
 #define WEFTI_CONN_CHUNKS_H
 
 #include "conn/ep.h"
 
 #define WEFTI_CHUNKS_OPEN 4   /* announced and not yet pulled, per payload: enough for the copies to overlap the transfer */
-#define WEFTI_CHUNKS_KEPT 8   /* by the receiver: the sender may learn that a chunk was pulled, and announce the next, before we do */
+#define WEFTI_CHUNKS_KEPT 8   /* by the receiver: the sender may learn that a chunk was pulled, and announce the next, before
+                                 we do */
 #define WEFTI_CHUNK_PIECES 8  /* of a buffer in host memory that a chunk names itself; scattered more finely, it is staged */
 
-/* Bytes of a chunk (a peer accepts up to WEFTI_STAGE_BYTES), and how many stages senders may have, and receivers. Tests make them small. */
+/* Bytes of a chunk (a peer accepts up to WEFTI_STAGE_BYTES), and how many stages senders may have, and receivers. Tests make
+ * them small. */
 extern uint32_t wefti_chunk_bytes, wefti_chunk_stages;
 
 /* A position in an array of pieces. */
@@ -56,8 +59,8 @@ typedef struct wefti_chunks wefti_chunks_t;
 wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn); /* NULL: no memory */
 void wefti_chunks_free(wefti_chunks_t *c);            /* no chunk is open */
 wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state); /* one in this state, or NULL */
-/* Give the next `len` bytes to a free chunk: from the buffer itself, if that is possible, or through a stage. WEFT_ERR_AGAIN: no stage
- * now; chunk_out's or chunk_in's step is called when there is one. WEFT_ERR_NOMEM. */
+/* Give the next `len` bytes to a free chunk: from the buffer itself, if that is possible, or through a stage. WEFT_ERR_AGAIN:
+ * no stage now; chunk_out's or chunk_in's step is called when there is one. WEFT_ERR_NOMEM. */
 weft_status_t wefti_chunk_place(wefti_chunk_t *k);
 void wefti_place_skip(wefti_place_t *p, uint64_t len);
 /* Copy a staged chunk between its stage and the buffer. The kind's status. */
@@ -76,7 +79,7 @@ enum { WEFTI_OWES_CHUNKS = 1, WEFTI_OWES_TAKEN = 2, WEFTI_OWES_REFUSED = 4 };
 
 wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p); /* NULL: no memory */
 void wefti_in_free(wefti_in_t *in);
-/* Send what is owed to the peer about it; what finds no room waits for it. An `in` that is over and owes nothing is freed. */
+/* Send what is owed to the peer about it; what finds no space waits for it. An `in` that is over and owes nothing is freed. */
 void wefti_out_flush(wefti_out_t *out);
 void wefti_in_flush(wefti_in_t *in);
 void wefti_out_over(wefti_out_t *out, weft_status_t status); /* done, exactly now */
@@ -92,10 +95,12 @@ void wefti_chunk_out_stop(wefti_out_t *out);                         /* no more 
 
 weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_t want, const weft_mem_kind_t *device,
                                   wefti_xfer_t *x);
-void wefti_chunk_in_announced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p); /* CHUNK came */
+/* CHUNK came */
+void wefti_chunk_in_announced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p);
 void wefti_chunk_in_step(wefti_in_t *in);
 void wefti_chunk_in_given_up(wefti_epx_t *ep, uint64_t id, uint64_t name); /* TAKE_BACK of chunks came */
-void wefti_chunk_in_withdrawn(wefti_in_t *in);                        /* the lane is closed: an announcement of a chunk, or the payload's, is gone */
+void wefti_chunk_in_withdrawn(wefti_in_t *in);                        /* the lane is closed: an announcement of a chunk, or the
+                                                                         payload's, is gone */
 void wefti_chunk_in_down(wefti_in_t *in);                             /* the lane is about to be closed */
 
 #endif

@@ -1,17 +1,16 @@
-/* conn/close.c - taking an endpoint down without losing anyone's completion.
+/* conn/close.c - closing an endpoint without losing anyone's completion.
  *
  * A close here goes through stages (ep->close_stage):
  *
  *     NOT --close--> DRAIN (sends go on) --none left--> SENT (CLOSE is out) --CLOSE_ACK--> DOWN --all let go--> freed
  *      \--abort, timeout, lost, never up ----------------------------------------------^
  *
- * The peer answers CLOSE with CLOSE_ACK and becomes PEER_CLOSED; its link LINGERs until the closer's wire ends, because a lane
- * that is closed takes what was not yet sent with it. When both close at once, each CLOSE is answered all the same; whoever has
- * the other's CLOSE knows that nobody waits for its messages, so the end of the wire then counts as the answer, and op->len is 0.
+ * The peer answers CLOSE with CLOSE_ACK and becomes PEER_CLOSED. Its link LINGERs until the closer's wire ends, because
+ * closing a lane drops what was not yet sent. When both close at once, each answers the other's CLOSE; the end of the wire
+ * then counts as an answer, too, and op->count is 0.
  *
- * Promise: graceful: everything sent before CLOSE has arrived when the operation completes with WEFT_OK. Always: the operation
- * completes once, after the operations on the endpoint and after its closed hook, and within close_timeout of the call. After
- * it the endpoint's memory is gone; a link that still lingers goes on alone.
+ * Promise: after a graceful close with WEFT_OK everything that was sent has arrived. The operation always completes once,
+ * after the operations on the endpoint and its closed hook, and within close_timeout. Then the endpoint's memory is free.
  * tests/wire/conn_close.c, tests/fault/conn_stop.c, tests/sim. */
 #include <string.h>
 
@@ -91,9 +90,8 @@ static void finish(wefti_epx_t *ep)
 static uint64_t unreceived(wefti_epx_t *ep)
 {
     uint64_t n = 0;
-    for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-        if (ep->conn->traffic[i] && ep->conn->traffic[i]->ep_unreceived)
-            n += ep->conn->traffic[i]->ep_unreceived(&ep->pub);
+    EACH_TRAFFIC(ep, t)
+        n += t->ep_unreceived ? t->ep_unreceived(&ep->pub) : 0;
     return n;
 }
 
@@ -102,9 +100,8 @@ void wefti_close_step(wefti_epx_t *ep)
     wefti_link_t *link = ep->link;
     if (ep->close_stage == WEFTI_CLOSE_DRAIN && !ep->dying && link && link->deliver && !wefti_ep_any_sends(ep)) {
         uint64_t sent = 0;
-        for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-            if (ep->conn->traffic[i] && ep->conn->traffic[i]->ep_sent)
-                sent += ep->conn->traffic[i]->ep_sent(&ep->pub);
+        EACH_TRAFFIC(ep, t)
+            sent += t->outbox ? wefti_outbox_sent(ep->pub.traffic[t_i]) : 0;
         ep->close_stage = WEFTI_CLOSE_SENT;
         ep->pub.lane = NULL;
         link->close_count = sent;
@@ -207,11 +204,11 @@ void wefti_close_timeout(wefti_epx_t *ep)
 
 /* --- the calls ------------------------------------------------------------------------------------------------------------- */
 
-typedef struct close_room {
+typedef struct close_scratch {
     wefti_epx_t *ep;
     weft_status_t early; /* cancelled before it began: on its way to the driver */
     bool begun;
-} close_room_t;
+} close_scratch_t;
 
 /* Someone waits for buffers that only the end of a lingering lane sets free: that is worth more than the answer it lingers for.
  * */
@@ -261,8 +258,8 @@ static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
     ep->close_op = op;
     weft_status_t early = WEFT_OK;
     if (op) {
-        early = wefti_op_scratch(op, close_room_t)->early;
-        wefti_op_scratch(op, close_room_t)->begun = true;
+        early = wefti_op_scratch(op, close_scratch_t)->early;
+        wefti_op_scratch(op, close_scratch_t)->begun = true;
         (void)wefti_op_track(op); /* no memory for its own deadline: close_timeout bounds it, too */
     }
     if (ep->starting) { /* its start is on its way to the driver, and must find it */
@@ -278,7 +275,7 @@ static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    close_room_t *r = wefti_op_scratch(op, close_room_t);
+    close_scratch_t *r = wefti_op_scratch(op, close_scratch_t);
     if (!r->begun) {
         r->early = why;
     } else if (!r->ep->starting) {
@@ -289,53 +286,38 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t close_kind = {.name = "close", .cancel = close_cancel};
 
-static void close_posted(wefti_conn_acceptor_t *p)
+static weft_status_t run_close(const wefti_conn_call_t *c)
 {
-    weft_status_t st = close_now(p->ep, p->user_op, p->force);
-    if (st && p->user_op)
-        wefti_op_complete(p->user_op, st);
+    return close_now(c->ep, c->user_op, c->force);
 }
 
-static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
+static weft_status_t post_close(weft_ep_t *pub, weft_op_t *op, bool force)
 {
-    weft_runtime_t *was, *rt;
-    weft_status_t st;
     if (!pub)
         return wefti_fail(WEFT_ERR_INVALID, "there is no endpoint to close: ep is NULL");
-    rt = pub->rt;
+    weft_runtime_t *rt = pub->rt;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    st = wefti_ep_check(pub);
+    weft_status_t st = wefti_ep_check(pub);
+    if (!st && op)
+        st = wefti_op_prepare(rt, op, &close_kind);
     if (st)
         return st;
     wefti_epx_t *ep = wefti_epx(pub);
     if (op) {
-        st = wefti_op_prepare(rt, op, &close_kind);
-        if (st)
-            return st;
         op->len = 0;
-        *wefti_op_scratch(op, close_room_t) = (close_room_t){.ep = ep};
+        *wefti_op_scratch(op, close_scratch_t) = (close_scratch_t){.ep = ep};
         wefti_op_begin(op);
     }
-    if (wefti_conn_enter(rt, &was)) {
-        st = close_now(ep, op, force);
-        if (st && op)
-            st = wefti_op_take_back(op, st);
-        wefti_leave(rt, was);
-        return st;
-    }
-    st = wefti_conn_post(rt, &(wefti_conn_acceptor_t){.run = close_posted, .ep = ep, .user_op = op, .force = force});
-    if (st && op)
-        wefti_op_unprepare(op);
-    return st;
+    return wefti_conn_do(rt, &(wefti_conn_call_t){.run = run_close, .ep = ep, .user_op = op, .force = force});
 }
 
 weft_status_t weft_ep_close(weft_ep_t *ep, weft_op_t *op)
 {
-    return close_post(ep, op, false);
+    return post_close(ep, op, false);
 }
 
 weft_status_t weft_ep_abort(weft_ep_t *ep, weft_op_t *op)
 {
-    return close_post(ep, op, true);
+    return post_close(ep, op, true);
 }

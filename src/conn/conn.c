@@ -1,16 +1,16 @@
 /* conn/conn.c - the room: attaching it to a runtime, sorting the fabric's upcalls, and the work that must not run inside them.
  *
- * Upcalls arrive for a wire or a lane; `user` is its link. Records of traffic take two loads and a call from here; everything
- * else is rare. An upcall, a traffic or an API call may find that something has to be freed or a hook to be called; it then
- * marks that and kicks the work, an operation of our own that completes at once: its callback comes from the runtime's list of
- * completions, in order behind those of the operations that just completed, on the driver, with nothing of this room on the
- * stack.
+ * An upcall is about a wire or a lane; `user` is its link. A record of traffic takes two loads and a call from here;
+ * everything else is rare. Code that finds something to free, or a hook to call, marks it and kicks the work: an operation of
+ * our own that completes at once. Its callback comes from the list of completions, behind those of the operations that just
+ * completed, with nothing of this room on the stack.
  *
- * Promise: whatever a caller on the stack above us holds (an endpoint, a link, a listener) is still there when we return to it.
+ * Promise: an endpoint, a link or a listener that a caller on the stack holds is still there when we return to it.
  * tests/wire/conn_hooks.c closes everything from everywhere; tests/sim does it millions of times. */
 #include "conn/conn.h"
 
 #include <sodium.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "conn/chunks.h"
@@ -77,56 +77,95 @@ void wefti_conn_kick(wefti_conn_t *conn)
 
 /* --- reaching the driver --------------------------------------------------------------------------------------------------- */
 
-bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was)
+static bool enter(weft_runtime_t *rt, weft_runtime_t **was)
 {
-    if (!wefti_enter(rt, was))
-        return false;
-    if (*was == rt || wefti_mpsc_seems_empty(&rt->inbox))
+    if (wefti_enter_to_post(rt, was))
         return true;
-    wefti_leave(rt, *was); /* starts what is in the inbox, our own earlier posts perhaps */
-    return wefti_enter(rt, was);
+    return wefti_enter_to_post(rt, was); /* the first try may have started what lay in the inbox */
 }
 
-static void post_done(weft_op_t *op, void *user)
+static void run_later(wefti_conn_call_t *c)
 {
-    wefti_conn_acceptor_t *p = user;
+    weft_status_t st = c->run(c);
+    c->ran = true;
+    if (st && c->user_op)
+        wefti_op_complete(c->user_op, st);
+}
+
+static void call_done(weft_op_t *op, void *user)
+{
+    wefti_conn_call_t *c = user;
     (void)op;
-    if (!p->ran) /* the runtime began to close while it lay in the inbox */
-        p->run(p);
-    wefti_free(p);
+    if (!c->ran) /* the runtime began to close while it lay in the inbox */
+        run_later(c);
+    wefti_free(c);
 }
 
-static weft_status_t post_start(weft_op_t *op)
+static weft_status_t call_start(weft_op_t *op)
 {
-    wefti_conn_acceptor_t *p = op->user;
-    p->ran = true;
-    p->run(p);
+    run_later(op->user);
     wefti_op_complete(op, WEFT_OK);
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t post_kind = {.name = "conn post", .start = post_start, .cancel = work_cancel};
+static const wefti_op_kind_t call_kind = {.name = "conn call", .start = call_start, .cancel = work_cancel};
 
-weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_acceptor_t *what)
+static weft_status_t call_later(weft_runtime_t *rt, const wefti_conn_call_t *what)
 {
-    wefti_conn_acceptor_t *p = wefti_malloc(sizeof *p);
-    if (!p)
+    wefti_conn_call_t *c = wefti_malloc(sizeof *c);
+    if (!c)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to hand the call to the thread that drives the runtime");
-    *p = *what;
-    p->op.fn = post_done;
-    p->op.user = p;
-    weft_status_t st = wefti_op_prepare(rt, &p->op, &post_kind);
-    if (st) {
-        wefti_free(p);
-        return st;
-    }
-    st = wefti_op_inbox(&p->op); /* not by a call, which might overtake what lies there */
+    *c = *what;
+    c->op.fn = call_done;
+    c->op.user = c;
+    weft_status_t st = wefti_op_prepare(rt, &c->op, &call_kind);
+    if (!st)
+        st = wefti_op_inbox(&c->op); /* not by wefti_call_on_driver(), which might overtake what lies there */
     if (st)
-        wefti_free(p);
+        wefti_free(c);
     return st;
 }
 
-/* --- upcalls: lanes --------------------------------------------------------------------------------------------------------- */
+weft_status_t wefti_conn_do(weft_runtime_t *rt, const wefti_conn_call_t *what)
+{
+    weft_runtime_t *was;
+    weft_status_t st;
+    if (enter(rt, &was)) {
+        st = what->run(what);
+        if (st && what->user_op)
+            st = wefti_op_take_back(what->user_op, st);
+        wefti_leave(rt, was);
+        return st;
+    }
+    st = call_later(rt, what);
+    if (st && what->user_op)
+        wefti_op_unprepare(what->user_op);
+    return st;
+}
+
+typedef struct question {
+    weft_status_t (*answer)(void *arg);
+    void *arg;
+    weft_status_t st;
+    char detail[512]; /* weft_last_error() is per thread, and it may be another's that fails */
+} question_t;
+
+static void run_question(void *arg)
+{
+    question_t *q = arg;
+    q->st = q->answer(q->arg);
+    if (q->st)
+        snprintf(q->detail, sizeof q->detail, "%s", weft_last_error());
+}
+
+weft_status_t wefti_conn_ask(weft_runtime_t *rt, weft_status_t (*answer)(void *arg), void *arg)
+{
+    question_t q = {.answer = answer, .arg = arg};
+    weft_status_t st = wefti_ask(rt, run_question, &q);
+    return st ? st : q.st ? wefti_fail(q.st, "%s", q.detail) : WEFT_OK;
+}
+
+/* --- upcalls: lanes -------------------------------------------------------------------------------------------------------- */
 
 /* A record that is not traffic's, or that came when no traffic is expected. */
 static __attribute__((noinline)) void own_record(wefti_link_t *link, uint8_t kind, const wefti_wild_t *rec, size_t n)
@@ -200,7 +239,7 @@ static void up_announced(void *lane_user, const void *bytes, size_t n, uint64_t 
         own_record(link, kind, rec, n);
 }
 
-static void up_room(void *lane_user)
+static void up_space(void *lane_user)
 {
     wefti_link_t *link = lane_user;
     if (link->owed)
@@ -208,10 +247,14 @@ static void up_room(void *lane_user)
     if (!link->deliver)
         return;
     weft_ep_t *ep = &link->ep->pub;
-    wefti_payload_room(link->ep);
-    for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++)
-        if (link->conn->traffic[i] && link->conn->traffic[i]->ep_room)
-            link->conn->traffic[i]->ep_room(ep);
+    wefti_payload_space(link->ep);
+    for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++) {
+        const wefti_traffic_t *t = link->conn->traffic[i];
+        if (t && t->ep_space)
+            t->ep_space(ep);
+        if (t && t->outbox && ep->lane)
+            wefti_outbox_space(ep, ep->traffic[i]);
+    }
 }
 
 static void up_lane_failed(void *lane_user, weft_status_t why)
@@ -237,21 +280,6 @@ static void up_lane_closed(void *lane_user)
 }
 
 /* --- upcalls: wires -------------------------------------------------------------------------------------------------------- */
-
-static void up_wire_accepted(void *acceptor_user, wefti_wire_t *wire, const char *from)
-{
-    wefti_listener_wire(acceptor_user, wire, from);
-}
-
-static bool up_make_way(void *acceptor_user)
-{
-    return wefti_listener_make_way(acceptor_user);
-}
-
-static void up_wire_opened(void *wire_user)
-{
-    wefti_shake_opened(wire_user);
-}
 
 static void up_wire_message(void *wire_user, const void *bytes, size_t n)
 {
@@ -289,15 +317,15 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
 }
 
 static const wefti_fabric_up_t upcalls = {
-    .wire_accepted = up_wire_accepted,
-    .make_way = up_make_way,
-    .wire_opened = up_wire_opened,
+    .wire_accepted = wefti_listener_wire,
+    .make_way = wefti_listener_make_way,
+    .wire_opened = wefti_shake_opened,
     .wire_message = up_wire_message,
     .wire_closed = up_wire_closed,
     .record = up_record,
     .announced = up_announced,
     .withdrawn = wefti_payload_withdrawn,
-    .space = up_room,
+    .space = up_space,
     .lane_failed = up_lane_failed,
     .lane_closed = up_lane_closed,
 };

@@ -35,16 +35,18 @@ enum {
     WEFTI_REC_RMA_LAST = 0x3f
 };
 
-/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. Traffic without records leaves out what is about them:
- * record to withdrawn, ep_room, ep_sends_pending, ep_sent, ep_unreceived and ep_busy are NULL then. */
+/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. What comes behind ep_free may be
+ * NULL, and so may `record` to `withdrawn` where there are no records. */
 typedef struct wefti_traffic {
     uint8_t first_kind, last_kind;                 /* last below first: it has no records, and only wants to know of endpoints */
     uint64_t capability;                           /* what the hello says of it: WEFT_CAN_* */
     size_t ep_state_size;                          /* bytes of ep->traffic[i] conn allocates, zeroed */
+    bool outbox;                                   /* they begin with a wefti_outbox_t */
     void (*ep_new)(weft_ep_t *ep);                 /* initialise that, and nothing else: runs on the thread that opens */
-    void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits */
-    void (*ep_room)(weft_ep_t *ep);                /* the lane has room again */
-    /* kind: the record's first byte, which is not read again. The bytes are the peer's: base/wild.h. announced: with wefti_out_announce() */
+    void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits. Before
+                                                      the outbox */
+    /* kind: the record's first byte, which is not read again. The bytes are the peer's: base/wild.h. announced: with
+     * wefti_out_announce() */
     void (*record)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
     void (*announced)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
     void (*withdrawn)(wefti_in_t *in);             /* its sender took it back, or the lane is closed: gone when this returns. Not
@@ -55,20 +57,22 @@ typedef struct wefti_traffic {
      * forced down here. At the beginning of a graceful close here ep->lane is still there: then only receives end, and sends go
      * on. */
     void (*ep_down)(weft_ep_t *ep, weft_status_t why, bool discard);
-    bool (*ep_sends_pending)(weft_ep_t *ep);       /* sends posted and not complete; when that ends, wefti_ep_drained() comes */
-    uint64_t (*ep_sent)(weft_ep_t *ep);            /* messages sent over this lane: the count in CLOSE */
-    uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
-    bool (*ep_busy)(weft_ep_t *ep);                /* it still has operations or transfers: the endpoint cannot be freed yet; when
-                                                      that ends, wefti_ep_drained() is called */
     void (*ep_free)(weft_ep_t *ep);
-    void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
+    void (*ep_space)(weft_ep_t *ep);               /* the lane has space again. Before the outbox */
+    bool (*ep_sends_pending)(weft_ep_t *ep);       /* beside those of the outbox: something is to be sent before a close; when
+                                                      that ends, wefti_ep_drained() is called */
+    bool (*ep_busy)(weft_ep_t *ep);                /* beside the outbox and ep->pulls: operations or transfers are under way,
+                                                      so the endpoint cannot be freed yet; when that ends, wefti_ep_drained()
+                                                      is called */
+    uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
+    void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread */
 } wefti_traffic_t;
 
 enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_EXTEND, WEFTI_TRAFFIC_N };
 
-/* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. Its memory stays an endpoint (base/handle.h): one that is
- * closed and freed is GONE, has no lane and no traffic, and says so to whoever posts on it. What lies in the inbox may name such a one: ask
- * wefti_ep_may_wait() or wefti_ep_is_there() before touching its traffic. */
+/* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. Its memory stays an endpoint
+ * (base/handle.h): one that is closed and freed is GONE, has no lane and no traffic, and posts on it fail. An operation
+ * in the inbox may name one: ask wefti_ep_may_wait() or wefti_ep_is_there() before touching its traffic. */
 struct weft_ep {
     wefti_handle_t handle;
     weft_runtime_t *rt;
@@ -78,12 +82,18 @@ struct weft_ep {
     void *traffic[WEFTI_TRAFFIC_N];
     weft_ep_id_t id;
     uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
+    uint32_t pulls;              /* payloads on their way here: see wefti_ep_pulled() */
     weft_status_t why;           /* of FAILED and GONE */
     uint64_t why_detail;         /* its sentence: base/detail.h */
 };
 
-/* It was not freed. Whoever is not the driver may hear that it was a moment later. */
+/* It was not freed. Other threads than the driver may learn of its end a moment late. */
 static inline bool wefti_ep_is_there(const weft_ep_t *ep) { return wefti_is_open(&ep->handle); }
+/* Closed here: nobody wants what still comes. */
+static inline bool wefti_ep_is_closing(const weft_ep_t *ep)
+{
+    return atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed) == WEFT_EP_CLOSING;
+}
 /* Connected: what is posted on it may wait for the peer. */
 static inline bool wefti_ep_is_up(const weft_ep_t *ep)
 {
@@ -101,6 +111,7 @@ static inline weft_status_t wefti_ep_check(const weft_ep_t *ep)
 /* The part of the room that the rooms above see; conn/ep.h has the rest around it. */
 typedef struct wefti_conn_pub {
     uint32_t n_starving; /* flows whose peer_starving is set */
+    _Atomic uint64_t detached_bytes[WEFTI_TRAFFIC_N]; /* of sends without an operation that wait */
 } wefti_conn_pub_t;
 
 static inline uint32_t wefti_flow_n_starving(const weft_runtime_t *rt)
@@ -111,8 +122,9 @@ static inline uint32_t wefti_flow_n_starving(const weft_runtime_t *rt)
 /* Register traffic with a runtime; once per room, when it is attached. */
 void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic);
 
-/* May an operation wait for the peer, and with what status does it end if not: WEFT_OK in CONNECTING, UP, RECONNECTING, and in FAILED until the
- * hook has been asked; _CLOSED in CLOSING and PEER_CLOSED; ep->why in FAILED. Receives look among what has arrived first. */
+/* May an operation wait for the peer, and with what status does it end if not: WEFT_OK in CONNECTING, UP, RECONNECTING, and in
+ * FAILED until the hook has been asked; _CLOSED in CLOSING and PEER_CLOSED; ep->why in FAILED. Receives look among what has
+ * arrived first. */
 weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
 
 /* The sentence of what ends because the endpoint did: base/detail.h; 0: it did not end. */
@@ -126,9 +138,11 @@ weft_status_t wefti_ep_lost(const weft_ep_t *ep);
 uint64_t wefti_ep_sentence(const weft_ep_t *ep, const char *text);
 /* What the operation that fails next says (weft_op_error): the peer's address and name, and this sentence. Driver only. */
 void wefti_ep_says(weft_ep_t *ep, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Complete one on an endpoint (NULL: on none), which says of whom it was waited for where its time is over, and how the endpoint ended. */
+/* Complete one on an endpoint (NULL: on none), which says of whom it was waited for where its time is over, and how the
+ * endpoint ended. */
 void wefti_ep_complete(weft_ep_t *ep, weft_op_t *op, weft_status_t status);
-/* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */
+/* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint
+ * knows more. */
 static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t status)
 {
     if (status != WEFT_ERR_CANCELLED)
@@ -139,27 +153,35 @@ static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t stat
     return ep->why ? ep->why : WEFT_ERR_PEER;
 }
 
+/* A receive that was counted in ep->pulls has its payload, or will not get it: how it completes, if the fabric says `status`.
+ * op->status is what a cancel or its deadline asked for meanwhile. Call wefti_ep_drained() after the completion. */
+static inline weft_status_t wefti_ep_pulled(weft_ep_t *ep, const weft_op_t *op, weft_status_t status)
+{
+    ep->pulls--;
+    return !status ? WEFT_OK : op->status ? op->status : wefti_ep_why(ep, status);
+}
+
 /* From traffic: sends_pending or busy turned false. Cheap to call too often. */
 void wefti_ep_drained(weft_ep_t *ep);
 
 /* From traffic: the peer broke the protocol (says what, for the log). Fails the endpoint with WEFT_ERR_PROTOCOL, later in this
  * progress. */
 void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
-/* From traffic: what the peer waits for cannot be sent or kept here (says what, for the log and for operations). The same, but the peer is not
- * to blame. The text stays where it is. */
+/* From traffic: what the peer waits for cannot be sent or kept here (says what, for the log and for operations). The same, but
+ * the peer is not to blame. The text stays where it is. */
 void wefti_ep_cannot(weft_ep_t *ep, const char *what);
 
 /* Walk all endpoints that the driver knows: start with *at = 0; NULL at the end. */
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);
 
-/* Where peers can call the listeners of the runtime: URIs joined by commas, as many whole ones as fit, "" if it has none or is closed. Any thread. */
+/* Where peers can call the listeners of the runtime: URIs joined by commas, as many whole ones as fit, "" if it has none or is
+ * closed. Any thread. */
 #define WEFTI_REACH_MAX 512
 void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX]);
 
-/* For listener.c alone; everybody else reads options with wefti_opts_read() (base/opts.h). */
-weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what);
-
 /* For src/open.c. */
 weft_status_t wefti_conn_attach(weft_runtime_t *rt);
+
+#include "conn/outbox.h"
 
 #endif

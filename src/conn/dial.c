@@ -1,12 +1,11 @@
 /* conn/dial.c - opening an endpoint: its addresses, tried in order, under one deadline.
  *
- * A round walks the addresses. Each try is a link of its own; one that comes to nothing is left behind (wefti_ep_dial_next) and
- * the next begins, with an even share of the time that is left. A round in which nobody was there is followed by another after a pause,
- * until the time of the connect is over, since servers start when they can. A round that ends in another way without a link that is up
- * ends the connect, or counts as one failed try of a reconnect.
+ * A round tries each address with a link of its own and an even share of the time that is left. If nobody was there, another
+ * round follows after a pause, until the connect timeout: servers start when they can. Any other failure of a round ends the
+ * connect, or counts as one failed try of a reconnect.
  *
  * Promise: weft_ep_open() that returns an error has left nothing behind; otherwise the connect operation completes once, within
- * connect_timeout, and operations posted meanwhile share its fate. tests/wire/conn_connect.c, tests/fault/conn_refused.c,
+ * connect_timeout, and operations posted meanwhile end as it does. tests/wire/conn_connect.c, tests/fault/conn_refused.c,
  * conn_nomem.c. */
 #include <string.h>
 
@@ -34,7 +33,7 @@ static unsigned uris_left(const char *at)
 static weft_status_t try_one(wefti_epx_t *ep, const wefti_uri_t *uri, uint64_t give_up_at)
 {
     wefti_conn_t *conn = ep->conn;
-    char where[320];
+    char where[WEFTI_URI_TEXT];
     wefti_uri_format(uri, where, sizeof where);
     wefti_link_t *link = wefti_link_new(conn, WEFTI_SIDE_DIALLER, where);
     if (!link)
@@ -110,26 +109,23 @@ void wefti_ep_dial_next(wefti_epx_t *ep, weft_status_t why)
 
 /* --- the connect operation ------------------------------------------------------------------------------------------------- */
 
-typedef struct connect_room {
+typedef struct connect_scratch {
     wefti_epx_t *ep;
     weft_status_t early; /* cancelled before the driver knew of it */
     bool waits;          /* on ep->connect_ops */
-} connect_room_t;
+} connect_scratch_t;
 
 static void connect_cancel(weft_op_t *op, weft_status_t why)
 {
-    connect_room_t *r = wefti_op_scratch(op, connect_room_t);
+    connect_scratch_t *r = wefti_op_scratch(op, connect_scratch_t);
     wefti_epx_t *ep = r->ep;
     if (!r->waits) {
         r->early = why;
         return;
     }
     if (wefti_ep_state(ep) == WEFT_EP_CONNECTING && !ep->dial->cache_key) { /* the connect itself ends */
-        wefti_link_t *link = ep->link;
-        if (link) {
-            wefti_link_detach(link);
-            wefti_link_drop(link);
-        }
+        if (ep->link)
+            wefti_link_abandon(ep->link);
         ep->pub.why_detail = wefti_detail_format("%s: %s", ep->dial->uris, weft_status_text(why));
         wefti_ep_give_up(ep, why);
         return;
@@ -144,7 +140,7 @@ static const wefti_op_kind_t connect_kind = {.name = "connect", .cancel = connec
 /* The operation waits for the endpoint, or need not. */
 static void connect_join(wefti_epx_t *ep, weft_op_t *op)
 {
-    connect_room_t *r = wefti_op_scratch(op, connect_room_t);
+    connect_scratch_t *r = wefti_op_scratch(op, connect_scratch_t);
     weft_ep_state_t state = wefti_ep_state(ep);
     op->from = ep->pub.id;
     if (wefti_op_stopped(op))
@@ -186,17 +182,18 @@ static void begin(wefti_epx_t *ep, weft_op_t *op)
     }
 }
 
-static void begin_posted(wefti_conn_acceptor_t *p)
+static weft_status_t run_begin(const wefti_conn_call_t *c)
 {
-    begin(p->ep, p->user_op);
+    begin(c->ep, c->user_op);
+    return WEFT_OK;
 }
 
-static void join_posted(wefti_conn_acceptor_t *p)
+static weft_status_t run_join(const wefti_conn_call_t *c)
 {
-    if (wefti_ep_is_there(&p->ep->pub))
-        connect_join(p->ep, p->user_op);
-    else
-        wefti_op_complete(p->user_op, WEFT_ERR_CLOSED); /* by the runtime, which closes */
+    if (!wefti_ep_is_there(&c->ep->pub))
+        return WEFT_ERR_CLOSED; /* by the runtime, which closes */
+    connect_join(c->ep, c->user_op);
+    return WEFT_OK;
 }
 
 /* --- the call -------------------------------------------------------------------------------------------------------------- */
@@ -204,35 +201,26 @@ static void join_posted(wefti_conn_acceptor_t *p)
 /* Canonical text of a list of addresses that can be called. */
 static weft_status_t canonical(const char *text, char **out)
 {
-    size_t cap = 1, len = 0;
-    char one[320], *buf = NULL;
-    const char *at = text;
-    if (!*at)
+    size_t cap = uris_left(text) * WEFTI_URI_TEXT;
+    if (!*text)
         return wefti_fail(WEFT_ERR_INVALID, "the uri is empty");
-    while (*at) {
+    char one[WEFTI_URI_TEXT], *all = wefti_calloc(1, cap);
+    if (!all)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a uri of %zu bytes", cap);
+    for (const char *at = text; *at;) {
         wefti_uri_t uri;
         weft_status_t st = wefti_uri_parse(&at, &uri);
         if (!st && uri.scheme == WEFTI_URI_TCP && !uri.port)
             st = wefti_fail(WEFT_ERR_INVALID, "\"%s\" has port 0: that picks a port to listen on; nobody can be called there",
                             text);
         if (st) {
-            wefti_free(buf);
+            wefti_free(all);
             return st;
         }
-        size_t n = wefti_uri_format(&uri, one, sizeof one);
-        char *more = wefti_realloc(buf, cap + n + 1);
-        if (!more) {
-            wefti_free(buf);
-            return wefti_fail(WEFT_ERR_NOMEM, "no memory for a uri of %zu bytes", n);
-        }
-        buf = more;
-        cap += n + 1;
-        if (len)
-            buf[len++] = ',';
-        memcpy(buf + len, one, n + 1);
-        len += n;
+        wefti_uri_format(&uri, one, sizeof one);
+        wefti_uris_add(all, cap, one);
     }
-    *out = buf;
+    *out = all;
     return WEFT_OK;
 }
 
@@ -298,23 +286,7 @@ err_dial:
     return st;
 }
 
-static weft_status_t hand_over(weft_runtime_t *rt, wefti_epx_t *ep, weft_op_t *op, bool fresh)
-{
-    weft_runtime_t *was;
-    if (!fresh && !op)
-        return WEFT_OK;
-    if (wefti_conn_enter(rt, &was)) {
-        if (fresh)
-            begin(ep, op);
-        else
-            connect_join(ep, op);
-        wefti_leave(rt, was);
-        return WEFT_OK;
-    }
-    return wefti_conn_post(rt, &(wefti_conn_acceptor_t){.run = fresh ? begin_posted : join_posted, .ep = ep, .user_op = op});
-}
-
-/* By a thread that is inside, so that the room stays. */
+/* The thread is inside (wefti_join()), so that the runtime stays. */
 static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op,
                                  weft_ep_t **ep_out)
 {
@@ -349,10 +321,11 @@ static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft
             goto err_key;
     }
     if (op) {
-        *wefti_op_scratch(op, connect_room_t) = (connect_room_t){.ep = ep};
+        *wefti_op_scratch(op, connect_scratch_t) = (connect_scratch_t){.ep = ep};
         wefti_op_begin(op);
     }
-    st = hand_over(rt, ep, op, fresh);
+    if (fresh || op)
+        st = wefti_conn_do(rt, &(wefti_conn_call_t){.run = fresh ? run_begin : run_join, .ep = ep, .user_op = op});
     if (st)
         goto err_ep;
     if (fresh && o.shared)
@@ -367,6 +340,7 @@ err_ep:
         wefti_ep_free(ep);
     else
         (void)weft_ep_close(&ep->pub, NULL); /* our share; if even that cannot be posted, the runtime's close takes it */
+    op = NULL;                               /* wefti_conn_do() has undone its post */
 err_key:
     wefti_free(key);
 err_op:

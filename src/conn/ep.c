@@ -1,15 +1,13 @@
-/* conn/ep.c - endpoints: making them, what moves them between states, what can be asked of them.
+/* conn/ep.c - endpoints: making them, and what moves them between states (ep.h has the picture).
  *
- * ep.h has the picture of the states. Failure goes in three steps, so that the hook sees a quiet endpoint: wefti_ep_fail()
- * completes what can be completed and closes the lane; the fabric lets go of the rest, then of the lane; the work after that
- * asks the hook. Before all that, a wire that ends gives the lane a moment (wefti_ep_dying): the kernel tells of a death sooner
- * than the ring or the network is read empty, and what arrived before the end counts.
+ * A failure has three steps, so that the hook sees a quiet endpoint: wefti_ep_fail() completes what it can and closes the
+ * lane; the fabric lets go of the rest; the work asks the hook. Before that, wefti_ep_dying() gives the lane a moment after
+ * its wire ended: the kernel tells of a death before the ring or the network is read empty, and what arrived before the end
+ * counts.
  *
- * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called at most once, and exactly
- * once for an endpoint that was ever up; an endpoint is freed when the fabric and the traffic have let go of it and its owner
+ * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called exactly once for an
+ * endpoint that was ever up, else never; an endpoint is freed when the fabric and the traffic have let go of it and its owner
  * has closed it. tests/wire/conn_hooks.c, tests/fault/conn_kill.c, tests/sim. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "conn/ep.h"
@@ -19,16 +17,23 @@
 #define RECONNECT_DEFAULT (30 * WEFT_SECOND)
 #define TRANSPORT_SHM 1 /* memory is shared across the network namespaces that make hosts differ in the hello */
 
-#define EACH_TRAFFIC(ep, t) \
-    for (int t##_i = 0; t##_i < WEFTI_TRAFFIC_N; t##_i++) \
-        for (const wefti_traffic_t *t = (ep)->conn->traffic[t##_i]; t; t = NULL)
-
 static size_t round_up(size_t n)
 {
     return (n + 63) & ~(size_t)63;
 }
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(wefti_epx_t, pub);
+
+static void free_traffic(wefti_epx_t *ep)
+{
+    EACH_TRAFFIC(ep, t) {
+        t->ep_free(&ep->pub);
+        if (t->outbox)
+            wefti_outbox_free(&ep->pub, ep->pub.traffic[t_i]);
+    }
+    memset(ep->pub.traffic, 0, sizeof ep->pub.traffic);
+    wefti_free(ep->traffic);
+}
 
 weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, bool starting,
                            wefti_epx_t **ep_out)
@@ -53,20 +58,17 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     wefti_list_init(&ep->connect_ops);
     wefti_payload_new(ep);
     wefti_ep_set_state(ep, WEFT_EP_CONNECTING);
-    for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-        if (conn->traffic[i]) {
-            ep->pub.traffic[i] = (char *)traffic + at;
-            at += round_up(conn->traffic[i]->ep_state_size);
-            conn->traffic[i]->ep_new(&ep->pub);
-        }
+    EACH_TRAFFIC(ep, t) {
+        ep->pub.traffic[t_i] = (char *)traffic + at;
+        at += round_up(t->ep_state_size);
+        t->ep_new(&ep->pub);
+    }
     uint64_t id = 0;
     pthread_mutex_lock(&conn->lock);
     weft_status_t st = wefti_slots_add(&conn->slots, ep, &id);
     pthread_mutex_unlock(&conn->lock);
     if (st) {
-        EACH_TRAFFIC(ep, t)
-        t->ep_free(&ep->pub);
-        wefti_free(traffic);
+        free_traffic(ep);
         wefti_handle_free(&handles, ep);
         return st == WEFT_ERR_LIMIT ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)",
                                                  conn->rt->max_endpoints)
@@ -94,8 +96,7 @@ void wefti_ep_free(wefti_epx_t *ep)
     pthread_mutex_unlock(&conn->lock);
     wefti_ep_set_state(ep, WEFT_EP_GONE);
     ep->pub.lane = NULL;
-    EACH_TRAFFIC(ep, t)
-    t->ep_free(&ep->pub);
+    free_traffic(ep);
     wefti_payload_free(ep);
     for (wefti_peer_t *p = atomic_load(&ep->peer), *older; p; p = older) {
         older = p->older;
@@ -106,8 +107,6 @@ void wefti_ep_free(wefti_epx_t *ep)
         wefti_free(ep->dial->cache_key);
         wefti_free(ep->dial);
     }
-    wefti_free(ep->traffic);
-    memset(ep->pub.traffic, 0, sizeof ep->pub.traffic);
     wefti_handle_free(&handles, ep);
 }
 
@@ -138,8 +137,11 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
     if (!ep->pub.why_detail)
         ep->pub.why_detail = explain_end(ep, why);
     uint64_t was = wefti_why(rt, ep->pub.why_detail);
-    EACH_TRAFFIC(ep, t)
-    t->ep_down(&ep->pub, why, discard);
+    EACH_TRAFFIC(ep, t) {
+        if (t->outbox)
+            wefti_outbox_down(&ep->pub, ep->pub.traffic[t_i], why);
+        t->ep_down(&ep->pub, why, discard);
+    }
     if (!ep->pub.lane) /* else it closes gracefully: payloads go on */
         wefti_payload_down(ep);
     wefti_why(rt, was);
@@ -148,17 +150,17 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
 bool wefti_ep_any_sends(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-    if (t->ep_sends_pending && t->ep_sends_pending(&ep->pub))
-        return true;
+        if ((t->outbox && wefti_outbox_busy(ep->pub.traffic[t_i])) || (t->ep_sends_pending && t->ep_sends_pending(&ep->pub)))
+            return true;
     return false;
 }
 
 bool wefti_ep_any_busy(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-    if (t->ep_busy && t->ep_busy(&ep->pub))
-        return true;
-    return false;
+        if ((t->outbox && wefti_outbox_busy(ep->pub.traffic[t_i])) || (t->ep_busy && t->ep_busy(&ep->pub)))
+            return true;
+    return ep->pub.pulls;
 }
 
 void wefti_ep_connects_done(wefti_epx_t *ep, weft_status_t status)
@@ -197,45 +199,6 @@ weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
     return WEFT_OK;
 }
 
-uint64_t wefti_ep_explain(wefti_epx_t *ep, const char *where, weft_status_t why, const char *text)
-{
-    const wefti_peer_t *peer = atomic_load(&ep->peer);
-    ep->pub.why_detail = wefti_ep_state(ep) == WEFT_EP_CONNECTING || !peer
-                             ? wefti_detail_format("%s: %s (%s)", where, weft_status_text(why), text)
-                             : wefti_detail_format("%s, the peer \"%s\", is lost: %s", where, peer->name, text);
-    return ep->pub.why_detail;
-}
-
-uint64_t wefti_ep_sentence(const weft_ep_t *pub, const char *text)
-{
-    const wefti_epx_t *ep = wefti_epx((weft_ep_t *)(uintptr_t)pub);
-    const wefti_peer_t *peer = atomic_load(&ep->peer);
-    if (pub->rt->why) /* the endpoint itself ends, and says why */
-        return 0;
-    if (peer && ep->link)
-        return wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text);
-    return wefti_detail_format("%s%s%s", ep->dial ? ep->dial->uris : "", ep->dial ? ": " : "", text);
-}
-
-void wefti_ep_says(weft_ep_t *pub, const char *fmt, ...)
-{
-    char text[WEFTI_DETAIL_MAX];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    uint64_t sentence = wefti_ep_sentence(pub, text);
-    if (sentence)
-        pub->rt->why_next = sentence;
-}
-
-void wefti_ep_complete(weft_ep_t *ep, weft_op_t *op, weft_status_t status)
-{
-    if (status == WEFT_ERR_TIMEOUT && ep)
-        wefti_ep_says(ep, "%s", weft_status_text(status));
-    wefti_op_complete_why(op, status, status && ep ? wefti_ep_detail(ep, status) : 0);
-}
-
 /* --- moving ---------------------------------------------------------------------------------------------------------------- */
 
 void wefti_ep_went_up(wefti_epx_t *ep)
@@ -250,9 +213,12 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     wefti_ep_set_state(ep, WEFT_EP_UP);
     wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->transport->name);
     wefti_ep_connects_done(ep, WEFT_OK);
-    EACH_TRAFFIC(ep, t)
-    if (ep->pub.lane) /* what waited goes now, and a release function of the program's may abort the endpoint */
-        t->ep_up(&ep->pub);
+    EACH_TRAFFIC(ep, t) { /* what waited goes now, and a release function of the program's may abort the endpoint */
+        if (ep->pub.lane)
+            t->ep_up(&ep->pub);
+        if (ep->pub.lane && t->outbox)
+            wefti_outbox_up(&ep->pub, ep->pub.traffic[t_i]);
+    }
     if (!ep->pub.lane)
         return;
     if (ep->listener && !wefti_list_linked(&ep->ready)) /* else it reconnected while it waited there to be taken */
@@ -364,181 +330,4 @@ void wefti_ep_step(wefti_epx_t *ep)
     if (ep->resumer && wefti_ep_state(ep) != WEFT_EP_UP && !ep->asking && !ep->link)
         wefti_shake_unheld(ep->resumer); /* it gets this endpoint, or a new one */
     wefti_close_step(ep);                /* last: it may free it */
-}
-
-weft_status_t wefti_ep_fail_gone(const weft_ep_t *ep)
-{
-    return wefti_fail(WEFT_ERR_CLOSED, "the endpoint %llu was closed", (unsigned long long)ep->id);
-}
-
-/* --- for the rooms above --------------------------------------------------------------------------------------------------- */
-
-/* What the endpoint failed with, and its sentence. */
-static weft_status_t fail_as_it_did(const weft_ep_t *pub)
-{
-    char text[WEFTI_DETAIL_MAX];
-    weft_status_t why = pub->why ? pub->why : WEFT_ERR_PEER;
-    return wefti_fail(why, "%s", wefti_detail_get(pub->why_detail, text) ? text : weft_status_text(why));
-}
-
-weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt)
-{
-    if (!ep)
-        return WEFT_OK;
-    if (ep->rt != rt)
-        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
-    return wefti_ep_check(ep);
-}
-
-static weft_status_t fail_peer_closed(const weft_ep_t *pub)
-{
-    return wefti_fail(WEFT_ERR_CLOSED, "the peer closed the endpoint %llu", (unsigned long long)pub->id);
-}
-
-weft_status_t wefti_ep_lost(const weft_ep_t *pub)
-{
-    const wefti_epx_t *ep = wefti_epx(pub);
-    switch (wefti_ep_state(ep)) {
-    case WEFT_EP_FAILED: /* why, only the driver can look at */
-        return ep->hooks.failed ? WEFT_OK
-                                : wefti_fail(WEFT_ERR_PEER, "the peer of the endpoint %llu is lost", (unsigned long long)pub->id);
-    case WEFT_EP_PEER_CLOSED:
-        return fail_peer_closed(pub);
-    case WEFT_EP_CLOSING:
-        return wefti_ep_fail_gone(pub);
-    default:
-        return WEFT_OK;
-    }
-}
-
-weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
-{
-    const wefti_epx_t *ep = wefti_epx((weft_ep_t *)(uintptr_t)pub);
-    switch (wefti_ep_state(ep)) {
-    case WEFT_EP_CONNECTING:
-    case WEFT_EP_UP:
-    case WEFT_EP_RECONNECTING:
-        return WEFT_OK;
-    case WEFT_EP_FAILED: /* whoever reacts to the failure by posting again must not be faster than the hook that may save it */
-        return ep->asking && ep->hooks.failed ? WEFT_OK : fail_as_it_did(pub);
-    case WEFT_EP_PEER_CLOSED:
-        return fail_peer_closed(pub);
-    default:
-        return wefti_ep_fail_gone(pub);
-    }
-}
-
-void wefti_ep_drained(weft_ep_t *pub)
-{
-    wefti_epx_t *ep = wefti_epx(pub);
-    if (ep->close_stage != WEFTI_CLOSE_NOT)
-        wefti_ep_kick(ep);
-}
-
-static bool doom(wefti_epx_t *ep, const char *text)
-{
-    if (!ep->link || ep->link->state != WEFTI_LINK_UP || ep->doom)
-        return false;
-    ep->doom = WEFT_ERR_PROTOCOL;
-    ep->doom_text = text;
-    ep->link->deliver = false;
-    wefti_ep_kick(ep);
-    return true;
-}
-
-void wefti_ep_protocol_error(weft_ep_t *ep, const char *what)
-{
-    if (doom(wefti_epx(ep), "the peer broke the protocol"))
-        wefti_warn("%s broke the protocol: %s", wefti_epx(ep)->link->where, what);
-}
-
-void wefti_ep_cannot(weft_ep_t *ep, const char *what)
-{
-    if (doom(wefti_epx(ep), what))
-        wefti_warn("the connection with %s is given up: %s", wefti_epx(ep)->link->where, what);
-}
-
-weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at)
-{
-    wefti_conn_t *conn = wefti_conn_of(rt);
-    weft_ep_t *found = NULL;
-    pthread_mutex_lock(&conn->lock);
-    while (!found && *at < conn->slots.n) {
-        const wefti_slot_t *slot = &conn->slots.at[(*at)++];
-        wefti_epx_t *ep = slot->generation & 1 ? slot->value : NULL;
-        found = ep && !ep->starting ? &ep->pub : NULL; /* one that starts may be freed again by the thread that opens it */
-    }
-    pthread_mutex_unlock(&conn->lock);
-    return found;
-}
-
-/* --- for the program ------------------------------------------------------------------------------------------------------- */
-
-weft_ep_id_t weft_ep_id(const weft_ep_t *ep)
-{
-    return ep ? ep->id : 0;
-}
-
-weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep)
-{
-    return ep ? ep->rt : NULL;
-}
-
-weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
-{
-    return ep ? (weft_ep_state_t)atomic_load(&((weft_ep_t *)(uintptr_t)ep)->state) : WEFT_EP_GONE;
-}
-
-weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id)
-{
-    if (!rt || wefti_join(rt))
-        return NULL;
-    wefti_conn_t *conn = wefti_conn_of(rt);
-    pthread_mutex_lock(&conn->lock);
-    weft_ep_t *ep = wefti_slots_get(&conn->slots, id);
-    pthread_mutex_unlock(&conn->lock);
-    wefti_part(rt);
-    return ep;
-}
-
-static weft_ep_info_t info_of(wefti_epx_t *x)
-{
-    const weft_ep_t *ep = &x->pub;
-    const wefti_peer_t *p = atomic_load(&x->peer);
-    weft_ep_info_t info = WEFT_EP_INFO_INIT;
-    info.id = ep->id;
-    info.state = weft_ep_get_state(ep);
-    info.peer_name = p ? p->name : "";
-    info.peer_address = p ? p->address : x->dial ? x->dial->uris : "";
-    info.transport = p ? p->transport : "";
-    info.peer_capabilities = p ? p->capabilities : 0;
-    info.authenticated = p && p->authenticated;
-    info.same_host = p && p->same_host;
-    EACH_TRAFFIC(x, t)
-    if (t->ep_info)
-        t->ep_info(&x->pub, &info);
-    return info;
-}
-
-weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
-{
-    if (!ep || !info_out || info_out->size < offsetof(weft_ep_info_t, peer_name))
-        return wefti_fail(WEFT_ERR_INVALID, "weft_ep_info_t.size is not set: use WEFT_EP_INFO_INIT");
-    weft_runtime_t *rt = ep->rt;
-    weft_ep_info_t info;
-    weft_status_t st = wefti_join(rt);
-    if (st)
-        return st;
-    wefti_conn_t *conn = wefti_conn_of(rt);
-    pthread_mutex_lock(&conn->lock);
-    st = wefti_ep_check(ep);
-    if (!st)
-        info = info_of(wefti_epx(ep));
-    pthread_mutex_unlock(&conn->lock);
-    wefti_part(rt);
-    if (st)
-        return st;
-    info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
-    memcpy(info_out, &info, info.size);
-    return WEFT_OK;
 }

@@ -1,11 +1,11 @@
 /* conn/ep.h - what the files of this room share: the room, endpoints, links, listeners.
  *
- *   endpoint  what the program holds: an id, a state, hooks. Lives from open or accept until its close has completed; its memory stays an
- *             endpoint, GONE (base/handle.h).
- *   link      one connection, or one attempt at one: a wire, the handshake over it, the lane that came of it. An endpoint has
- * at most one;
- *             each reconnect makes a new one. An accepted wire is a link without an endpoint until its peer has proved itself.
- *   listener  posts, and the links that arrived there and are still in their hello.
+ *   endpoint  what the program holds: an id, a state, hooks. It lives from open or accept until its close has completed; its
+ *             memory stays an endpoint, GONE (base/handle.h).
+ *   link      one connection, or one attempt at one: a wire, the handshake over it, the lane that came of it. An endpoint has at
+ *             most one, and each reconnect makes a new one. An accepted wire is a link without an endpoint until its peer has
+ *             proved itself.
+ *   listener  acceptors, and the links that arrived there and are still in their hello.
  *
  * States of an endpoint (pub.state), and who moves it, always on the driver:
  *
@@ -25,6 +25,7 @@
 #include "base/alloc.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "base/spares.h"
 #include "conn/auth.h"
 #include "conn/conn.h"
 #include "conn/hello.h"
@@ -33,12 +34,11 @@ typedef struct wefti_conn wefti_conn_t;
 typedef struct wefti_epx wefti_epx_t;
 typedef struct wefti_link wefti_link_t;
 
-/* --- payloads ------------------------------------------------------------------------------------------------------------ */
+/* --- payloads -------------------------------------------------------------------------------------------------------------- */
 
 /* Of the runtime: what payload.c keeps to use again, and names. */
 typedef struct wefti_payloads {
-    wefti_list_t spare_outs, spare_ins, spare_chunks;
-    uint32_t n_spare_outs, n_spare_ins, n_spare_chunks;
+    wefti_spares_t spare_outs, spare_ins, spare_chunks;
     wefti_list_t lost_outs, lost_ins; /* whose endpoint is down or gone, and which the fabric still has */
     wefti_slots_t out_ids;       /* of what we announced, and tell the peer */
     wefti_slots_t in_ids;        /* of pulls in chunks: we tell the peer to put it on them */
@@ -49,7 +49,7 @@ typedef struct wefti_payloads {
 /* Of an endpoint. */
 typedef struct wefti_ep_payloads {
     wefti_list_t outs, ins;          /* announced by us; waiting at the peer or under way from it */
-    wefti_list_t out_owes, in_owes;  /* those of them with something that waits for room on the lane */
+    wefti_list_t out_owes, in_owes;  /* those of them with something that waits for space on the lane */
 } wefti_ep_payloads_t;
 
 void wefti_payloads_init(wefti_payloads_t *all);
@@ -57,13 +57,14 @@ void wefti_payloads_free(wefti_payloads_t *all);
 void wefti_payload_new(wefti_epx_t *ep);                  /* with the endpoint */
 void wefti_payload_down(wefti_epx_t *ep);                 /* its lane is about to be closed; the traffic knows */
 void wefti_payload_free(wefti_epx_t *ep);                 /* nothing is left of them, but in a forked child */
-void wefti_payload_room(wefti_epx_t *ep);                 /* the lane has room again */
+void wefti_payload_space(wefti_epx_t *ep);                /* the lane has space again */
 /* Upcalls that concern payloads: the link delivers. */
 void wefti_payload_announced(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p);
 void wefti_payload_withdrawn(wefti_pull_t *p);
-bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n); /* one of conn's own; false: none of payload.h's */
+/* one of conn's own; false: none of payload.h's */
+bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
 
-/* --- the room, one per runtime ------------------------------------------------------------------------------------------- */
+/* --- the room, one per runtime --------------------------------------------------------------------------------------------- */
 
 struct wefti_conn {
     wefti_conn_pub_t pub; /* first, so that the two pointers are one */
@@ -85,6 +86,7 @@ struct wefti_conn {
     uint64_t beat_at;       /* when it fires; 0: it does not */
     uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
     uint64_t n_failed, n_reconnects;
+    wefti_count_t gone[WEFTI_TRAFFIC_N]; /* of endpoints that are no more */
     weft_listener_t *own;   /* behind weft_runtime_address() */
     char *own_uris;
     wefti_payloads_t payloads;
@@ -99,19 +101,20 @@ static inline wefti_conn_t *wefti_conn_of(weft_runtime_t *rt) { return rt->room_
 
 /* Have the work run soon. Driver. */
 void wefti_conn_kick(wefti_conn_t *conn);
-/* wefti_enter(), but never ahead of what this thread posted before. */
-bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was);
-/* Have `run` run on the driver, later; *what is copied. Its operation belongs to the post; user_op is whatever run makes of it.
- * */
-typedef struct wefti_conn_post {
-    weft_op_t op;
-    void (*run)(struct wefti_conn_post *p);
+/* Have `run` run on the driver: here, if this thread is or can become it without passing what it posted before, else later.
+ * *what is copied. user_op, if there is one, is begun already; what run() fails with is returned, or ends user_op.
+ * WEFT_ERR_NOMEM, _CLOSED: it does not run, and user_op is as before its post. */
+typedef struct wefti_conn_call {
+    weft_op_t op; /* carries it through the inbox */
+    weft_status_t (*run)(const struct wefti_conn_call *c);
     wefti_epx_t *ep;
     weft_listener_t *listener;
     weft_op_t *user_op;
     bool force, ran;
-} wefti_conn_acceptor_t;
-weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_acceptor_t *what);
+} wefti_conn_call_t;
+weft_status_t wefti_conn_do(weft_runtime_t *rt, const wefti_conn_call_t *what);
+/* Run answer(arg) on the driver, and wait for it. Its status, with its sentence; also as wefti_ask(). */
+weft_status_t wefti_conn_ask(weft_runtime_t *rt, weft_status_t (*answer)(void *arg), void *arg);
 
 /* --- links ----------------------------------------------------------------------------------------------------------------- */
 
@@ -125,7 +128,7 @@ enum {
     WEFTI_LINK_DEAD
 };
 
-enum { WEFTI_OWE_UP = 1, WEFTI_OWE_CLOSE = 2, WEFTI_OWE_ACK = 4 }; /* records that found no room yet */
+enum { WEFTI_OWE_UP = 1, WEFTI_OWE_CLOSE = 2, WEFTI_OWE_ACK = 4 }; /* records that found no space yet */
 
 /* The part of a link that is only needed until it is up. */
 typedef struct wefti_shake {
@@ -172,19 +175,20 @@ wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where); /
 void wefti_link_drop(wefti_link_t *link);
 /* Part it from its endpoint (not if it was ever up: its traffic needs the endpoint until the lane is closed). */
 void wefti_link_detach(wefti_link_t *link);
+void wefti_link_abandon(wefti_link_t *link); /* both */
 /* The link is of no more use, `why`: does what that means in its state. `text` goes to the peer if it can still be told, and to
  * the log. */
 void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text);
 /* Close the lane of a link that lives on. */
 void wefti_link_close_lane(wefti_link_t *link);
-/* Send one of conn's own records now or as soon as there is room. */
+/* Send one of conn's own records now or as soon as there is space. */
 void wefti_link_owe(wefti_link_t *link, uint8_t what);
 void wefti_link_flush(wefti_link_t *link);
 void wefti_link_free_now(wefti_link_t *link); /* the work's */
 
 /* --- handshake ------------------------------------------------------------------------------------------------------------- */
 
-void wefti_shake_opened(wefti_link_t *link);                               /* dialler: the wire is open */
+void wefti_shake_opened(void *link);                                       /* upcall. Dialler: the wire is open */
 void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n); /* a message, in any state before UP */
 void wefti_shake_rise(wefti_link_t *link);                                 /* UP if everything is there for it */
 void wefti_shake_lane_failed(wefti_link_t *link, weft_status_t why);       /* before UP */
@@ -215,7 +219,8 @@ typedef struct wefti_dial {
     uint64_t deadline;
     uint64_t pause_ns, first_pause_ns;
     bool has_uuid, once; /* once: opts.no_retry */
-    bool nobody;         /* in this round someone may come yet: an address that nobody answered at, or a listener that was too busy */
+    bool nobody;         /* in this round someone may come yet: an address that nobody answered at, or a listener that was too
+                            busy */
     uint8_t uuid[WEFTI_UUID_SIZE];
     weft_status_t why; /* of the last address that failed */
     char *cache_key;   /* NULL: not shared */
@@ -268,9 +273,15 @@ static inline weft_ep_state_t wefti_ep_state(const wefti_epx_t *ep)
 }
 static inline void wefti_ep_set_state(wefti_epx_t *ep, weft_ep_state_t s) { atomic_store(&ep->pub.state, (uint32_t)s); }
 
-/* A new endpoint with an id, CONNECTING. Any thread; one that is `starting` is hidden from the driver, and may be freed by any thread, until the
- * driver begins it. WEFT_ERR_NOMEM, _LIMIT with detail. */
-weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, bool starting, wefti_epx_t **ep_out);
+/* For each traffic of the runtime: t, and its index t_i. */
+#define EACH_TRAFFIC(ep, t) \
+    for (int t##_i = 0; t##_i < WEFTI_TRAFFIC_N; t##_i++) \
+        for (const wefti_traffic_t *t = (ep)->conn->traffic[t##_i]; t; t = NULL)
+
+/* A new endpoint with an id, CONNECTING. Any thread; one that is `starting` is hidden from the driver, and may be freed by any
+ * thread, until the driver begins it. WEFT_ERR_NOMEM, _LIMIT with detail. */
+weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, bool starting,
+                           wefti_epx_t **ep_out);
 /* Free one that nothing refers to any more. Driver, or the opener before anyone knows of it. */
 void wefti_ep_free(wefti_epx_t *ep);
 void wefti_ep_kick(wefti_epx_t *ep); /* look at it in the next work */
@@ -332,8 +343,8 @@ struct weft_listener {
     uint16_t port; /* up to here it can be read when it was freed */
     wefti_conn_t *conn;
     wefti_list_t all;
-    wefti_acceptor_t **posts;
-    unsigned n_posts;
+    wefti_acceptor_t **acceptors;
+    unsigned n_acceptors;
     weft_admit_fn admit;
     void *user;
     weft_ep_hooks_t hooks;
@@ -346,12 +357,12 @@ struct weft_listener {
     bool closed;
 };
 
-/* A wire arrived at one of its posts. */
-void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from);
+/* Upcall: a wire arrived at one of its acceptors. */
+void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from);
 /* One of its links is up, or gone: it no longer counts as someone in the hello. */
 void wefti_listener_leave(wefti_link_t *link);
-/* No descriptor for a newcomer: let one go that has proved nothing. False: there is none. */
-bool wefti_listener_make_way(weft_listener_t *l);
+/* Upcall: no descriptor for a newcomer: let one go that has proved nothing. False: there is none. */
+bool wefti_listener_make_way(void *listener);
 void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep); /* it is up */
 void wefti_listener_shut(weft_listener_t *l);                     /* stop; freed by the work */
 void wefti_listener_free(weft_listener_t *l);                     /* the work's */
@@ -359,6 +370,8 @@ void wefti_listener_free(weft_listener_t *l);                     /* the work's 
 weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const weft_listen_opts_t *opts, weft_listener_t **out);
 
 /* address.c */
+#define WEFTI_URI_TEXT 320 /* bytes of the text of one URI */
+void wefti_uris_add(char *out, size_t cap, const char *text); /* join them by commas; one that does not fit is left out */
 void wefti_address_host(uint8_t out[WEFTI_UUID_SIZE]);
 void wefti_address_changed(wefti_conn_t *conn); /* a listener came or went */
 #define WEFTI_BLOB_TEXT_MAX 4000

@@ -1,20 +1,13 @@
-/* conn/flow.c - how much a peer may leave here: the window, and the credit that refills it.
+/* conn/flow.c - how much a peer may leave here: the window, and the credit that refills it. flow.h has the rules.
  *
- * Every byte of our window is in one of four places: granted (the peer may use it), held (messages nobody took), owed (consumed, not yet
- * returned), or on its way to us. A message that costs more than what is granted breaks the protocol. When credit is returned: on a record
- * that goes to the peer anyway, once a thirty-second of the window is owed; in a record of its own when a quarter is; at once when the peer
- * starves. Where the traffic counts messages, each of them is a second window that moves with the first.
+ * Credit is returned on a record that goes to the peer anyway, once a thirty-second of the window is owed; in a record of its
+ * own, once a quarter is; at once when the peer starves. The last quarter is used for announcements only if the peer's program
+ * waits for something else, because pulling a small message costs ten times what copying it does.
  *
- * A sender that is down to the last quarter says so (STARVED) and waits. Usually the answer is credit, at once or as soon as the
- * program there receives. But if that program waits for a message that is not here, while the window is full of others, it would wait for
- * ever: then the answer is a credit of zero, and the last quarter is used for announcements, among which the wanted one may be. Nobody
- * else pays for this: pulling a small message costs ten times what copying it does.
+ * What a peer says of its window is believed up to a bound, so that no sum here overflows.
  *
- * What a peer says of its window is believed up to a bound (that of its hello, else what a word can say), so that no sum here overflows; a peer
- * that grants more than it can hold harms itself.
- *
- * Promise: a receiver never holds more than its window per peer and traffic, and two peers never wait for each other's credit while one of
- * them owes any. tests/unit/conn_flow.c, tests/sim/msg_exactly_once.c and tests/wire/msg_window.c hold us to it. */
+ * Promise: a receiver never holds more than its window per peer and traffic, and two peers never wait for each other's credit
+ * while one of them owes any. tests/unit/conn_flow.c, tests/sim/msg_exactly_once.c and tests/wire/msg_window.c. */
 #include "conn/ep.h"
 
 #define MSGS_MAX UINT16_MAX
@@ -75,7 +68,7 @@ void wefti_flow_up(weft_ep_t *ep, wefti_flow_t *f)
         wefti_flow_return(ep, f);
 }
 
-void wefti_flow_room(weft_ep_t *ep, wefti_flow_t *f)
+void wefti_flow_space(weft_ep_t *ep, wefti_flow_t *f)
 {
     if (f->credit_blocked)
         wefti_flow_return(ep, f);

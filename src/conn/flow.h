@@ -1,13 +1,13 @@
-/* conn/flow.h - how much a peer may leave here: the window, and the credit that refills it. One per traffic and endpoint; part of the
- * door conn/conn.h.
+/* conn/flow.h - how much a peer may leave here: the window, and the credit that refills it. One per traffic and endpoint; part
+ * of the door conn/conn.h.
  *
- * The window is counted in bytes and, where the traffic says so, in messages too. Every byte of it is in one of four places: granted (the
- * peer may use it), held (messages nobody took), owed (taken, not yet returned), or on its way to us. Credit travels in a wefti_word_t at
- * the head of the traffic's records, or as a record of its own.
+ * The window is counted in bytes and, where the traffic says so, in messages too. Every byte of it is in one of four places:
+ * granted (the peer may use it), held (messages nobody took), owed (taken, not yet returned), or on its way to us. Credit
+ * travels in a wefti_word_t at the head of the traffic's records, or as a record of its own.
  *
- * A sender that is down to its reserve (the last quarter) says STARVED and waits. Usually the answer is credit. If the program there
- * waits for a message that is not here, while the window is full of others, the answer is a credit of zero: `held_up`; the reserve
- * is then used for announcements, among which the wanted one may be.
+ * A sender that is down to its reserve (the last quarter) says STARVED and waits. Usually the answer is credit. If the program
+ * there waits for a message that is not here, while the window is full of others, the answer is a credit of zero: `held_up`;
+ * the reserve is then used for announcements, among which the wanted one may be.
  *
  * Driver only. */
 #ifndef WEFTI_FLOW_H
@@ -45,7 +45,7 @@ typedef struct wefti_flow {
     /* the peer's to use, here */
     bool peer_starving;      /* it told us, and we owed nothing */
     bool peer_told;          /* and we told it that the window is full of what nobody asked for */
-    bool credit_blocked;     /* credit is due and found no room on the lane */
+    bool credit_blocked;     /* credit is due and found no space on the lane */
     uint32_t counts;         /* 1: messages are counted; else 0, and so are the next four */
     uint32_t granted_msgs, owed_msgs, held_msgs, window_msgs;
     uint32_t return_at_msgs; /* owed so much, it is returned in a record of its own */
@@ -54,14 +54,15 @@ typedef struct wefti_flow {
     const wefti_flow_kind_t *kind;
 } wefti_flow_t;
 
-/* In ep_new: our window (at most 2^32 - 1 bytes and 2^16 - 1 messages), for as long as the endpoint lives. window_msgs is ignored where
- * messages are not counted. */
+/* In ep_new: our window (at most 2^32 - 1 bytes and 2^16 - 1 messages), for as long as the endpoint lives. window_msgs is
+ * ignored where messages are not counted. */
 void wefti_flow_init(wefti_flow_t *f, const wefti_flow_kind_t *kind, uint64_t window, uint32_t window_msgs);
-/* In ep_up: a new lane. Grant our window less what is still held. The reserve is a quarter of the peer's window where its hello says it, else
- * of the most credit there has been on this lane, which is the first grant unless the peer still held something. */
+/* In ep_up: a new lane. Grant our window less what is still held. The reserve is a quarter of the peer's window where its
+ * hello says it, else of the most credit there has been on this lane, which is the first grant unless the peer still held
+ * something. */
 void wefti_flow_up(weft_ep_t *ep, wefti_flow_t *f);
-/* In ep_room: send credit that found no room. */
-void wefti_flow_room(weft_ep_t *ep, wefti_flow_t *f);
+/* The lane has space again: send credit that found none. */
+void wefti_flow_space(weft_ep_t *ep, wefti_flow_t *f);
 /* In ep_down: the peer asks for nothing any more. */
 void wefti_flow_down(weft_ep_t *ep, wefti_flow_t *f);
 
@@ -69,8 +70,8 @@ void wefti_flow_down(weft_ep_t *ep, wefti_flow_t *f);
 void wefti_flow_return(weft_ep_t *ep, wefti_flow_t *f);
 void wefti_flow_exceeded(weft_ep_t *ep);
 
-/* A message of this cost arrived. false: the peer was not granted that; the endpoint has been failed. It is then neither granted nor held:
- * the caller counts it as held (wefti_flow_hold) or consumed. */
+/* A message of this cost arrived. false: the peer was not granted that; the endpoint has been failed. It is then neither
+ * granted nor held: the caller counts it as held (wefti_flow_hold) or consumed. */
 static inline bool wefti_flow_admit(weft_ep_t *ep, wefti_flow_t *f, uint64_t cost)
 {
     if (__builtin_expect(cost > f->granted || f->counts > f->granted_msgs, 0)) {
@@ -105,8 +106,8 @@ static inline void wefti_flow_waits(weft_ep_t *ep, wefti_flow_t *f)
     if (f->peer_starving && !f->peer_told)
         wefti_flow_return(ep, f);
 }
-/* How many flows of the runtime have peer_starving set, so that a receive from any peer knows whether to look: wefti_flow_n_starving(), in
- * conn.h. */
+/* How many flows of the runtime have peer_starving set, so that a receive from any peer knows whether to look:
+ * wefti_flow_n_starving(), in conn.h. */
 
 /* May a message of this cost go? `deep`: it may use the reserve. */
 static inline bool wefti_flow_can(const wefti_flow_t *f, uint64_t cost, bool deep)
@@ -118,10 +119,10 @@ static inline void wefti_flow_spend(wefti_flow_t *f, uint64_t cost)
     f->credit -= cost;
     f->credit_msgs -= f->counts;
 }
-/* Sends wait for credit: tell the peer. false: no room on the lane to say so; ep_room comes. */
+/* Sends wait for credit: tell the peer. false: no space on the lane to say so; it is said when there is. */
 bool wefti_flow_starved(weft_ep_t *ep, wefti_flow_t *f);
-/* Credit or a question that came in a record's word. false: more than a window can have; the endpoint has been failed. Otherwise the caller
- * flushes what waits, and calls wefti_flow_waits() if it was the question and a receive waits. */
+/* Credit or a question that came in a record's word. false: more than a window can have; the endpoint has been failed.
+ * Otherwise the caller flushes what waits, and calls wefti_flow_waits() if it was the question and a receive waits. */
 bool wefti_flow_word(weft_ep_t *ep, wefti_flow_t *f, const wefti_word_t *word);
 
 /* All that is owed, for a record that goes out. */
@@ -133,7 +134,8 @@ static inline wefti_word_t wefti_flow_owed(wefti_flow_t *f, uint8_t kind)
     f->owed = f->owed_msgs = 0;
     return word;
 }
-/* Owed so much, it travels on the next record that goes out anyway. Less is not worth the peer's adding it up: a peer that needs it says so. */
+/* Owed so much, it travels on the next record that goes out anyway. Less is not worth the peer's adding it up: a peer that
+ * needs it says so. */
 static inline bool wefti_flow_worth(const wefti_flow_t *f)
 {
     return f->owed >= f->return_at / 8 || f->owed_msgs > f->return_at_msgs / 8;
@@ -162,7 +164,8 @@ static inline void wefti_count_up(uint64_t *counter, uint64_t n) { __atomic_stor
 static inline wefti_count_t wefti_count_read(const wefti_count_t *c)
 {
     return (wefti_count_t){__atomic_load_n(&c->sent, __ATOMIC_RELAXED), __atomic_load_n(&c->bytes_sent, __ATOMIC_RELAXED),
-                           __atomic_load_n(&c->received, __ATOMIC_RELAXED), __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED)};
+                           __atomic_load_n(&c->received, __ATOMIC_RELAXED),
+                           __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED)};
 }
 static inline void wefti_count_sum(wefti_count_t *to, const wefti_count_t *c)
 {

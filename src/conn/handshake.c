@@ -12,8 +12,8 @@
  * RETRY; `attempt` tells answers to different tries apart. Either side may end it with REFUSE and a sentence. The wire is
  * ordered, the lane is not ordered with it: the listener's UP may arrive before its LANE.
  *
- * Promise: no endpoint exists, no hook runs and no transport is touched for a peer that has not proved the key (when there is one); an
- * endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c;
+ * Promise: no endpoint exists, no hook runs and no transport is touched for a peer that has not proved the key (when there is
+ * one); an endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c;
  * tests/fault/conn_garbage.c, conn_wrong_key.c, conn_wrong_version.c. */
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ void wefti_shake_free(wefti_shake_t *shake)
     wefti_free(shake);
 }
 
-/* Seal and send; a wire that cannot take it is the end of the link. buf has room for the MAC. */
+/* Seal and send; a wire that cannot take it is the end of the link. buf has space for the MAC. */
 static bool say(wefti_link_t *link, void *buf, size_t n)
 {
     n = wefti_auth_seal(&link->shake->auth, link->side, buf, n);
@@ -90,8 +90,8 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     memcpy(h->nonce, link->shake->nonce, sizeof h->nonce);
     memcpy(h->uuid, conn->uuid, sizeof h->uuid);
     memcpy(h->host, conn->host, sizeof h->host);
-    for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-        h->capabilities |= conn->traffic[i] ? conn->traffic[i]->capability : 0;
+    EACH_TRAFFIC(link, t)
+        h->capabilities |= t->capability;
     h->heartbeat_ns = rt->heartbeat_ns;
     h->recv_window = rt->recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);
@@ -100,12 +100,26 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
         add_transport(link, conn->fabric->transports[i], h);
 }
 
-static void version_lost(wefti_link_t *link, const wefti_hello_t *h)
+/* Read the peer's hello or welcome. False: the link is lost. */
+static bool know_hello(wefti_link_t *link, uint8_t type, const void *bytes, size_t n)
 {
+    wefti_hello_t *h = &link->shake->peer;
+    bool keyed = link->conn->rt->has_key, dialler = link->side == WEFTI_SIDE_DIALLER;
+    const char *what = "";
     char text[160];
-    snprintf(text, sizeof text, "protocol versions do not meet: one side speaks %u to %u, the other %u to %u", WEFTI_PROTOCOL_MIN,
-             WEFTI_PROTOCOL_MAX, h->min_version, h->max_version);
-    wefti_link_lost(link, WEFT_ERR_VERSION, text);
+    weft_status_t st = wefti_hello_decode(bytes, n, type, h, &what);
+    if (st == WEFT_ERR_VERSION) {
+        snprintf(text, sizeof text, "protocol versions do not meet: one side speaks %u to %u, the other %u to %u",
+                 WEFTI_PROTOCOL_MIN, WEFTI_PROTOCOL_MAX, h->min_version, h->max_version);
+        what = text;
+    } else if (!st && !(h->flags & WEFTI_HELLO_KEYED) != !keyed) {
+        st = WEFT_ERR_AUTH;
+        what = keyed == dialler ? "the dialler has a key and the listener has none"
+                                : "the listener has a key and the dialler has none";
+    }
+    if (st)
+        wefti_link_lost(link, st, what);
+    return !st;
 }
 
 static bool make_lane(wefti_link_t *link, wefti_transport_t *transport, const wefti_hello_transport_t *caps, uint8_t *addr,
@@ -154,8 +168,9 @@ static bool peer_is_us_or_another(const wefti_link_t *link)
 
 /* --- dialler --------------------------------------------------------------------------------------------------------------- */
 
-void wefti_shake_opened(wefti_link_t *link)
+void wefti_shake_opened(void *wire_user)
 {
+    wefti_link_t *link = wire_user;
     wefti_shake_t *s = link->shake;
     wefti_epx_t *ep = link->ep;
     wefti_hello_t h;
@@ -201,18 +216,8 @@ static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
     wefti_shake_t *s = link->shake;
     weft_runtime_t *rt = link->conn->rt;
     wefti_dial_t *dial = link->ep->dial;
-    const char *what = "";
     size_t mac = rt->has_key ? WEFTI_MAC_SIZE : 0, body = n > mac ? n - mac : 0;
-    weft_status_t st = wefti_hello_decode(bytes, body, WEFTI_SHAKE_WELCOME, &s->peer, &what);
-    if (st == WEFT_ERR_VERSION)
-        version_lost(link, &s->peer);
-    else if (st)
-        wefti_link_lost(link, st, what);
-    else if (!(s->peer.flags & WEFTI_HELLO_KEYED) != !rt->has_key)
-        wefti_link_lost(link, WEFT_ERR_AUTH,
-                        rt->has_key ? "the dialler has a key and the listener has none"
-                                    : "the listener has a key and the dialler has none");
-    if (link->state == WEFTI_LINK_DEAD)
+    if (!know_hello(link, WEFTI_SHAKE_WELCOME, bytes, body))
         return;
     wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, s->hello, s->hello_len, bytes, body, s->nonce, s->peer.nonce);
     if (!wefti_auth_check(&s->auth, WEFTI_SIDE_LISTENER, bytes, n, &body)) {
@@ -296,25 +301,17 @@ static void got_hello(wefti_link_t *link, const void *bytes, size_t n)
     weft_runtime_t *rt = link->conn->rt;
     wefti_hello_t h;
     uint8_t buf[WEFTI_HELLO_MAX + WEFTI_MAC_SIZE];
-    const char *what = "";
-    weft_status_t st = wefti_hello_decode(bytes, n, WEFTI_SHAKE_HELLO, &s->peer, &what);
-    if (st == WEFT_ERR_VERSION) {
-        version_lost(link, &s->peer);
-    } else if (st) {
-        wefti_link_lost(link, st, what);
-    } else if (!(s->peer.flags & WEFTI_HELLO_KEYED) != !rt->has_key) {
-        wefti_link_lost(link, WEFT_ERR_AUTH,
-                        rt->has_key ? "the listener has a key and the dialler has none"
-                                    : "the dialler has a key and the listener has none");
-    } else if (!peer_is_us_or_another(link)) {
+    if (!know_hello(link, WEFTI_SHAKE_HELLO, bytes, n))
+        return;
+    if (!peer_is_us_or_another(link)) {
         wefti_link_lost(link, WEFT_ERR_PROTOCOL, "the dialler shows the id of the very runtime that it calls");
-    } else {
-        fill_hello(link, &h);
-        size_t len = wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf);
-        wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, bytes, n, buf, len, s->peer.nonce, s->nonce);
-        link->state = WEFTI_LINK_JOIN;
-        say(link, buf, len);
+        return;
     }
+    fill_hello(link, &h);
+    size_t len = wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf);
+    wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, bytes, n, buf, len, s->peer.nonce, s->nonce);
+    link->state = WEFTI_LINK_JOIN;
+    say(link, buf, len);
 }
 
 static void say_retry(wefti_link_t *link)
@@ -365,9 +362,7 @@ static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
         link->conn->fabric->ops->random(link->conn->fabric, ep->cookie, sizeof ep->cookie);
         ep->listener = l;
     } else if (ep->link) {
-        wefti_link_t *older = ep->link; /* its own earlier try, which it has given up */
-        wefti_link_detach(older);
-        wefti_link_drop(older);
+        wefti_link_abandon(ep->link); /* its own earlier try, which it has given up */
     }
     ep->link = link;
     link->ep = ep;

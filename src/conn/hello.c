@@ -19,6 +19,13 @@ static void copy_text(char *out, const uint8_t *text, size_t n)
     out[n] = 0;
 }
 
+static void take(wefti_reader_t *r, void *out, size_t n)
+{
+    const void *p = wefti_get_bytes(r, n);
+    if (p)
+        memcpy(out, p, n);
+}
+
 static weft_status_t bad(const char **what_out, const char *what)
 {
     *what_out = what;
@@ -93,24 +100,20 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
         h_out->max_version = h.max_version;
         return WEFT_ERR_VERSION;
     }
-    const uint8_t *p;
-    if ((p = wefti_get_bytes(&r, sizeof h.nonce)))
-        memcpy(h.nonce, p, sizeof h.nonce);
-    if ((p = wefti_get_bytes(&r, sizeof h.uuid)))
-        memcpy(h.uuid, p, sizeof h.uuid);
-    if ((p = wefti_get_bytes(&r, sizeof h.host)))
-        memcpy(h.host, p, sizeof h.host);
+    take(&r, h.nonce, sizeof h.nonce);
+    take(&r, h.uuid, sizeof h.uuid);
+    take(&r, h.host, sizeof h.host);
     h.capabilities = wefti_get_u64(&r);
     h.heartbeat_ns = wefti_get_u64(&r);
     h.recv_window = wefti_get_u64(&r);
     h.resume_id = wefti_get_u64(&r);
-    if ((p = wefti_get_bytes(&r, sizeof h.cookie)))
-        memcpy(h.cookie, p, sizeof h.cookie);
+    take(&r, h.cookie, sizeof h.cookie);
     h.name_len = wefti_get_u8(&r);
     if (h.name_len > WEFTI_NAME_MAX)
         return bad(what_out, "a hello with a name longer than 127 bytes");
-    if ((p = wefti_get_bytes(&r, h.name_len)))
-        copy_text(h.name, p, h.name_len);
+    const uint8_t *name = wefti_get_bytes(&r, h.name_len);
+    if (name)
+        copy_text(h.name, name, h.name_len);
     h.n_transports = wefti_get_u8(&r);
     if (h.n_transports > WEFTI_HELLO_TRANSPORTS_MAX)
         return bad(what_out, "a hello with more than 8 transports");
@@ -119,9 +122,8 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
         transport->kind = wefti_get_u8(&r);
         transport->caps_len = wefti_get_u8(&r);
         if (transport->caps_len > WEFTI_CAPS_MAX)
-            return bad(what_out, "a hello with a caps longer than 128 bytes");
-        if ((p = wefti_get_bytes(&r, transport->caps_len)))
-            memcpy(transport->caps, p, transport->caps_len);
+            return bad(what_out, "a hello with capabilities longer than 128 bytes");
+        take(&r, transport->caps, transport->caps_len);
     }
     if (r.bad)
         return bad(what_out, "a hello that ends in the middle");

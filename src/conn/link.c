@@ -3,13 +3,12 @@
  *     dialler:   DIALLING -> HELLO -> JOIN -> RISING -> UP -> [LINGER] -> DEAD
  *     listener:              HELLO -> JOIN -> RISING -> UP -> [LINGER] -> DEAD
  *
- * handshake.c moves it up to UP, close.c to LINGER; any of them to DEAD, by wefti_link_drop(). A dead link has no wire; it
- * stays, and with it its endpoint, until the fabric has said lane_closed for each lane it had, because until then transfers of
- * that endpoint's traffic may be under way. A link that was never up has no traffic, so its endpoint may leave it behind
- * (detach).
+ * handshake.c moves it to UP, close.c to LINGER; wefti_link_drop() makes it DEAD. A dead link, and its endpoint, stay until
+ * the fabric has said lane_closed for each lane it had: transfers may still be under way. A link that was never up has no
+ * traffic, so its endpoint may leave it behind (detach).
  *
- * Promise: a wire and a lane are closed exactly once; nothing is done with a link after it was freed. tests/sim's fabric aborts
- * on any call on something closed. */
+ * Promise: a wire and a lane are closed exactly once; nothing is done with a link after it was freed. tests/sim's fabric
+ * aborts on any call on something closed. */
 #include <string.h>
 
 #include "conn/ep.h"
@@ -114,6 +113,12 @@ void wefti_link_detach(wefti_link_t *link)
     link->ep = NULL;
 }
 
+void wefti_link_abandon(wefti_link_t *link)
+{
+    wefti_link_detach(link);
+    wefti_link_drop(link);
+}
+
 void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text)
 {
     wefti_epx_t *ep = link->ep;
@@ -143,8 +148,7 @@ void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text)
         wefti_ep_explain(ep, link->where, why, text);
     if (link->wire && link->state != WEFTI_LINK_DIALLING)
         wefti_shake_refuse(link, why, text);
-    wefti_link_detach(link);
-    wefti_link_drop(link);
+    wefti_link_abandon(link);
     if (!ep)
         return;
     if (ep->dial)

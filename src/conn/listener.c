@@ -1,19 +1,16 @@
-/* conn/listener.c - listening: posts, the backlog of hellos, and handing over what came of them.
+/* conn/listener.c - listening: acceptors, the backlog of hellos, and handing over the endpoints.
  *
- * A wire that arrives becomes a link in its hello, a newcomer, and counts against the backlog until it is up or gone; endpoints nobody
- * has taken yet (no accept callback, no accept operation) count too: those whose peer is gone only until the place is needed, for a program
- * that offers services may never take any. All newcomers of a runtime together have at most half of the descriptors of the process. Someone
- * who connects and says nothing is dropped after connect_timeout.
+ * A wire that arrives becomes a link in its hello, a newcomer. It counts against the backlog until it is up or gone. Endpoints
+ * that nobody has taken count, too; those whose peer is gone only until their place is needed. All newcomers of a runtime have
+ * at most half of the descriptors of the process. A newcomer that says nothing is dropped after connect_timeout.
  *
- * When there is no place for one more, one that has proved nothing goes: the oldest of those from the newest one's own address, if they are
- * more than half, else the oldest of all. So whoever fills the places drives out himself, and a call that goes on takes far less time
- * than it needs to become the oldest. Silence is no worse than a hello here: anybody can say hello, and who has just come has said
- * nothing yet. With a key, who has shown it stays; if all have, the newest is turned away with a sentence.
+ * When there is no place, a newcomer that has not shown the key goes: the oldest from the newest one's address if those are
+ * more than half, else the oldest of all. So a flood drives out itself. If all have shown the key, the newest is turned away
+ * with a sentence.
  *
- * Promise: nobody who has not shown the key keeps out one who has it; each peer that passed the hello is handed over once; after a close
- * on the driving thread no callback comes and everything that was not handed over is gone. The memory goes with the work, since the
- * close may come from the listener's own callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_flood.c, conn_garbage.c,
- * conn_fds.c. */
+ * Promise: nobody who has not shown the key keeps out one who has it; each peer that passed the hello is handed over once;
+ * after a close on the driving thread no callback comes. The memory goes with the work, since the close may come from the
+ * listener's own callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_flood.c, conn_garbage.c, conn_fds.c. */
 #include <string.h>
 #include <sys/resource.h>
 
@@ -21,22 +18,9 @@
 #include "conn/ep.h"
 
 #define BACKLOG_DEFAULT 1024
-#define POSTS_MOST 64
+#define ACCEPTORS_MOST 64
 #define NEWCOMERS_LEAST 8 /* however few descriptors there are */
 #define LOOK_MOST 1024    /* newcomers among whom one is looked for that can go */
-
-weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what)
-{
-    memset(out, 0, size);
-    if (!opts)
-        return WEFT_OK;
-    size_t given;
-    memcpy(&given, opts, sizeof given);
-    if (given < sizeof given || given > 4096)
-        return wefti_fail(WEFT_ERR_INVALID, "%s.size is %zu: begin with its _INIT", what, given);
-    memcpy(out, opts, given < size ? given : size);
-    return WEFT_OK;
-}
 
 /* --- arrivals -------------------------------------------------------------------------------------------------------------- */
 
@@ -99,9 +83,9 @@ static uint32_t newcomers_most(void)
     return limit.rlim_cur / 2 < NEWCOMERS_LEAST ? NEWCOMERS_LEAST : (uint32_t)(limit.rlim_cur / 2);
 }
 
-bool wefti_listener_make_way(weft_listener_t *l)
+bool wefti_listener_make_way(void *listener)
 {
-    return let_go(most_crowded(l->conn), 0);
+    return let_go(most_crowded(((weft_listener_t *)listener)->conn), 0);
 }
 
 /* An endpoint whose program never knew it ends. */
@@ -136,8 +120,9 @@ static bool has_place(weft_listener_t *l, uint64_t source)
     return conn->n_newcomers < newcomers_most() || let_go(most_crowded(conn), source);
 }
 
-void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from)
+void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from)
 {
+    weft_listener_t *l = listener;
     wefti_conn_t *conn = l->conn;
     weft_runtime_t *rt = conn->rt;
     if (!has_place(l, wire->source)) {
@@ -191,14 +176,13 @@ void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep)
 
 static weft_status_t add_uris(weft_listener_t *l, const char *uris)
 {
-    size_t n = strlen(uris), m = l->uri ? strlen(l->uri) : 0;
-    char *all = wefti_realloc(l->uri, m + n + 2);
+    size_t m = l->uri ? strlen(l->uri) : 0, size = m + strlen(uris) + 2;
+    char *all = wefti_realloc(l->uri, size);
     if (!all)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the addresses of a listener");
     l->uri = all;
-    if (m)
-        all[m++] = ',';
-    memcpy(all + m, uris, n + 1);
+    all[m] = 0;
+    wefti_uris_add(all, size, uris);
     for (const char *at = uris; *at && !l->port;) {
         wefti_uri_t uri;
         if (wefti_uri_parse(&at, &uri))
@@ -209,10 +193,10 @@ static weft_status_t add_uris(weft_listener_t *l, const char *uris)
     return WEFT_OK;
 }
 
-static void close_posts(weft_listener_t *l)
+static void close_acceptors(weft_listener_t *l)
 {
-    while (l->n_posts)
-        l->conn->fabric->ops->acceptor_close(l->posts[--l->n_posts]);
+    while (l->n_acceptors)
+        l->conn->fabric->ops->acceptor_close(l->acceptors[--l->n_acceptors]);
 }
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_listener_t, port);
@@ -230,8 +214,8 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
         if (st)
             return st;
     }
-    if (n > POSTS_MOST)
-        return wefti_fail(WEFT_ERR_LIMIT, "%u addresses are more than the %d one listener can have", n, POSTS_MOST);
+    if (n > ACCEPTORS_MOST)
+        return wefti_fail(WEFT_ERR_LIMIT, "%u addresses are more than the %d one listener can have", n, ACCEPTORS_MOST);
     if (conn->shut)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     weft_listener_t *l = wefti_handle_new(&handles);
@@ -249,31 +233,31 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
     wefti_list_init(&l->newcomers);
     wefti_list_init(&l->accept_ops);
     wefti_list_init(&l->ready);
-    l->posts = wefti_calloc(n, sizeof *l->posts);
-    if (!l->posts) {
+    l->acceptors = wefti_calloc(n, sizeof *l->acceptors);
+    if (!l->acceptors) {
         st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
         goto err_listener;
     }
     for (const char *at = uri; *at;) {
         st = wefti_uri_parse(&at, &one);
         if (st)
-            goto err_posts;
-        st = f->ops->acceptor_open(f, &one, l->backlog, l, &l->posts[l->n_posts]);
+            goto err_acceptors;
+        st = f->ops->acceptor_open(f, &one, l->backlog, l, &l->acceptors[l->n_acceptors]);
         if (st)
-            goto err_posts;
-        l->n_posts++;
-        st = add_uris(l, f->ops->acceptor_uri(l->posts[l->n_posts - 1]));
+            goto err_acceptors;
+        l->n_acceptors++;
+        st = add_uris(l, f->ops->acceptor_uri(l->acceptors[l->n_acceptors - 1]));
         if (st)
-            goto err_posts;
+            goto err_acceptors;
     }
     wefti_list_push_back(&conn->listeners, &l->all);
     wefti_address_changed(conn);
     *out = l;
     return WEFT_OK;
 
-err_posts:
-    close_posts(l);
-    wefti_free(l->posts);
+err_acceptors:
+    close_acceptors(l);
+    wefti_free(l->acceptors);
     wefti_free(l->uri);
 err_listener:
     wefti_handle_free(&handles, l);
@@ -286,7 +270,7 @@ void wefti_listener_shut(weft_listener_t *l)
     if (l->closed)
         return;
     l->closed = true;
-    close_posts(l);
+    close_acceptors(l);
     wefti_list_each_safe(it, &l->conn->links) {
         wefti_link_t *link = wefti_container_of(it, wefti_link_t, all);
         if (link->listener == l)
@@ -307,7 +291,7 @@ void wefti_listener_free(weft_listener_t *l)
     weft_op_t *op = l->close_op;
     wefti_list_remove(&l->all);
     atomic_store(&l->handle.open, 0);
-    wefti_free(l->posts);
+    wefti_free(l->acceptors);
     wefti_free(l->uri);
     wefti_handle_free(&handles, l);
     if (op)
@@ -321,19 +305,13 @@ typedef struct listen_call {
     const char *uri;
     const weft_listen_opts_t *opts;
     weft_listener_t *listener;
-    weft_status_t st;
-    char detail[512]; /* weft_last_error() is per thread, and it may be another's that fails */
 } listen_call_t;
 
-static void listen_run(void *arg)
+static weft_status_t listen_here(void *arg)
 {
     listen_call_t *c = arg;
-    c->st = wefti_closing(c->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
-                                 : wefti_listener_open(wefti_conn_of(c->rt), c->uri, c->opts, &c->listener);
-    if (c->st) {
-        strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
-        c->detail[sizeof c->detail - 1] = 0;
-    }
+    return wefti_closing(c->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
+                                : wefti_listener_open(wefti_conn_of(c->rt), c->uri, c->opts, &c->listener);
 }
 
 weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen_opts_t *opts, weft_listener_t **listener_out)
@@ -341,17 +319,13 @@ weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen
     weft_listen_opts_t o;
     if (!rt || !uri || !listener_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !uri ? "uri" : "listener_out");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_listen_opts_t");
-    if (st)
-        return st;
     listen_call_t c = {.rt = rt, .uri = uri, .opts = &o};
-    st = wefti_ask(rt, listen_run, &c);
-    if (st)
-        return st;
-    if (c.st)
-        return wefti_fail(c.st, "%s", c.detail);
-    *listener_out = c.listener;
-    return WEFT_OK;
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_listen_opts_t");
+    if (!st)
+        st = wefti_conn_ask(rt, listen_here, &c);
+    if (!st)
+        *listener_out = c.listener;
+    return st;
 }
 
 const char *weft_listener_uri(const weft_listener_t *l)
@@ -364,13 +338,13 @@ uint16_t weft_listener_port(const weft_listener_t *l)
     return l && wefti_is_open(&l->handle) ? l->port : 0;
 }
 
-typedef struct accept_room {
+typedef struct accept_scratch {
     weft_listener_t *listener;
-} accept_room_t;
+} accept_scratch_t;
 
 static weft_status_t accept_start(weft_op_t *op)
 {
-    weft_listener_t *l = wefti_op_scratch(op, accept_room_t)->listener;
+    weft_listener_t *l = wefti_op_scratch(op, accept_scratch_t)->listener;
     if (!wefti_is_open(&l->handle) || l->closed)
         return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
     wefti_list_t *n = wefti_list_pop(&l->ready);
@@ -409,7 +383,7 @@ weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
     weft_status_t st = wefti_op_prepare(l->rt, op, &accept_kind);
     if (st)
         return st;
-    wefti_op_scratch(op, accept_room_t)->listener = l;
+    wefti_op_scratch(op, accept_scratch_t)->listener = l;
     op->buf = NULL;
     op->from = 0;
     return wefti_op_go(l->rt, op);
@@ -432,17 +406,13 @@ static weft_status_t close_now(weft_listener_t *l, weft_op_t *op)
     return WEFT_OK;
 }
 
-static void close_posted(wefti_conn_acceptor_t *p)
+static weft_status_t run_close(const wefti_conn_call_t *c)
 {
-    weft_status_t st = close_now(p->listener, p->user_op);
-    if (st && p->user_op)
-        wefti_op_complete(p->user_op, st);
+    return close_now(c->listener, c->user_op);
 }
 
 weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
 {
-    weft_runtime_t *was;
-    weft_status_t st;
     if (!l)
         return wefti_fail(WEFT_ERR_INVALID, "there is no listener to close: it is NULL");
     weft_runtime_t *rt = l->rt;
@@ -451,20 +421,10 @@ weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
     if (!wefti_is_open(&l->handle))
         return wefti_fail(WEFT_ERR_CLOSED, "the listener was closed before");
     if (op) {
-        st = wefti_op_prepare(rt, op, &close_kind);
+        weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
         if (st)
             return st;
         wefti_op_begin(op);
     }
-    if (wefti_conn_enter(rt, &was)) {
-        st = close_now(l, op);
-        if (st && op)
-            st = wefti_op_take_back(op, st);
-        wefti_leave(rt, was);
-        return st;
-    }
-    st = wefti_conn_post(rt, &(wefti_conn_acceptor_t){.run = close_posted, .listener = l, .user_op = op});
-    if (st && op)
-        wefti_op_unprepare(op);
-    return st;
+    return wefti_conn_do(rt, &(wefti_conn_call_t){.run = run_close, .listener = l, .user_op = op});
 }

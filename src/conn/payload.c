@@ -6,22 +6,21 @@
  *           -> LENT (the traffic's still) -> gone
  *           -> CHUNKS -> OVER, until the peer has been told
  *
- * chunk_out.c and chunk_in.c move what does not go in one piece. Who takes a payload back asks the receiver by a record (TAKE_BACK), and not the
- * fabric: only the receiver knows whether a pull has begun that the fabric has not heard of, and its answer is the announcement's refusal.
- * So a message that met a receive is never taken back from under it.
+ * chunk_out.c and chunk_in.c move what does not go in one piece. A sender takes a payload back by a record to the receiver
+ * (TAKE_BACK), not through the fabric: only the receiver knows whether a pull has begun. So a message that met a receive is
+ * never taken back.
  *
- * When an endpoint goes down, what only records hold ends at once; what the fabric holds ends when it lets go. The objects are kept by the
- * runtime and used again: in steady state nothing is allocated.
+ * When an endpoint goes down, what only records hold ends at once; what the fabric holds ends when it lets go.
  *
- * Promise: each `out` that was announced is done exactly once, after the fabric has let go of its memory; each `in` is pulled, refused or
- * withdrawn exactly once. Names that a peer makes up find nothing. tests/sim/msg_exactly_once.c, tests/wire/msg_device.c,
- * tests/fuzz/records.c. */
+ * Promise: each `out` that was announced is done exactly once, after the fabric has let go of its memory; each `in` is pulled,
+ * refused or withdrawn exactly once. Names that a peer makes up find nothing. tests/sim/msg_exactly_once.c,
+ * tests/wire/msg_device.c, tests/fuzz/records.c. */
 #include <string.h>
 
 #include "conn/chunks.h"
 
 #define SPARE_MAX 1024
-#define HEAD 16 /* what every record that is announced begins with: the room's word, the id */
+#define HEAD 16 /* what every record that is announced begins with: the traffic's word, the id */
 
 #define STAGED_HEAD 16 /* what a STAGED record begins with: its kind, the total */
 
@@ -34,9 +33,6 @@ static wefti_payloads_t *payloads_of(weft_runtime_t *rt)
 
 void wefti_payloads_init(wefti_payloads_t *all)
 {
-    wefti_list_init(&all->spare_outs);
-    wefti_list_init(&all->spare_ins);
-    wefti_list_init(&all->spare_chunks);
     wefti_list_init(&all->lost_outs);
     wefti_list_init(&all->lost_ins);
     wefti_list_init(&all->stage_wait[0]);
@@ -47,49 +43,33 @@ void wefti_payloads_init(wefti_payloads_t *all)
 
 void wefti_payloads_free(wefti_payloads_t *all)
 {
-    wefti_list_splice(&all->spare_outs, &all->lost_outs); /* empty, but in a forked child */
-    wefti_list_splice(&all->spare_ins, &all->lost_ins);
-    for (wefti_list_t *l; (l = wefti_list_pop(&all->spare_outs));)
+    for (wefti_list_t *l; (l = wefti_list_pop(&all->lost_outs));) /* empty, but in a forked child */
         wefti_free(wefti_container_of(l, wefti_out_t, link));
-    for (wefti_list_t *l; (l = wefti_list_pop(&all->spare_ins));)
+    for (wefti_list_t *l; (l = wefti_list_pop(&all->lost_ins));)
         wefti_free(wefti_container_of(l, wefti_in_t, link));
-    for (wefti_list_t *l; (l = wefti_list_pop(&all->spare_chunks));)
-        wefti_free(wefti_container_of(l, wefti_chunks_t, wait));
+    wefti_spares_free(&all->spare_outs);
+    wefti_spares_free(&all->spare_ins);
+    wefti_spares_free(&all->spare_chunks);
     wefti_slots_free(&all->out_ids);
     wefti_slots_free(&all->in_ids);
 }
 
 wefti_out_t *wefti_out_new(weft_runtime_t *rt)
 {
-    wefti_payloads_t *all = payloads_of(rt);
-    wefti_list_t *spare = wefti_list_pop(&all->spare_outs);
-    wefti_out_t *out = spare ? wefti_container_of(spare, wefti_out_t, link) : wefti_malloc(sizeof *out);
-    if (!out)
-        return NULL;
-    all->n_spare_outs -= spare != NULL;
-    memset(out, 0, sizeof *out);
-    return out;
+    wefti_out_t *out = wefti_spares_get(&payloads_of(rt)->spare_outs, sizeof *out);
+    return out ? memset(out, 0, sizeof *out) : NULL;
 }
 
 void wefti_out_free(weft_runtime_t *rt, wefti_out_t *out)
 {
-    wefti_payloads_t *all = payloads_of(rt);
-    if (all->n_spare_outs >= SPARE_MAX) {
-        wefti_free(out);
-        return;
-    }
-    wefti_list_push_front(&all->spare_outs, &out->link);
-    all->n_spare_outs++;
+    wefti_spares_put(&payloads_of(rt)->spare_outs, out, SPARE_MAX);
 }
 
 wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p)
 {
-    wefti_payloads_t *all = &ep->conn->payloads;
-    wefti_list_t *spare = wefti_list_pop(&all->spare_ins);
-    wefti_in_t *in = spare ? wefti_container_of(spare, wefti_in_t, link) : wefti_malloc(sizeof *in);
+    wefti_in_t *in = wefti_spares_get(&ep->conn->payloads.spare_ins, sizeof *in);
     if (!in)
         return NULL;
-    all->n_spare_ins -= spare != NULL;
     memset(in, 0, sizeof *in);
     in->ep = &ep->pub;
     in->rt = ep->pub.rt;
@@ -103,16 +83,10 @@ wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p)
 
 void wefti_in_free(wefti_in_t *in)
 {
-    wefti_payloads_t *all = payloads_of(in->rt);
     wefti_list_remove(&in->link);
     if (wefti_list_linked(&in->owes_link))
         wefti_list_remove(&in->owes_link);
-    if (all->n_spare_ins >= SPARE_MAX) {
-        wefti_free(in);
-        return;
-    }
-    wefti_list_push_front(&all->spare_ins, &in->link);
-    all->n_spare_ins++;
+    wefti_spares_put(&payloads_of(in->rt)->spare_ins, in, SPARE_MAX);
 }
 
 void wefti_payload_new(wefti_epx_t *ep)
@@ -123,7 +97,7 @@ void wefti_payload_new(wefti_epx_t *ep)
     wefti_list_init(&ep->payloads.in_owes);
 }
 
-/* Put a node on the list of those that wait for room, or take it off. */
+/* Put a node on the list of those that wait for space, or take it off. */
 static void owes(wefti_list_t *list, wefti_list_t *link, bool any)
 {
     if (any && !wefti_list_linked(link))
@@ -132,7 +106,7 @@ static void owes(wefti_list_t *list, wefti_list_t *link, bool any)
         wefti_list_remove(link);
 }
 
-/* One of conn's own records, of n words. false: no room now. */
+/* One of conn's own records, of n words. false: no space now. */
 static bool send_words(wefti_epx_t *ep, const uint64_t *words, size_t n)
 {
     wefti_lane_t *lane = ep->link->lane;
@@ -167,7 +141,7 @@ static void announce_done(wefti_xfer_t *x, weft_status_t status)
     wefti_chunk_out_end(out, status == WEFT_ERR_REFUSED ? refused(out) : status);
 }
 
-static weft_status_t announce_staged(wefti_out_t *out, const void *room_rec, size_t n)
+static weft_status_t announce_staged(wefti_out_t *out, const void *traffic_rec, size_t n)
 {
     wefti_lane_t *lane = out->ep->lane;
     uint64_t *rec = lane->ops->reserve(lane, STAGED_HEAD + n);
@@ -175,7 +149,7 @@ static weft_status_t announce_staged(wefti_out_t *out, const void *room_rec, siz
         return WEFT_ERR_AGAIN;
     rec[0] = WEFTI_REC_STAGED;
     rec[1] = out->total;
-    memcpy(rec + 2, room_rec, n);
+    memcpy(rec + 2, traffic_rec, n);
     lane->ops->commit(lane, STAGED_HEAD + n);
     return WEFT_OK;
 }
@@ -232,7 +206,7 @@ void wefti_out_withdraw(wefti_out_t *out)
 
 /* --- in -------------------------------------------------------------------------------------------------------------------- */
 
-/* A payload waits at the peer: `rec` is the room's. p NULL: it was STAGED. */
+/* A payload waits at the peer: `rec` is the traffic's. p NULL: it was STAGED. */
 static void arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
     const wefti_traffic_t *t = n >= HEAD && total ? ep->conn->by_kind[kind] : NULL;
@@ -365,7 +339,7 @@ static bool staged_end(wefti_epx_t *ep, uint64_t id, bool taken)
 bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
     uint64_t w[4] = {0};
-    size_t head = kind == WEFTI_REC_STAGED ? STAGED_HEAD : sizeof w; /* what is behind it is for the room to take */
+    size_t head = kind == WEFTI_REC_STAGED ? STAGED_HEAD : sizeof w; /* what is behind it is for the traffic to take */
     wefti_wild_take(w, rec, n < head ? n : head);
     memcpy(w, &kind, sizeof kind);
     switch (w[0]) { /* the bytes behind the kind are zero, or a flag */
@@ -399,7 +373,7 @@ bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec
 
 /* --- the endpoint ---------------------------------------------------------------------------------------------------------- */
 
-void wefti_payload_room(wefti_epx_t *ep)
+void wefti_payload_space(wefti_epx_t *ep)
 {
     wefti_list_t batch;
     wefti_list_init(&batch);

@@ -1,11 +1,11 @@
 /* conn/payload.h - payloads that are announced and pulled, in whatever memory either side has; part of the door conn/conn.h.
  *
- * Between two buffers that memcpy can handle this is the fabric's announce and pull, and one look-up. If the sender's is in device memory,
- * or the receiver's, or both, the payload moves in chunks: each is copied to a stage (pinned memory) by a sender that needs it,
- * announced, pulled into place or into a stage by the receiver, and copied out of it; several are under way at a time, so that the
- * copies overlap the transfer. Records of conn's own carry it (docs/design/wire.md):
+ * Between two buffers that memcpy can handle this is the fabric's announce and pull, and one look-up. If the sender's is in
+ * device memory, or the receiver's, or both, the payload moves in chunks: each is copied to a stage (pinned memory) by a
+ * sender that needs it, announced, pulled into place or into a stage by the receiver, and copied out of it; several are under
+ * way at a time, so that the copies overlap the transfer. Records of conn's own carry it (docs/design/wire.md):
  *
- *   STAGED     sender -> receiver  in place of the fabric's announcement, if the payload is in device memory: total, the room's record
+ *   STAGED     sender -> receiver  in place of the fabric's announcement, if the payload is in device memory
  *   CHUNKS     receiver -> sender  send payload `id` in chunks, so many bytes of it
  *   CHUNK      sender -> receiver  an announcement: bytes of what CHUNKS asked for, from an offset on
  *   STAGED_END receiver -> sender  done with payload `id` that was STAGED: taken or refused
@@ -24,8 +24,8 @@
 typedef struct wefti_out wefti_out_t;
 struct wefti_out {
     /* set by the starter */
-    void (*done)(wefti_out_t *out, weft_status_t status); /* once, when the buffers are free: as for the fabric's announce(). out is the
-                                                             starter's again: wefti_out_free() it */
+    void (*done)(wefti_out_t *out, weft_status_t status); /* once, when the buffers are free: as for the fabric's announce().
+                                                             out is the starter's again: wefti_out_free() it */
     void *user;
     weft_ep_t *ep;
     const weft_iov_t *iov;
@@ -36,7 +36,7 @@ struct wefti_out {
     uint64_t id;                 /* names it for the peer; set by announce */
     wefti_xfer_t x;
     wefti_list_t link;           /* its endpoint's, from announce until done */
-    wefti_list_t owes_link;      /* while a record or a chunk of it waits for room on the lane */
+    wefti_list_t owes_link;      /* while a record or a chunk of it waits for space on the lane */
     struct wefti_chunks *chunks; /* while it goes in chunks */
     uint64_t asked_by;           /* what the peer calls that pull; 0: it has not asked */
     weft_status_t status;        /* what it ends with, if that is not for the peer to say */
@@ -47,18 +47,20 @@ struct wefti_out {
 /* From the runtime's store of them; NULL: no memory. */
 wefti_out_t *wefti_out_new(weft_runtime_t *rt);
 void wefti_out_free(weft_runtime_t *rt, wefti_out_t *out);
-/* Announce it with a record of the room's (n <= WEFTI_REC_MAX / 2 - 64), whose bytes 8 to 15 are left for the id and are filled in here.
- * WEFT_ERR_AGAIN: no room now, ep_room comes; WEFT_ERR_NOMEM, _LIMIT. Never calls done from inside. */
+/* Announce it with a record of the traffic's (n <= WEFTI_REC_MAX / 2 - 64), whose bytes 8 to 15 are left for the id and are
+ * filled in here. WEFT_ERR_AGAIN: no space now, ep_space comes; WEFT_ERR_NOMEM, _LIMIT. Never calls done from inside. */
 weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n);
-/* Ask to take it back: done with WEFT_ERR_CANCELLED, unless the peer had begun to pull or was lent it. While ep->lane is there. */
+/* Ask to take it back: done with WEFT_ERR_CANCELLED, unless the peer had begun to pull or was lent it. While ep->lane is
+ * there. */
 void wefti_out_withdraw(wefti_out_t *out);
-/* The payload of that id that is announced on this endpoint; NULL: none (any more). For what a peer says about one: ids are never used
- * twice, and another endpoint's is not found. */
+/* The payload of that id that is announced on this endpoint; NULL: none (any more). For what a peer says about one: ids are
+ * never used twice, and another endpoint's is not found. */
 wefti_out_t *wefti_out_find(const weft_ep_t *ep, uint64_t id);
 
 /* --- in -------------------------------------------------------------------------------------------------------------------- */
 
-/* A payload that waits at the peer: given to a traffic by `announced`, the traffic's until pull, refuse, or its own `withdrawn`. */
+/* A payload that waits at the peer: given to a traffic by `announced`, the traffic's until pull, refuse, or its own
+ * `withdrawn`. */
 typedef struct wefti_in wefti_in_t;
 struct wefti_in {
     weft_ep_t *ep;
@@ -71,18 +73,19 @@ struct wefti_in {
     wefti_pull_t *p;             /* the fabric's; NULL: STAGED */
     struct wefti_chunks *chunks; /* while it is pulled in chunks */
     wefti_list_t link;           /* its endpoint's, while somebody could ask for it or it is under way */
-    wefti_list_t owes_link;      /* while a record about it waits for room on the lane */
+    wefti_list_t owes_link;      /* while a record about it waits for space on the lane */
     uint8_t state, owes;
 };
 
-/* Fetch the first `want` bytes (0 < want <= total) into the pieces, all of them memory of `device` (NULL: host). `in` is consumed, and the array
- * stays valid until x is done: as for the fabric's pull(). WEFT_ERR_NOMEM: `in` is still ours. */
+/* Fetch the first `want` bytes (0 < want <= total) into the pieces, all of them memory of `device` (NULL: host). `in` is
+ * consumed, and the array stays valid until x is done: as for the fabric's pull(). WEFT_ERR_NOMEM: `in` is still ours. */
 weft_status_t wefti_in_pull(wefti_in_t *in, const weft_iov_t *iov, size_t iov_n, uint64_t want, const weft_mem_kind_t *device,
                             wefti_xfer_t *x);
 /* Do without it. `in` is consumed. taken: the sender's is done with WEFT_OK, else WEFT_ERR_REFUSED. */
 void wefti_in_refuse(wefti_in_t *in, bool taken);
-/* The fabric's lend(): the payload where it lies. `in` stays ours; wefti_in_refuse(in, true) when done with it, and wefti_unlend() once,
- * on the driver; or after the end of the fabric, by any thread, if it outlives that. WEFT_ERR_UNSUPPORTED: pull it. */
+/* The fabric's lend(): the payload where it lies. `in` stays ours; wefti_in_refuse(in, true) when done with it, and
+ * wefti_unlend() once, on the driver; or after the end of the fabric, by any thread, if it outlives that.
+ * WEFT_ERR_UNSUPPORTED: pull it. */
 typedef struct wefti_lent {
     const void *ptr;
     const wefti_transport_ops_t *ops;

@@ -30,18 +30,32 @@ weft_status_t wefti_pieces_check(const char *what, bool empty, const weft_iov_t 
 
 weft_status_t wefti_pieces_gather(const wefti_pieces_t *p, uint8_t *to)
 {
+    const weft_iov_t *iov = wefti_pieces_iov(p);
     for (uint32_t i = 0; i < p->n; i++) {
-        weft_status_t st = p->iov[i].len ? wefti_mem_move(p->device, to, p->iov[i].base, p->iov[i].len) : WEFT_OK;
+        weft_status_t st = iov[i].len ? wefti_mem_move(p->device, to, iov[i].base, iov[i].len) : WEFT_OK;
         if (st)
             return st;
-        to += p->iov[i].len;
+        to += iov[i].len;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_iov_scatter(const weft_iov_t *iov, const weft_mem_kind_t *device, const uint8_t *bytes, uint64_t len)
+{
+    for (; len; iov++) {
+        uint64_t n = iov->len < len ? iov->len : len;
+        weft_status_t st = n ? wefti_mem_move(device, iov->base, bytes, n) : WEFT_OK;
+        if (st)
+            return st;
+        bytes += n;
+        len -= n;
     }
     return WEFT_OK;
 }
 
 void wefti_pieces_release(const wefti_pieces_t *p)
 {
-    const weft_iov_t *iov = p->iov;
+    const weft_iov_t *iov = wefti_pieces_iov(p);
     weft_release_fn fn = p->release;
     void *user = p->release_user;
     /* The array may be freed by the release of its last piece. */

@@ -1,14 +1,12 @@
 /* conn/reconnect.c - a lost endpoint that is to come back, under the same id.
  *
- * The dialling side calls again, with pauses that double and jitter; the accepting side waits for a hello that shows the cookie
- * it gave out. Both for reconnect_ns at most, counted from the hook's answer. Operations that were under way have failed by
- * then; those posted meanwhile wait, and go with the endpoint: up, or down when time is over.
+ * The dialling side calls again, with pauses that double and jitter; the accepting side waits for a hello with the cookie it
+ * gave out. Both for reconnect_ns at most. Operations that were under way have failed by then; those posted meanwhile wait.
  *
- * A peer may come back before we have noticed that it left. Its join is then held (ep->resumer) until the old lane is read
- * empty and closed and the hook has answered; if the answer is no, or the cookie fits nothing that can be resumed, it becomes a
- * new endpoint.
+ * A peer may come back before we have noticed that it left. Its join is held (ep->resumer) until the old lane is read empty
+ * and closed and the hook has answered. If the answer is no, or the cookie fits nothing, the peer becomes a new endpoint.
  *
- * Promise: nothing is sent twice; an endpoint is resumed only by who was given its cookie. tests/wire/conn_reconnect.c. */
+ * Promise: nothing is sent twice; only a peer with its cookie resumes an endpoint. tests/wire/conn_reconnect.c. */
 #include <sodium.h>
 
 #include "conn/ep.h"
@@ -53,11 +51,8 @@ void wefti_reconnect_timer(wefti_epx_t *ep)
         wefti_ep_dial_round(ep);
         return;
     }
-    if (ep->link) { /* it came back too late */
-        wefti_link_t *link = ep->link;
-        wefti_link_detach(link);
-        wefti_link_drop(link);
-    }
+    if (ep->link) /* it came back too late */
+        wefti_link_abandon(ep->link);
     wefti_ep_give_up(ep, ep->pub.why);
 }
 
@@ -76,11 +71,8 @@ wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out)
         return ep;
     if (state != WEFT_EP_UP && !ep->asking)
         return NULL;
-    if (ep->resumer) { /* the newest of its tries is the one that counts */
-        wefti_link_t *older = ep->resumer;
-        wefti_link_detach(older);
-        wefti_link_drop(older);
-    }
+    if (ep->resumer) /* the newest of its tries is the one that counts */
+        wefti_link_abandon(ep->resumer);
     ep->resumer = link;
     link->ep = ep;
     *wait_out = true;

@@ -8,10 +8,10 @@ weft_status_t weft_ep_connect(weft_runtime_t *rt, const char *uri, const weft_ep
     weft_ep_t *ep = NULL;
     if (!ep_out)
         return wefti_fail(WEFT_ERR_INVALID, "ep_out is NULL");
-    weft_status_t st = wefti_block_begin(&op, timeout_ns);
+    weft_status_t st = wefti_sync_begin(&op, timeout_ns);
     if (st)
         return st;
-    st = wefti_block_end(&op, weft_ep_open(rt, uri, opts, &op, &ep));
+    st = wefti_sync_end(&op, weft_ep_open(rt, uri, opts, &op, &ep));
     if (!st) {
         *ep_out = ep;
         return WEFT_OK;
@@ -28,9 +28,9 @@ weft_status_t weft_listener_accept_wait(weft_listener_t *listener, uint64_t time
     weft_op_t op;
     if (!ep_out)
         return wefti_fail(WEFT_ERR_INVALID, "ep_out is NULL");
-    weft_status_t st = wefti_block_begin(&op, timeout_ns);
+    weft_status_t st = wefti_sync_begin(&op, timeout_ns);
     if (!st)
-        st = wefti_block_end(&op, weft_listener_accept(listener, &op));
+        st = wefti_sync_end(&op, weft_listener_accept(listener, &op));
     if (!st)
         *ep_out = weft_op_ep(&op);
     return st;

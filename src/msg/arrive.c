@@ -1,8 +1,8 @@
 /* msg/arrive.c - what comes from the peer: messages that meet a receive, and messages that have to wait for one.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is taken once (base/wild.h) and then
- * believed. A record that is too short, of a kind we do not know, or that costs more than the window we granted fails the endpoint with
- * WEFT_ERR_PROTOCOL; nothing else happens. */
+ * The peer wrote every field read here, and may still change it in shared memory: each is read once (base/wild.h). A record
+ * that is too short, of an unknown kind, or beyond the window we granted fails the endpoint with WEFT_ERR_PROTOCOL; nothing
+ * else happens. */
 #include "msg/state.h"
 
 #define SPARE_BYTES 256 /* payload of the blocks kept for reuse */
@@ -10,29 +10,20 @@
 
 weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes)
 {
-    weft_msg_t *msg = ms->spare;
-    if (bytes <= SPARE_BYTES && msg) {
-        ms->spare = (weft_msg_t *)(void *)msg->all_link.next;
-        ms->n_spare--;
-    } else {
-        msg = (weft_msg_t *)wefti_malloc(sizeof *msg + (bytes <= SPARE_BYTES ? SPARE_BYTES : bytes));
-        if (!msg)
-            return NULL;
-    }
-    *msg = (weft_msg_t){.ms = ms, .rt = ms->rt, .spare = bytes <= SPARE_BYTES};
+    bool spare = bytes <= SPARE_BYTES;
+    weft_msg_t *msg =
+        (weft_msg_t *)(spare ? wefti_spares_get(&ms->spares, sizeof *msg + SPARE_BYTES) : wefti_malloc(sizeof *msg + bytes));
+    if (msg)
+        *msg = (weft_msg_t){.ms = ms, .rt = ms->rt, .spare = spare};
     return msg;
 }
 
 void wefti_msg_block_free(weft_msg_t *msg)
 {
-    msg_state_t *ms = msg->ms;
-    if (msg->spare && ms->n_spare < SPARE_MAX) {
-        msg->all_link.next = (wefti_list_t *)(void *)ms->spare;
-        ms->spare = msg;
-        ms->n_spare++;
-    } else {
+    if (msg->spare)
+        wefti_spares_put(&msg->ms->spares, msg, SPARE_MAX);
+    else
         wefti_free(msg);
-    }
 }
 
 /* Off the lists, window freed. Returns the endpoint whose window it was, or NULL if that is gone. */
@@ -48,7 +39,7 @@ static weft_ep_t *unlist(weft_msg_t *msg, uint64_t cost)
     }
     ms->held_bytes -= cost;
     if (msg->ep) {
-        wefti_flow_unhold(&msg_ep(msg->ep)->flow, cost);
+        wefti_flow_unhold(&msg_ep(msg->ep)->box.flow, cost);
         msg_ep(msg->ep)->n_arrived--;
     }
     return msg->ep;
@@ -84,51 +75,30 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
     else if (len)
         memcpy(msg_bytes(msg), bytes, len);
     uint64_t cost = msg_cost(msg);
-    wefti_flow_hold(&m->flow, cost);
+    wefti_flow_hold(&m->box.flow, cost);
     m->n_arrived++;
     ms->held_bytes += cost;
     wefti_msg_hold(ms, msg);
-}
-
-/* Closed here: what still comes is for nobody. */
-static bool unwanted(const weft_ep_t *ep)
-{
-    return __builtin_expect(atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING, 0);
 }
 
 /* Take `cost` from what we granted, and count the message. */
 static bool admit(weft_ep_t *ep, uint64_t cost, uint64_t len)
 {
     msg_ep_t *m = msg_ep(ep);
-    if (!msg_admit(ep, &m->flow, cost))
+    if (!msg_admit(ep, &m->box.flow, cost))
         return false;
-    wefti_count_up(&m->count.received, 1);
-    wefti_count_up(&m->count.bytes_received, len);
+    wefti_count_up(&m->box.count.received, 1);
+    wefti_count_up(&m->box.count.bytes_received, len);
     return true;
 }
 
-/* Sends that waited go now, and the program gets buffers back: it may end the endpoint there. Then the rest of the record is nobody's: look at
- * ep->lane. */
+/* After it, look at ep->lane: the program may have ended the endpoint. */
 static void credit_came(weft_ep_t *ep, const wefti_word_t *word)
 {
     msg_ep_t *m = msg_ep(ep);
-    if (!wefti_flow_word(ep, &m->flow, word))
-        return;
-    if (word->kind == REC_STARVED && (!wefti_list_empty(&m->posted) || !wefti_list_empty(&msg_state(ep->rt)->of_any)))
-        wefti_flow_waits(ep, &m->flow);
-    if (!wefti_list_empty(&m->pending))
-        wefti_msg_send_flush(ep);
-}
-
-void wefti_msg_tell_starving(msg_state_t *ms, weft_ep_t *ep)
-{
-    uint32_t at = 0;
-    if (ep) {
-        wefti_flow_waits(ep, &msg_ep(ep)->flow);
-        return;
-    }
-    while ((ep = wefti_ep_next(ms->rt, &at)))
-        wefti_flow_waits(ep, &msg_ep(ep)->flow);
+    if (wefti_outbox_credit(ep, &m->box, word) && word->kind == REC_STARVED &&
+        (!wefti_list_empty(&m->posted) || !wefti_list_empty(&msg_state(ep->rt)->of_any)))
+        wefti_flow_waits(ep, &m->box.flow);
 }
 
 void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
@@ -151,7 +121,7 @@ void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
                 return;
             }
         }
-        if (unwanted(ep))
+        if (wefti_ep_is_closing(ep))
             msg_consumed(ep, cost);
         else
             hold(ep, head.tag, bytes, len, NULL);
@@ -193,7 +163,7 @@ void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, s
             return;
         }
     }
-    if (unwanted(ep)) {
+    if (wefti_ep_is_closing(ep)) {
         wefti_in_refuse(in, false);
         msg_consumed(ep, MSG_COST);
         return;
@@ -201,7 +171,8 @@ void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, s
     hold(ep, offer.tag, NULL, in->total, in);
 }
 
-/* The payload of a held or claimed message is out of reach: its sender took it back, or the lane is down and nothing may be asked of it. */
+/* The payload of a held or claimed message is out of reach: its sender took it back, or the lane is down and nothing may be
+ * asked of it. */
 static void payload_lost(weft_msg_t *msg)
 {
     msg->in->user = NULL;

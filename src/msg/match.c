@@ -1,12 +1,12 @@
 /* msg/match.c - which receive gets which message.
  *
- * Two sets: receives that wait (posted), messages that wait (held). At any moment no member of one matches a member of the other: who comes
- * second looks for its partner first, and only waits if there is none.
+ * Two sets: receives that wait (posted), messages that wait (held). No member of one matches a member of the other: a newcomer
+ * looks for its partner first.
  *
- * The rule: a message goes to the matching receive that was posted first, and a receive takes the matching message that arrived
- * first. Receives with a full mask sit in a hash table by (endpoint, tag) or (any, tag), the others in lists; up to four candidates are
- * then compared by the number each got when it was posted. A message sits in two tables (by endpoint and tag, by tag) and two lists, so that
- * every exact receive costs the same however many wait; receives with a partial mask scan.
+ * A message goes to the matching receive that was posted first; a receive takes the matching message that arrived first.
+ * Receives with a full mask are in a hash table by (endpoint, tag) or (any, tag), the others in lists; up to four candidates
+ * are compared by the number each got at its post. A message is in two tables (by endpoint and tag, by tag) and two lists, so
+ * that an exact receive costs the same however many wait. Receives with a partial mask scan.
  *
  * tests/unit/msg_match.c compares all of it with a list that is scanned from the front. */
 #include "msg/state.h"
@@ -58,7 +58,7 @@ static void table_grow(msg_table_t *t, uint64_t (*key)(wefti_list_t *member))
     wefti_free(old.buckets);
 }
 
-/* --- receives that wait ------------------------------------------------------------------------------------------------- */
+/* --- receives that wait ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t posted_key(wefti_list_t *l)
 {
@@ -139,7 +139,7 @@ weft_op_t *wefti_msg_take_posted(msg_state_t *ms, weft_ep_t *ep, uint64_t tag)
     return op;
 }
 
-/* --- messages that wait --------------------------------------------------------------------------------------------------- */
+/* --- messages that wait ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t held_key_of_ep(wefti_list_t *l)
 {

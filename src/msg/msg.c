@@ -3,18 +3,14 @@
 
 #include "msg/state.h"
 
-/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more than one
- * system call from about here on. */
+/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more
+ * than one system call from about here on. */
 #define EAGER_LIMIT 8192
-
-static const wefti_flow_kind_t flow_kind = {.rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .in_hello = true};
 
 static void ep_new(weft_ep_t *ep)
 {
     msg_ep_t *m = msg_ep(ep);
-    wefti_flow_init(&m->flow, &flow_kind, ep->rt->recv_window, 0);
-    wefti_list_init(&m->pending);
-    wefti_list_init(&m->announced);
+    wefti_outbox_init(&m->box, &wefti_msg_sends, ep->rt->recv_window, 0);
     wefti_list_init(&m->posted);
     wefti_list_init(&m->masked);
     wefti_list_init(&m->arrived);
@@ -26,40 +22,15 @@ static void ep_up(weft_ep_t *ep)
     msg_ep_t *m = msg_ep(ep);
     uint32_t max = ep->lane->frame_max - (uint32_t)sizeof(msg_head_t);
     m->eager_max = max < EAGER_LIMIT ? max : EAGER_LIMIT;
-    m->sent_before = m->count.sent;
-    m->flow.cost_max = MSG_COST + m->eager_max;
-    wefti_flow_up(ep, &m->flow);
-    wefti_msg_send_flush(ep);
-}
-
-static void ep_room(weft_ep_t *ep)
-{
-    wefti_flow_room(ep, &msg_ep(ep)->flow);
-    wefti_msg_send_flush(ep);
+    m->box.flow.cost_max = MSG_COST + m->eager_max;
 }
 
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     wefti_msg_recv_down(ep, why);
-    wefti_flow_down(ep, &msg_ep(ep)->flow);
-    if (!ep->lane) /* with a lane, it closes gracefully: sends go on */
-        wefti_msg_send_down(ep, why);
     wefti_msg_arrive_down(ep, discard);
 }
 
-static bool ep_sends_pending(weft_ep_t *ep)
-{
-    return !wefti_list_empty(&msg_ep(ep)->pending) || !wefti_list_empty(&msg_ep(ep)->announced);
-}
-
-static bool ep_busy(weft_ep_t *ep)
-{
-    return ep_sends_pending(ep) || msg_ep(ep)->pulling;
-}
-static uint64_t ep_sent(weft_ep_t *ep)
-{
-    return msg_ep(ep)->count.sent - msg_ep(ep)->sent_before;
-}
 static uint64_t ep_unreceived(weft_ep_t *ep)
 {
     return msg_ep(ep)->n_arrived;
@@ -67,7 +38,6 @@ static uint64_t ep_unreceived(weft_ep_t *ep)
 
 static void ep_free(weft_ep_t *ep)
 {
-    wefti_count_sum(&msg_state(ep->rt)->gone, &msg_ep(ep)->count);
     wefti_msg_arrive_down(ep, true);
     wefti_msg_arrive_orphan(ep);
 }
@@ -75,7 +45,7 @@ static void ep_free(weft_ep_t *ep)
 /* Any thread: the counters may be a little old. */
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
-    wefti_count_t c = wefti_count_read(&msg_ep(ep)->count);
+    wefti_count_t c = wefti_count_read(&msg_ep(ep)->box.count);
     info->msgs_sent = c.sent;
     info->msgs_received = c.received;
     info->bytes_sent = c.bytes_sent;
@@ -87,22 +57,19 @@ static const wefti_traffic_t traffic = {
     .last_kind = WEFTI_REC_MSG_LAST,
     .capability = WEFT_CAN_MSG,
     .ep_state_size = sizeof(msg_ep_t),
+    .outbox = true,
     .ep_new = ep_new,
     .ep_up = ep_up,
-    .ep_room = ep_room,
     .record = wefti_msg_record,
     .announced = wefti_msg_announced,
     .withdrawn = wefti_msg_withdrawn,
     .ep_down = ep_down,
-    .ep_sends_pending = ep_sends_pending,
-    .ep_sent = ep_sent,
-    .ep_unreceived = ep_unreceived,
-    .ep_busy = ep_busy,
     .ep_free = ep_free,
+    .ep_unreceived = ep_unreceived,
     .ep_info = ep_info,
 };
 
-/* --- the room, for core ------------------------------------------------------------------------------------------------------ */
+/* --- the room, for core ---------------------------------------------------------------------------------------------------- */
 
 static void shutdown(weft_runtime_t *rt)
 {
@@ -122,27 +89,19 @@ static void room_free(weft_runtime_t *rt)
         if (atomic_exchange(&msg->parted, true))
             wefti_free(msg);
     }
-    while (ms->spare) {
-        weft_msg_t *msg = ms->spare;
-        ms->spare = (weft_msg_t *)(void *)msg->all_link.next;
-        wefti_free(msg);
-    }
+    wefti_spares_free(&ms->spares);
     wefti_msg_match_free(ms);
     wefti_free(ms);
 }
 
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
-    const msg_state_t *ms = msg_state(rt);
-    wefti_count_t sum = ms->gone;
-    uint32_t at = 0;
-    for (weft_ep_t *ep; (ep = wefti_ep_next(rt, &at));)
-        wefti_count_sum(&sum, &msg_ep(ep)->count);
+    wefti_count_t sum = wefti_outbox_sum(rt, WEFTI_TRAFFIC_MSG);
     out->msgs_sent = sum.sent;
     out->msgs_received = sum.received;
     out->bytes_sent = sum.bytes_sent;
     out->bytes_received = sum.bytes_received;
-    out->unexpected_bytes = ms->held_bytes;
+    out->unexpected_bytes = msg_state(rt)->held_bytes;
 }
 
 static const wefti_room_t room = {shutdown, idle, room_free, stats};

@@ -1,6 +1,7 @@
 /* msg/probe.c - looking at messages that have arrived, and taking one out of the matching.
  *
- * The answer has to be given at once, so a thread that does not drive the runtime asks the driver (wefti_ask) and waits for it. */
+ * The answer has to be given at once, so a thread that does not drive the runtime asks the driver (wefti_ask) and waits for
+ * it. */
 #include "msg/state.h"
 
 typedef struct question {
@@ -28,7 +29,7 @@ static weft_status_t look(question_t *q)
     weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, q->tag, q->mask);
     if (!msg) {
         if (wefti_flow_n_starving(rt)) /* who asks in a loop waits too */
-            wefti_msg_tell_starving(ms, q->ep);
+            wefti_outbox_tell_starving(rt, q->ep, WEFTI_TRAFFIC_MSG);
         return WEFT_ERR_NOTFOUND;
     }
     q->envelope = (weft_msg_envelope_t){msg->tag, msg->len, msg->from};
@@ -84,7 +85,7 @@ weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, ui
     return WEFT_OK;
 }
 
-/* --- giving a claim up ------------------------------------------------------------------------------------------------------ */
+/* --- giving a claim up ----------------------------------------------------------------------------------------------------- */
 
 void wefti_msg_drop(weft_msg_t *msg)
 {

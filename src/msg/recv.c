@@ -1,26 +1,11 @@
 /* msg/recv.c - receives: from the post to the bytes in the caller's buffer.
  *
- * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer) or complete.
- * Cancelling and deadlines end it while it is posted; once the fabric writes, it ends with the transfer, because the buffer is not free
- * before that. A lost peer ends both: the first at once, the second when the lane is closed.
- *
- * A receive that runs out of memory leaves its message where it was, for the next receive. */
+ * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer)
+ * or complete. Cancelling, a deadline or a lost peer ends a posted one at once. A pulling one ends with its transfer, or when
+ * the lane is closed: its buffer is not free before. A receive that runs out of memory leaves its message for the next one. */
 #include "msg/state.h"
 
-/* --- delivery ------------------------------------------------------------------------------------------------------------- */
-
-static weft_status_t scatter(const weft_mem_kind_t *device, const weft_iov_t *iov, const uint8_t *bytes, uint64_t len)
-{
-    for (; len; iov++) {
-        uint64_t n = iov->len < len ? iov->len : len;
-        weft_status_t st = n ? wefti_mem_move(device, iov->base, bytes, n) : WEFT_OK;
-        if (st)
-            return st;
-        bytes += n;
-        len -= n;
-    }
-    return WEFT_OK;
-}
+/* --- delivery -------------------------------------------------------------------------------------------------------------- */
 
 /* Fill in what the receive will report, and see that it has a buffer for the message. WEFT_OK, _TRUNCATED, _NOMEM. */
 static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, uint64_t len)
@@ -40,6 +25,14 @@ static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, ui
     return WEFT_OK;
 }
 
+static void unallocate(weft_op_t *op)
+{
+    if (!msg_recv(op)->alloc)
+        return;
+    wefti_free(op->buf);
+    op->buf = NULL;
+}
+
 bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
 {
     msg_recv_t *r = msg_recv(op);
@@ -48,7 +41,7 @@ bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, con
         if (__builtin_expect(r->iov_n == 1, 1))
             st = wefti_mem_move(r->device, r->one.base, bytes, len);
         else
-            st = scatter(r->device, r->iov, (const uint8_t *)bytes, len);
+            st = wefti_iov_scatter(r->iov, r->device, (const uint8_t *)bytes, len);
         wefti_op_complete(op, st);
         return true; /* a copy that failed takes the message with it */
     }
@@ -61,14 +54,9 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     msg_recv_t *r = wefti_container_of(x, msg_recv_t, x);
     weft_op_t *op = wefti_op_of_scratch(r);
     weft_ep_t *ep = r->source;
-    msg_ep(ep)->pulling--;
-    if (status) {
-        status = op->status ? op->status : wefti_ep_why(ep, status); /* it was cancelled meanwhile, or its time is over */
-        if (r->alloc) {
-            wefti_free(op->buf);
-            op->buf = NULL;
-        }
-    }
+    status = wefti_ep_pulled(ep, op, status);
+    if (status)
+        unallocate(op);
     wefti_op_complete(op, status);
     wefti_ep_drained(ep);
 }
@@ -83,13 +71,10 @@ bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in)
         r->x.done = pull_done;
         st = wefti_in_pull(in, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, in->total, r->device, &r->x);
         if (st == WEFT_OK) {
-            msg_ep(ep)->pulling++;
+            ep->pulls++;
             return true;
         }
-        if (r->alloc) {
-            wefti_free(op->buf);
-            op->buf = NULL;
-        }
+        unallocate(op);
     } else if (st == WEFT_ERR_TRUNCATED) {
         wefti_in_refuse(in, true);
         wefti_op_complete(op, st);
@@ -111,7 +96,7 @@ bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg)
     return taken;
 }
 
-/* --- posting -------------------------------------------------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t recv_start(weft_op_t *op)
 {
@@ -134,7 +119,7 @@ static weft_status_t recv_start(weft_op_t *op)
         return st;
     wefti_msg_post(ms, op);
     if (__builtin_expect(wefti_flow_n_starving(ms->rt), 0))
-        wefti_msg_tell_starving(ms, r->ep);
+        wefti_outbox_tell_starving(ms->rt, r->ep, WEFTI_TRAFFIC_MSG);
     return WEFT_OK;
 }
 
@@ -175,29 +160,17 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t tag, uint64_t mask)
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
 {
     fill(op, ep, tag, mask);
-    return wefti_op_go(rt, op);
+    return wefti_op_post(rt, op, recv_start);
 }
 
 static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                               weft_op_t *op)
 {
-    weft_runtime_t *was;
-    weft_status_t st;
     if (__builtin_expect(!op || (!buf && cap), 0))
         return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu",
                           cap);
-    if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
-        st = wefti_op_prepare_here(rt, op, &recv_kind);
-        if (__builtin_expect(!st, 1)) {
-            into_one(op, buf, cap, false);
-            fill(op, ep, tag, mask);
-            st = wefti_op_start(op, recv_start);
-        }
-        wefti_leave(rt, was);
-        return st;
-    }
-    st = wefti_op_prepare(rt, op, &recv_kind);
-    if (st)
+    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (__builtin_expect(st, 0))
         return st;
     into_one(op, buf, cap, false);
     return post(rt, ep, tag, mask, op);
@@ -258,7 +231,7 @@ weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_
     return post(rt, ep, tag, mask, op);
 }
 
-/* --- receiving what was claimed ------------------------------------------------------------------------------------------- */
+/* --- receiving what was claimed -------------------------------------------------------------------------------------------- */
 
 static weft_status_t claimed_start(weft_op_t *op)
 {
@@ -288,10 +261,11 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
     if (st)
         return st;
     into_one(op, buf, cap, false);
-    return post(rt, (weft_ep_t *)(void *)msg, 0, 0, op);
+    fill(op, (weft_ep_t *)(void *)msg, 0, 0);
+    return wefti_op_post(rt, op, claimed_start);
 }
 
-/* --- endings -------------------------------------------------------------------------------------------------------------- */
+/* --- endings --------------------------------------------------------------------------------------------------------------- */
 
 static void end_all(msg_state_t *ms, wefti_list_t *posted, weft_status_t why)
 {

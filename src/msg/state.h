@@ -9,10 +9,11 @@
 
 #include "base/alloc.h"
 #include "base/list.h"
+#include "base/spares.h"
 #include "conn/conn.h"
 #include "msg/msg.h"
 
-/* --- on the lane ------------------------------------------------------------------------------------------------------- */
+/* --- on the lane ----------------------------------------------------------------------------------------------------------- */
 
 enum {
     REC_EAGER = WEFTI_REC_MSG_FIRST, /* msg_head_t, then the bytes */
@@ -35,7 +36,7 @@ typedef struct msg_offer {
 /* What one message nobody asked for costs its receiver beside its bytes; both sides count with it. */
 #define MSG_COST 128
 
-/* --- per runtime ------------------------------------------------------------------------------------------------------- */
+/* --- per runtime ----------------------------------------------------------------------------------------------------------- */
 
 /* Chains of posted exact receives, or of unexpected messages: a power of two of list heads. */
 typedef struct msg_table {
@@ -57,44 +58,28 @@ typedef struct msg_state {
     wefti_list_t claimed;         /* messages taken out by weft_msg_claim() (by weft_msg_t.all_link) */
     msg_table_t arrived_of_ep;    /* the same by (endpoint, tag) */
     msg_table_t arrived_of_any;   /* the same by tag */
-    weft_msg_t *spare;            /* small message blocks to use again */
-    uint32_t n_spare;
-
-    _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
+    wefti_spares_t spares;        /* small message blocks */
     uint64_t held_bytes;
-    wefti_count_t gone;             /* of endpoints that are no more */
 } msg_state_t;
 
 static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *)rt->room_state[WEFTI_ROOM_MSG]; }
 
-/* --- per endpoint ------------------------------------------------------------------------------------------------------ */
+/* --- per endpoint ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct msg_ep {
-    wefti_flow_t flow;        /* its reserve is only for announcements, and for small messages announced while `held_up` */
+    wefti_outbox_t box;       /* the reserve of its flow is only for announcements, and for small messages announced while
+                                 `held_up` */
     uint32_t eager_max;       /* longest message that travels in a record of this lane */
-    wefti_list_t pending;     /* sends not yet on the lane, in order */
-    wefti_list_t announced;   /* sends whose payload waits for the peer */
+    uint32_t n_arrived;       /* length of `arrived` and `claimed` */
     wefti_list_t posted;      /* receives posted on this endpoint (by msg_recv_t.owner_link) */
     wefti_list_t masked;      /* those of them with a partial mask */
     wefti_list_t arrived;     /* unexpected messages of this endpoint, in order */
     wefti_list_t claimed;     /* and those claimed */
-    uint32_t pulling;         /* receives whose payload is on its way */
-    uint32_t n_arrived;       /* length of `arrived` and `claimed` */
-    wefti_count_t count;        /* since it exists */
-    uint64_t sent_before;     /* of them, sent over earlier lanes */
 } msg_ep_t;
 
 static inline msg_ep_t *msg_ep(const weft_ep_t *ep) { return (msg_ep_t *)ep->traffic[WEFTI_TRAFFIC_MSG]; }
 
-/* --- per operation ----------------------------------------------------------------------------------------------------- */
-
-typedef struct msg_send {
-    weft_ep_t *ep;
-    wefti_pieces_t payload;
-    bool no_wait;
-    weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
-    wefti_out_t *out;         /* announced; else NULL */
-} msg_send_t;
+/* --- per operation --------------------------------------------------------------------------------------------------------- */
 
 typedef struct msg_recv {
     weft_ep_t *ep;            /* NULL: from any */
@@ -109,17 +94,15 @@ typedef struct msg_recv {
         uint64_t seq;         /* while it waits */
         weft_ep_t *source;    /* while it pulls */
     };
-    const weft_mem_kind_t *device; /* as in msg_send_t */
+    const weft_mem_kind_t *device; /* of all pieces; NULL: memcpy can handle them */
     wefti_xfer_t x;
 } msg_recv_t;
 
-_Static_assert(sizeof(msg_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(msg_recv_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+_Static_assert(sizeof(msg_recv_t) <= WEFTI_OP_SCRATCH_SIZE, "a receive fits its operation");
 
-static inline msg_send_t *msg_send(weft_op_t *op) { return wefti_op_scratch(op, msg_send_t); }
 static inline msg_recv_t *msg_recv(weft_op_t *op) { return wefti_op_scratch(op, msg_recv_t); }
 
-
-/* --- a message nobody has asked for yet -------------------------------------------------------------------------------- */
+/* --- a message nobody has asked for yet ------------------------------------------------------------------------------------ */
 
 struct weft_msg {
     weft_ep_t *ep;            /* NULL once the endpoint is gone and only a claim holds the message */
@@ -130,8 +113,8 @@ struct weft_msg {
     bool lost;                /* claimed, and then its payload went away with the peer */
     bool claimed;
     bool spare;               /* its block is of the common small size */
-    _Atomic bool parted;      /* claimed: the runtime closed and left it to the program, or that gave it up too late for the driver to know:
-                                 whoever comes second frees it */
+    _Atomic bool parted;      /* claimed: the runtime closed and left it to the program, or that gave it up too late for the
+                                 driver to know: the second of the two frees it */
     weft_runtime_t *rt;       /* claimed: for the program's calls, since `ms` goes with the runtime */
     wefti_list_t all_link, ep_link, of_ep_link, of_any_link;
 };
@@ -142,18 +125,20 @@ static inline void *msg_bytes(weft_msg_t *msg) { return msg + 1; }
 /* What it takes of the window: msg_arrive.c and the sender count alike. */
 static inline uint64_t msg_cost(const weft_msg_t *msg) { return MSG_COST + (msg->in ? 0 : msg->len); }
 
-/* --- match.c: finding each other ---------------------------------------------------------------------------------------- */
+/* --- match.c: finding each other ------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_msg_match_init(msg_state_t *ms);
 void wefti_msg_match_free(msg_state_t *ms);
 
 void wefti_msg_post(msg_state_t *ms, weft_op_t *op);                     /* a receive waits */
 void wefti_msg_unpost(msg_state_t *ms, weft_op_t *op);
-weft_op_t *wefti_msg_take_posted(msg_state_t *ms, weft_ep_t *ep, uint64_t tag); /* the receive that was posted first and matches; unposted */
+weft_op_t *wefti_msg_take_posted(msg_state_t *ms, weft_ep_t *ep, uint64_t tag); /* the receive that was posted first and
+                                                                                   matches; unposted */
 
 void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg);                   /* a message waits */
 void wefti_msg_unhold(msg_state_t *ms, weft_msg_t *msg);
-weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, uint64_t mask); /* the one that arrived first; stays */
+/* the one that arrived first; stays */
+weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, uint64_t mask);
 
 /* wefti_flow_admit() and _consumed() of a window without a count of messages: every message passes both. */
 static inline bool msg_admit(weft_ep_t *ep, wefti_flow_t *f, uint64_t cost)
@@ -168,19 +153,18 @@ static inline bool msg_admit(weft_ep_t *ep, wefti_flow_t *f, uint64_t cost)
 
 static inline void msg_consumed(weft_ep_t *ep, uint64_t cost)
 {
-    wefti_flow_t *f = &msg_ep(ep)->flow;
+    wefti_flow_t *f = &msg_ep(ep)->box.flow;
     f->owed += cost;
     if (__builtin_expect(f->owed >= f->return_at || f->peer_starving, 0))
         wefti_flow_return(ep, f);
 }
 
-/* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */
+/* --- send.c, recv.c, arrive.c ---------------------------------------------------------------------------------------------- */
 
-void wefti_msg_send_flush(weft_ep_t *ep);                                /* start what waits, as far as it goes */
-void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why);
+extern const wefti_outbox_kind_t wefti_msg_sends;
 
-/* Give a message to a receive that matches: copies or pulls, and completes `op` now or later. If memory runs out, op completes with
- * WEFT_ERR_NOMEM, the message is untouched, and false is returned. Credit is the caller's to count. */
+/* Give a message to a receive that matches: copies or pulls, and completes `op` now or later. If memory runs out, op completes
+ * with WEFT_ERR_NOMEM, the message is untouched, and false is returned. Credit is the caller's to count. */
 bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len);
 bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in);
 /* The same for a message that was held; it is freed and its credit returned. */
@@ -199,7 +183,5 @@ void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoi
 void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
 void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_msg_withdrawn(wefti_in_t *in);
-/* A receive waits (NULL: for any) for what is not here: do starving peers have it? */
-void wefti_msg_tell_starving(msg_state_t *ms, weft_ep_t *ep);
 
 #endif

@@ -27,7 +27,7 @@ static void ep_up(weft_ep_t *ep)
     wefti_rma_pending_flush(ep);
 }
 
-static void ep_room(weft_ep_t *ep)
+static void ep_space(weft_ep_t *ep)
 {
     wefti_rma_replies_flush(ep);
     if (ep->lane)
@@ -103,12 +103,6 @@ static bool ep_busy(weft_ep_t *ep)
     return e->serving || e->pulling || e->n_native || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->pending);
 }
 
-static uint64_t none(weft_ep_t *ep)
-{
-    (void)ep;
-    return 0; /* nothing here is left for a receive */
-}
-
 static void ep_free(weft_ep_t *ep)
 {
     rma_ep_t *e = rma_ep(ep);
@@ -125,14 +119,12 @@ static const wefti_traffic_t traffic = {
     .ep_state_size = sizeof(rma_ep_t),
     .ep_new = ep_new,
     .ep_up = ep_up,
-    .ep_room = ep_room,
+    .ep_space = ep_space,
     .record = record,
     .announced = announced,
     .withdrawn = withdrawn,
     .ep_down = ep_down,
     .ep_sends_pending = ep_sends_pending,
-    .ep_sent = none,
-    .ep_unreceived = none,
     .ep_busy = ep_busy,
     .ep_free = ep_free,
 };

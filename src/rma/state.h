@@ -244,7 +244,7 @@ static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->tra
 static inline bool rma_is_left(const void *slot) { return (uintptr_t)slot & 1; }
 static inline uint64_t rma_left_cost(const void *slot) { return (uintptr_t)slot >> 1; }
 
-/* Send a whole record. False: the lane has no space now; ep_room() follows. */
+/* Send a whole record. False: the lane has no space now; ep_space() follows. */
 static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
 {
     void *at = ep->lane->ops->reserve(ep->lane, n);

@@ -673,7 +673,7 @@ static void look(void)
 /* What a link's window is made of: with the sender, at the receiver, owed; nothing is on its way. */
 static void check_flow(const end_t *from, const end_t *to)
 {
-    const wefti_flow_t *out = &am_ep(from->ep)->flow, *in = &am_ep(to->ep)->flow;
+    const wefti_flow_t *out = &am_ep(from->ep)->box.flow, *in = &am_ep(to->ep)->box.flow;
     if (in->held || in->held_msgs || out->credit + in->owed != in->window || out->credit_msgs + in->owed_msgs != in->window_msgs)
         sim_bad(&m.net, "link %d, side %d: window %llu/%u; credit %llu/%u, owed %llu/%u, held %llu/%u", from->link, from->side,
                 (unsigned long long)in->window, in->window_msgs, (unsigned long long)out->credit, out->credit_msgs,
@@ -703,7 +703,7 @@ static void rest(void)
     for (int i = 0; i < m.n_ends; i++) {
         const end_t *e = &m.ends[i], *peer = model_peer(&m, e);
         if (e->ep && peer && peer->ep && weft_ep_get_state(e->ep) == WEFT_EP_UP && weft_ep_get_state(peer->ep) == WEFT_EP_UP &&
-            !am_ep(peer->ep)->n_arrived && wefti_list_empty(&am_ep(e->ep)->pending))
+            !am_ep(peer->ep)->n_arrived && wefti_list_empty(&am_ep(e->ep)->box.pending))
             check_flow(e, peer);
     }
 }

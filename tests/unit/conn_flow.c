@@ -162,7 +162,7 @@ TEST(every_byte_and_message_of_a_window_is_somewhere_whatever_happens)
             case 6:
                 s->full = !s->full;
                 if (!s->full)
-                    wefti_flow_room(ep_of(s), &s->flow);
+                    wefti_flow_space(ep_of(s), &s->flow);
                 break;
             default:
                 wefti_flow_waits(ep_of(s), &s->flow);
@@ -258,7 +258,7 @@ TEST(who_waits_for_something_else_lets_a_starving_peer_use_its_reserve)
     wefti_flow_waits(ep_of(o), &o->flow);
     CHECK_EQ(o->n, 0);
     o->full = false;
-    wefti_flow_room(ep_of(o), &o->flow);
+    wefti_flow_space(ep_of(o), &o->flow);
     wefti_flow_waits(ep_of(o), &o->flow); /* told already */
     CHECK_EQ(o->n, 1);
     CHECK(!s->flow.held_up);

@@ -92,6 +92,33 @@ TEST(a_conversation_of_calls_that_wait_on_a_thread_driven_runtime)
     talk(WEFT_PROGRESS_THREAD);
 }
 
+TEST(small_sends_that_wait_leave_though_nobody_drives_afterwards)
+{
+    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+    weft_runtime_t *here, *there;
+    weft_listener_t *listener;
+    weft_ep_t *ep, *peer;
+    weft_op_t accepted = WEFT_OP_INIT;
+    o.transports = "tcp";
+    o.progress = WEFT_PROGRESS_THREAD;
+    CHECK_OK(weft_runtime_open(&o, &there));
+    o.progress = WEFT_PROGRESS_CALLER;
+    CHECK_OK(weft_runtime_open(&o, &here));
+    CHECK_OK(weft_listen(there, "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_listener_accept(listener, &accepted));
+    CHECK_OK(weft_ep_connect(here, weft_listener_uri(listener), NULL, 20 * WEFT_SECOND, &ep));
+    CHECK_OK(weft_op_wait(&accepted, 20 * WEFT_SECOND));
+    peer = weft_op_ep(&accepted);
+    for (uint32_t i = 0; i < 5; i++)
+        CHECK_OK(weft_msg_send_wait(ep, &i, sizeof i, 1, 20 * WEFT_SECOND));
+    for (uint32_t i = 0, got; i < 5; i++) {
+        CHECK_OK(weft_msg_recv_wait(peer, &got, sizeof got, 1, WEFT_TAG_FULL, 20 * WEFT_SECOND, NULL));
+        CHECK_EQ(got, i);
+    }
+    CHECK_OK(weft_runtime_close(there));
+    CHECK_OK(weft_runtime_close(here));
+}
+
 TEST(a_connect_that_fails_leaves_nothing_and_says_why)
 {
     weft_runtime_t *rt = open_runtime(WEFT_PROGRESS_CALLER);
