@@ -8,8 +8,8 @@
  *   call_ns      a whole call and its reply, between two runtimes that one thread drives in turn over shared memory
  *   am_ns        an active message of as many bytes and its answer, in the same way: what is left of call_ns is the call's own
  *
- * Each is the least of many short rounds: what disturbs only adds. The first two call the room's own functions, which is why this is linked with the
- * library's insides. One line of JSON. tests/tools/tools_call_cost.py runs it. */
+ * Each is the least of many short rounds: what disturbs only adds. The first two call the room's own functions, which is why this
+ * is linked with the library's insides. One line of JSON. tests/tools/tools_call_cost.py runs it. */
 #include "rpc/client.h"
 #include "rpc/serve.h"
 
@@ -95,7 +95,8 @@ static void message(both_t *b)
     wait_for(b, &op, "a message");
 }
 
-/* The least time of one, of as many short rounds as fill the time: short, so that most are not disturbed even on a busy machine. */
+/* The least time of one, of as many short rounds as fill the time: short, so that most are not disturbed even on a busy
+ * machine. */
 static double least_ns(both_t *b, void (*what)(both_t *b), double seconds)
 {
     const uint64_t end = peer_now_ns() + (uint64_t)(seconds * 1e9);

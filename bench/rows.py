@@ -30,7 +30,7 @@ def measure_row(bench, section, row, n):
     for name, how, scale in sides if n % 2 else reversed(sides):
         figures = how(bench)
         got[name] = figures[FIELD[row.unit]] * scale
-        bench.keep(section, part=row.part, name=row.name, round=n, side=name, figures=figures)
+        bench.keep(section, part=row.part, name=row.name, unit=row.unit, scale=scale, round=n, side=name, figures=figures)
     return got
 
 

@@ -107,7 +107,7 @@ static bool take_size(const char *name, const char *text, uint64_t min, uint64_t
 
 bool tool_take_time(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
 {
-    char range[64] = "";
+    char range[64] = ", such as 30s";
     uint64_t ns;
     if (tool_parse_time(text, &ns) && ns >= min && ns <= max) {
         *out = ns;

@@ -1,13 +1,13 @@
-/* examples/array/array.c - an array that lives in another process: slices of it are read and written by index, many elements that lie
- * apart in one go, single ones atomically.
+/* examples/array/array.c - an array that lives in another process: slices of it are read and written by index, many elements
+ * that lie apart in one go, single ones atomically.
  *
  *     array                                   both sides on this machine
  *     array own tcp://0.0.0.0:13337           one side each, also on two machines
  *     array use tcp://192.0.2.7:13337
  *
- * The owner exposes a region under a name and has nothing else to do: reads and writes are the library's business. The user finds it by that
- * name. On one machine its memory is mapped and an access is a copy; from elsewhere each access is asked for and checked. The code is
- * the same, and so are the errors. */
+ * The owner exposes a region under a name and has nothing else to do: reads and writes are the library's business. The user
+ * finds it by that name. On one machine its memory is mapped and an access is a copy; from elsewhere each access is asked for
+ * and checked. The code is the same, and so are the errors. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,10 +1,11 @@
-/* examples/counter/counter.c - a shared counter: several processes take tickets from one word of another's memory.
+/* examples/counter/counter.c - a shared counter: several processes take numbers from one word of another's memory.
  *
- *     counter [clients [tickets each]]
+ *     counter [clients [numbers each]]
  *
- * The owner exposes one word and gives out a key for it. Everyone who has the key connects and adds: fetch-and-add is one operation, so
- * no two get the same ticket, however they reach the word. Here every other client insists on the checked path, the rest map the word, and
- * the owner itself adds with its processor. In the end the word must say how many tickets were taken. */
+ * The owner exposes one word and gives out a key for it. Everyone who has the key connects and adds: fetch-and-add is one
+ * operation, so no two get the same number, however they reach the word. Here every other client insists on the checked path,
+ * the rest map the word, and the owner itself adds with its processor. In the end the word must say how many numbers were
+ * taken. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include <unistd.h>
 #include <weft/weft.h>
 
-enum { CLIENTS = 4, TICKETS = 10000, AT_ONCE = 64, OURS = 1000 };
+enum { CLIENTS = 4, NUMBERS = 10000, AT_ONCE = 64, OURS = 1000 };
 
 /* What a client is told through a pipe: the key says all the rest. */
 struct invitation {
@@ -56,7 +57,7 @@ static weft_remote_t *attach(weft_runtime_t *rt, const struct invitation *in, we
     return weft_op_remote(&op);
 }
 
-/* Take n tickets, up to AT_ONCE of them on their way at a time. */
+/* Take n numbers, up to AT_ONCE of them on their way at a time. */
 static void take(weft_remote_t *counter, int n)
 {
     static weft_op_t ops[AT_ONCE];
@@ -66,12 +67,12 @@ static void take(weft_remote_t *counter, int n)
             MUST(weft_rma_atomic(counter, WEFT_RMA_ADD, 0, 8, 1, 0, &ops[asked % AT_ONCE]));
         weft_op_t *op = &ops[got % AT_ONCE];
         WAIT(*op);
-        check(!got || op->value > last, "a ticket is not after the one before it");
+        check(!got || op->value > last, "a number is not after the one before it");
         last = op->value; /* what the word said before we added */
     }
 }
 
-static void client(int number, int tickets, int from_parent)
+static void client(int number, int numbers, int from_parent)
 {
     struct invitation in;
     weft_runtime_t *rt;
@@ -82,9 +83,9 @@ static void client(int number, int tickets, int from_parent)
         exit(1); /* the parent has said why */
     MUST(weft_runtime_open(NULL, &rt));
     weft_remote_t *counter = attach(rt, &in, number % 2 ? WEFT_RMA_CHECKED : WEFT_RMA_ANY, &ep);
-    take(counter, tickets);
+    take(counter, numbers);
     MUST(weft_remote_get_info(counter, &info));
-    printf("client %d: %d tickets over the %s path\n", number, tickets, weft_rma_path_name(info.path));
+    printf("client %d: %d numbers over the %s path\n", number, numbers, weft_rma_path_name(info.path));
     weft_remote_drop(counter);
     MUST(weft_ep_close(ep, &op));
     WAIT(op);
@@ -120,10 +121,10 @@ static weft_listener_t *listen_for_clients(weft_runtime_t *rt)
 
 int main(int argc, char **argv)
 {
-    int clients = argc > 1 ? atoi(argv[1]) : CLIENTS, tickets = argc > 2 ? atoi(argv[2]) : TICKETS;
+    int clients = argc > 1 ? atoi(argv[1]) : CLIENTS, numbers = argc > 2 ? atoi(argv[2]) : NUMBERS;
     int to_client[64], status, failed = 0;
-    if (clients < 1 || clients > 64 || tickets < 1) {
-        fprintf(stderr, "usage: %s [clients (1 to 64) [tickets each]]\n", argv[0]);
+    if (clients < 1 || clients > 64 || numbers < 1) {
+        fprintf(stderr, "usage: %s [clients (1 to 64) [numbers each]]\n", argv[0]);
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0); /* several processes write to it: a line at a time */
@@ -142,7 +143,7 @@ int main(int argc, char **argv)
             close(fds[1]);
             for (int k = 0; k < i; k++)
                 close(to_client[k]);
-            client(i, tickets, fds[0]);
+            client(i, numbers, fds[0]);
             return 0;
         }
         close(fds[0]);
@@ -176,8 +177,8 @@ int main(int argc, char **argv)
         if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
             failed = 1;
 
-    uint64_t counted = atomic_load(word), expected = (uint64_t)clients * (uint64_t)tickets + OURS;
-    printf("owner: %" PRIu64 " tickets were taken, %s\n", counted, counted == expected ? "none twice" : "WHICH IS WRONG");
+    uint64_t counted = atomic_load(word), expected = (uint64_t)clients * (uint64_t)numbers + OURS;
+    printf("owner: %" PRIu64 " numbers were taken, %s\n", counted, counted == expected ? "none twice" : "WHICH IS WRONG");
     weft_op_t op = WEFT_OP_INIT;
     MUST(weft_region_free(region, &op));
     WAIT(op);

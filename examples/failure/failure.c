@@ -1,7 +1,7 @@
 /* examples/failure/failure.c - a peer that dies, and an endpoint that finds it again.
  *
- * The child listens, answers one message and is killed; a second child takes its place at the same address. The parent's endpoint learns of
- * the death at once, its hook says "reconnect", and the same endpoint goes on. Both sides prove a key. */
+ * The child listens, answers one message and is killed; a second child takes its place at the same address. The parent's
+ * endpoint learns of the death at once, its hook says "reconnect", and the same endpoint goes on. Both sides prove a key. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* examples/hello/hello.c - two processes greet each other.
  *
- * The parent listens on a port the system picks and tells the child its address through a pipe; the child connects, sends, and waits for
- * the answer. fork() comes before weft_runtime_open(): a runtime belongs to the process that opened it. */
+ * The parent listens on a port the system picks and tells the child its address through a pipe; the child connects, sends, and
+ * waits for the answer. fork() comes before weft_runtime_open(): a runtime belongs to the process that opened it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

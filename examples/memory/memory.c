@@ -1,7 +1,7 @@
 /* examples/memory/memory.c - kinds of memory, one of our own, and buffers that are lent to a peer instead of being copied.
  *
- * The parent lists the kinds this machine has, then sends 64 MiB from a pool twice: the child pulls them once and looks at them in place
- * once. After that the child receives into a kind of its own that has a budget, until the budget says no. */
+ * The parent lists the kinds this machine has, then sends 64 MiB from a pool twice: the child pulls them once and looks at them
+ * in place once. After that the child receives into a kind of its own that has a budget, until the budget says no. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>

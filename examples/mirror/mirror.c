@@ -2,8 +2,8 @@
  *
  *     mirror
  *
- * Three memory servers run in processes of their own. A mirror is made on the first two. The first is killed: nothing is lost. The third takes
- * its place, while the program goes on; then the second is killed as well, and everything is still there. */
+ * Three memory servers run in processes of their own. A mirror is made on the first two. The first is killed: nothing is lost.
+ * The third takes its place, while the program goes on; then the second is killed as well, and everything is still there. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* examples/operations/operations.c - deadlines, cancellation, callbacks, queues, groups and chains, shown on timers: everything that takes
- * time is an operation, so what works on a timer works on a send. */
+/* examples/operations/operations.c - deadlines, cancellation, callbacks, queues, groups and chains, shown on timers: everything
+ * that takes time is an operation, so what works on a timer works on a send. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <weft/weft.h>

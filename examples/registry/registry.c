@@ -3,8 +3,8 @@
  *     registry                             in a directory of this machine
  *     registry redis://192.0.2.7           in a Redis server; or any other registry
  *
- * Two processes offer the service "greet", one of them busier than the other. A client watches the service, and asks whoever is there and has
- * the least to do. Then that one is killed: the client is told, and asks the other. */
+ * Two processes offer the service "greet", one of them busier than the other. A client watches the service, and asks whoever is
+ * there and has the least to do. Then that one is killed: the client is told, and asks the other. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

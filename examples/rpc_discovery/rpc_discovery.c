@@ -1,11 +1,12 @@
-/* examples/rpc_discovery/rpc_discovery.c - a function of another process: published, discovered, called; and its server replaced meanwhile.
+/* examples/rpc_discovery/rpc_discovery.c - a function of another process: published, discovered, called; and its server
+ * replaced meanwhile.
  *
  *     rpc_discovery                    two servers, one after the other, and a client, in processes of this machine
  *     rpc_discovery serve INSTANCE     a server, until its input ends
  *     rpc_discovery call               a client, of whoever serves
  *
- * Servers and clients meet in the registry that is configured (WEFT_REGISTRY): a directory of this machine if nothing is. No program knows
- * the address of another. */
+ * Servers and clients meet in the registry that is configured (WEFT_REGISTRY): a directory of this machine if nothing is. No
+ * program knows the address of another. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

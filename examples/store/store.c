@@ -3,8 +3,9 @@
  *     store                            a server and its clients, in three processes of this machine
  *     store tcp://192.0.2.7:13337      the clients, of a server that runs: weft mem serve
  *
- * One client writes a journal into a block that it shares, and keeps notes in one that it does not. It then goes away without a word, as
- * a program that crashes does. Another one finds the journal, adds to it, and finds that the notes went with the lease. */
+ * One client writes a journal into a block that it shares, and keeps notes in one that it does not. It then goes away without a
+ * word, as a program that crashes does. Another one finds the journal, adds to it, and finds that the notes went with the
+ * lease. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-/* examples/transfer/transfer.c - parcels from one process to another: a label that says what comes, and contents that the receiver may
- * take in, place where it likes, or refuse.
+/* examples/transfer/transfer.c - parcels from one process to another: a label that says what comes, and contents that the
+ * receiver may take in, place where it likes, or refuse.
  *
  *     transfer                                  both sides on this machine
  *     transfer serve tcp://0.0.0.0:13337        one side each, also on two machines
  *     transfer send tcp://192.0.2.7:13337
  *
- * A parcel is an active message: the label is its header, the contents are its payload. Small contents come along with the label; large
- * ones stay in the sender's memory until the receiver has read the label and decided. */
+ * A parcel is an active message: the label is its header, the contents are its payload. Small contents come along with the
+ * label; large ones stay in the sender's memory until the receiver has read the label and decided. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,7 +222,8 @@ static void given_back(void *buf, void *user)
     free(buf);
 }
 
-/* Owned: the library has the buffer from the post on and gives it back once, whatever becomes of the message. No operation is needed. */
+/* Owned: the library has the buffer from the post on and gives it back once, whatever becomes of the message. No operation is
+ *        needed. */
 static void send_owned(weft_ep_t *ep, char *name, size_t n)
 {
     void *bytes = malloc(n);

@@ -52,9 +52,9 @@ WEFT_API WEFT_PRINTF(2, 3) void weft_log(weft_log_level_t level, const char *fmt
 /* --- what this is --------------------------------------------------------------------------------------------------- */
 
 #define WEFT_VERSION_MAJOR 0
-#define WEFT_VERSION_MINOR 1
+#define WEFT_VERSION_MINOR 2
 #define WEFT_VERSION_PATCH 0
-#define WEFT_VERSION_STRING "0.1.0"
+#define WEFT_VERSION_STRING "0.2.0"
 
 /* The library's version at run time, as WEFT_VERSION_STRING at compile time. */
 WEFT_API const char *weft_version(void);

@@ -1,8 +1,8 @@
 /* weft/extend.h - for libraries that offer operations of their own on a runtime.
  *
- * A library such as libweft-elements needs more than a program does: state of its own for each runtime and each endpoint, word of
- * endpoints that come and go, and operations that a program posts, waits for and cancels like all others. This header has that, and
- * the two libraries meet nowhere else. examples/extend is a whole extension in one file.
+ * A library such as libweft-elements needs more than a program does: state of its own for each runtime and each endpoint, word
+ * of endpoints that come and go, and operations that a program posts, waits for and cancels like all others. This header has
+ * that, and the two libraries meet nowhere else. examples/extend is a whole extension in one file.
  *
  * The driver is the thread that drives the runtime: inside a callback, a hook, a timer or weft_ext_call() one is on it. Functions
  * that say "driver only" do nothing elsewhere, and return WEFT_ERR_STATE where they return a status.
@@ -21,12 +21,13 @@ typedef struct weft_ep weft_ep_t;
 
 /* --- an extension ------------------------------------------------------------------------------------------------ */
 
-/* What an extension is. Static: it is used as long as the process lives. Hooks may be NULL; all but open and ep_new run on the driver. */
+/* What an extension is. Static: it is used as long as the process lives. Hooks may be NULL; all but open and ep_new run on the
+ * driver. */
 typedef struct weft_ext {
     size_t size;
     const char *name;        /* for sentences and the log */
-    uint64_t capability;     /* a bit that peers find in weft_ep_info_t.peer_capabilities. Default is: none. Bits 32 to 63 are free
-                                for programs */
+    uint64_t capability;     /* a bit that peers find in weft_ep_info_t.peer_capabilities. Default is: none. Bits 32 to 63 are
+                                free for programs */
     size_t state_size;       /* bytes of state per runtime, zeroed: `state` below */
     size_t ep_state_size;    /* bytes of state per endpoint, zeroed: `ep_state` below */
 
@@ -42,8 +43,8 @@ typedef struct weft_ext {
 
     void (*ep_new)(weft_ep_t *ep, void *ep_state);  /* initialise the state, and do nothing else. On the thread that opens it */
     void (*ep_up)(weft_ep_t *ep, void *ep_state);   /* it is connected, for the first time or again: send what waits */
-    /* It cannot be used any more, or not until it is connected again: complete what waits for the peer, with `why`. Also called when
-     * it closes, and again when it has closed. */
+    /* It cannot be used any more, or not until it is connected again: complete what waits for the peer, with `why`. Also called
+     * when it closes, and again when it has closed. */
     void (*ep_down)(weft_ep_t *ep, void *ep_state, weft_status_t why);
     void (*ep_free)(weft_ep_t *ep, void *ep_state); /* its memory goes after this */
 } weft_ext_t;
@@ -52,32 +53,33 @@ typedef struct weft_ext {
 /* Make an extension known: every runtime that is opened after this has it. Registering it again does nothing. Those that were
  * registered first are the last to be shut down, so register what yours is made of before it.
  *
- * Owns:    *ext stays the caller's and has to stay as it is. A shared library that registers one must not be unloaded (-z nodelete).
+ * Owns:    *ext stays the caller's and has to stay as it is. A shared library that registers one must not be unloaded (-z
+ *          nodelete).
  * Threads: any.
  * Fails:   WEFT_ERR_INVALID, WEFT_ERR_LIMIT (there are eight). */
 WEFT_API weft_status_t weft_ext_register(const weft_ext_t *ext);
 
-/* The state of an extension. NULL: the runtime was opened before the extension was registered, or is closed. Any thread that is on the
- * driver or between weft_ext_enter() and weft_ext_leave(). */
+/* The state of an extension. NULL: the runtime was opened before the extension was registered, or is closed. Any thread that is
+ * on the driver or between weft_ext_enter() and weft_ext_leave(). */
 WEFT_API void *weft_ext_state(const weft_runtime_t *rt, const weft_ext_t *ext);
 /* The same of an endpoint; NULL also once the endpoint is gone. Driver only. */
 WEFT_API void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext);
 
 /* --- a runtime that may be closed at any time -------------------------------------------------------------------- */
 
-/* Keep the runtime from ending until weft_ext_leave(): for calls that look at state of their own, on any thread. For moments, since
- * weft_runtime_close() waits. Fails: WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED; then it is not to be left. */
+/* Keep the runtime from ending until weft_ext_leave(): for calls that look at state of their own, on any thread. For moments,
+ * since weft_runtime_close() waits. Fails: WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED; then it is not to be left. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_enter(weft_runtime_t *rt);
 WEFT_API void weft_ext_leave(weft_runtime_t *rt);
-/* Is the runtime there? WEFT_OK, or WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED with a sentence in weft_last_error(). A pointer
- * to a runtime may be asked about at any time. Take no lock of your own before it says WEFT_OK: in a forked child a lock may be held
- * for ever. Any thread. */
+/* Is the runtime there? WEFT_OK, or WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED with a sentence in weft_last_error(). A
+ * pointer to a runtime may be asked about at any time. Take no lock of your own before it says WEFT_OK: in a forked child a
+ * lock may be held for ever. Any thread. */
 WEFT_API weft_status_t weft_ext_check(const weft_runtime_t *rt);
 /* weft_runtime_close() has begun: nothing can be posted any more. Any thread. */
 WEFT_API bool weft_ext_closing(const weft_runtime_t *rt);
 /* Tells runtimes apart that have, one after the other, the same address. Any thread. */
 WEFT_API uint32_t weft_ext_use(const weft_runtime_t *rt);
-/* n random bytes, fit for secrets. On a simulated network they follow from its seed. Driver only, or in `open`. */
+/* n random bytes, fit for secrets. On a simulated network they follow from its seed: there driver only, or in `open`. */
 WEFT_API void weft_ext_random(weft_runtime_t *rt, void *buf, size_t n);
 /* May this thread wait? WEFT_ERR_STATE inside a callback. For calls that post and wait: ask before the post. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_may_wait(void);
@@ -90,9 +92,9 @@ typedef struct weft_ext_call {
     void (*fn)(struct weft_ext_call *call);
 } weft_ext_call_t;
 
-/* Run call->fn on the driver: within this call if this thread is the driver or can become it, else soon. Calls of one thread run in
- * their order. Unlike weft_runtime_call() it works while the runtime closes, and allocates nothing. Any thread.
- * Fails: WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED: fn will not run. */
+/* Run call->fn on the driver: within this call if this thread is the driver or can become it, else soon. Calls of one thread
+ * run in their order. Unlike weft_runtime_call() it works while the runtime closes, and allocates nothing. Any thread. Fails:
+ * WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED: fn will not run. */
 WEFT_API weft_status_t weft_ext_call(weft_runtime_t *rt, weft_ext_call_t *call);
 
 /* A timer. Zeroed and with `fn` set by the caller, who keeps it while it is set. */
@@ -102,8 +104,8 @@ typedef struct weft_ext_timer {
     void (*fn)(struct weft_ext_timer *timer);
 } weft_ext_timer_t;
 
-/* Have timer->fn called on the driver, once, at `when`, a time of weft_now(), or soon after. A timer that is set already is moved, which
- * cannot fail. Driver only. Fails: WEFT_ERR_NOMEM, WEFT_ERR_STATE. */
+/* Have timer->fn called on the driver, once, at `when`, a time of weft_now(), or soon after. A timer that is set already is
+ * moved, which cannot fail. Driver only. Fails: WEFT_ERR_NOMEM, WEFT_ERR_STATE. */
 WEFT_API weft_status_t weft_ext_timer_set(weft_runtime_t *rt, weft_ext_timer_t *timer, uint64_t when);
 /* It is not called any more. Driver only. Stopping one that is not set does nothing. */
 WEFT_API void weft_ext_timer_stop(weft_runtime_t *rt, weft_ext_timer_t *timer);
@@ -120,52 +122,57 @@ WEFT_API void weft_ext_timer_stop(weft_runtime_t *rt, weft_ext_timer_t *timer);
  *     return st;                                          then, once, weft_ext_op_complete(op, status, sentence) */
 typedef struct weft_op_kind {
     const char *name; /* begins the sentences of weft_op_error() */
-    /* Start it. It may complete the operation, or leave it under way. An error that the caller caused, and a lack of memory, are
-     * returned by weft_ext_op_start(), and the operation is as before; with any other, or if start() ran later, it completes with the
-     * error and the sentence of weft_last_error(). Also called while the runtime closes. */
+    /* Start it. It may complete the operation, or leave it under way. An error that the caller caused, and a lack of memory,
+     * are returned by weft_ext_op_start(), and the operation is as before; with any other, or if start() ran later, it
+     * completes with the error and the sentence of weft_last_error(). Also called while the runtime closes. */
     weft_status_t (*start)(weft_op_t *op);
-    /* It has to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it, now or when its buffers are free. May be called
-     * again (a timeout after a cancel), never after completion. */
+    /* It has to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it, now or when its buffers are free. May
+     * be called again (a timeout after a cancel), never after completion. */
     void (*cancel)(weft_op_t *op, weft_status_t why);
     /* start() returned an error that nobody was told: let go of what the post gave it, and complete it. NULL: complete it. */
     void (*failed)(weft_op_t *op, weft_status_t st);
     void (*skip)(weft_op_t *op); /* with `stops`: called in place of start(), before failed(). NULL: nothing is */
-    bool stops;   /* an operation that was cancelled before it started is not started. Default is: it is started, then cancelled */
+    bool stops;   /* one that was cancelled before it started is not started. Default is: it is started, then cancelled */
     bool by_post; /* weft_ext_op_start() returns every error of start(): for operations that are not a program's */
 } weft_op_kind_t;
 
 #define WEFT_EXT_SCRATCH 136 /* bytes of an operation that belong to its kind, from prepare to completion */
 
-/* Check an operation that is about to be posted. It is not under way before weft_ext_op_start(), and has to be started or taken back.
- * Any thread. Fails: WEFT_ERR_INVALID (a NULL; both fn and queue), WEFT_ERR_STATE (it is under way), WEFT_ERR_CLOSED, WEFT_ERR_FORKED. */
+/* Check an operation that is about to be posted. It is not under way before weft_ext_op_start(), and has to be started or taken
+ * back. Any thread. Fails: WEFT_ERR_INVALID (a NULL; both fn and queue), WEFT_ERR_STATE (it is under way), WEFT_ERR_CLOSED,
+ * WEFT_ERR_FORKED. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_op_kind_t *kind);
 /* Start an operation that was prepared. On an error nothing is under way, and no completion comes. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_op_start(weft_op_t *op);
 /* Take one back that was prepared and will not be started. Any thread. */
 WEFT_API void weft_ext_op_unprepare(weft_op_t *op);
-/* WEFT_EXT_SCRATCH bytes for what its kind has to know of it, aligned for any type. They hold what was there before until they are written. */
+/* WEFT_EXT_SCRATCH bytes for what its kind has to know of it, aligned for any type. They hold what was there before until they
+ * are written. */
 WEFT_API void *weft_ext_op_scratch(weft_op_t *op);
 #define weft_ext_scratch(op, type) ((type *)weft_ext_op_scratch(op))
-/* From start(), once it is clear that the operation waits: from here on its deadline and its token end it, by cancel(). Not needed for
- * what completes within start(). Driver only. Fails: WEFT_ERR_NOMEM, WEFT_ERR_STATE. */
+/* From start(), once it is clear that the operation waits: from here on its deadline and its token end it, by cancel(). Not
+ * needed for what completes within start(). Driver only. Fails: WEFT_ERR_NOMEM, WEFT_ERR_STATE. */
 WEFT_API weft_status_t weft_ext_op_track(weft_op_t *op);
 /* From start() of a kind without `stops`: WEFT_ERR_CANCELLED, with a sentence, if it was cancelled before it was started. */
 WEFT_API weft_status_t weft_ext_op_may_start(weft_op_t *op);
-/* Complete an operation that was started. The program may free it or post it again from here on. sentence: of weft_ext_sentence(), for
- * weft_op_error(); 0: that of the endpoint that ends, inside ep_down, and else the text of the status. Driver only. */
+/* Complete an operation that was started. The program may free it or post it again from here on. sentence: of
+ * weft_ext_sentence(), for weft_op_error(); 0: that of the endpoint that ends, inside ep_down, and else the text of the status.
+ * Driver only. */
 WEFT_API void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence);
 
-/* The short way, for what is done within the posting call on any thread: if this says true, the operation may be posted, and nobody has
- * to be called when it completes. Then do it, and weft_ext_op_done() makes it complete; or prepare it after all. */
+/* The short path, for what is done within the posting call, on any thread. True: the runtime is there, the operation may be
+ * posted, and nobody has to be called when it completes. Then do the work, and complete it with weft_ext_op_done(); or prepare
+ * it after all. */
 WEFT_API bool weft_ext_op_plain(weft_runtime_t *rt, weft_op_t *op);
 WEFT_API void weft_ext_op_done(weft_runtime_t *rt, weft_op_t *op, weft_status_t status);
 
 /* --- sentences --------------------------------------------------------------------------------------------------- */
 
-/* Remember a sentence on a failure: its number, for weft_ext_op_complete(). With an endpoint it begins with the peer's address and name.
- * The process remembers the last thousand. ep NULL: any thread, else driver only. 0 where there is none to remember. */
+/* Remember a sentence on a failure: its number, for weft_ext_op_complete(). With an endpoint it begins with the peer's address
+ * and name. The process remembers the last thousand. ep NULL: any thread, else driver only. 0 where there is none to remember. */
 WEFT_API WEFT_PRINTF(2, 3) uint64_t weft_ext_sentence(const weft_ep_t *ep, const char *fmt, ...);
-/* The number of the sentence of an operation that is complete and failed; 0: there is none. To pass on what an operation below said. */
+/* The number of the sentence of an operation that is complete and failed; 0: there is none. To pass on what an operation below
+ * said. */
 WEFT_API uint64_t weft_ext_op_sentence(const weft_op_t *op);
 
 /* --- endpoints --------------------------------------------------------------------------------------------------- */
@@ -173,8 +180,8 @@ WEFT_API uint64_t weft_ext_op_sentence(const weft_op_t *op);
 /* May an operation wait for this peer? WEFT_OK: it is connected, or may yet be. Else what it ends with, with a sentence in
  * weft_last_error(). Driver only. */
 WEFT_API weft_status_t weft_ext_ep_usable(const weft_ep_t *ep);
-/* End the connection: `why` is WEFT_ERR_PROTOCOL if the peer sent what it must not, and anything else if it is this side that cannot go
- * on. Operations on the endpoint fail with WEFT_ERR_PROTOCOL, soon. `what` is logged; it has to stay. Driver only. */
+/* End the connection: `why` is WEFT_ERR_PROTOCOL if the peer sent what it must not, and anything else if it is this side that
+ * cannot go on. Operations on the endpoint fail with WEFT_ERR_PROTOCOL, soon. `what` is logged; it has to stay. Driver only. */
 WEFT_API void weft_ext_ep_break(weft_ep_t *ep, weft_status_t why, const char *what);
 
 #ifdef __cplusplus

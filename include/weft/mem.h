@@ -120,10 +120,6 @@ typedef struct weft_pool_opts {
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, weft_pool_t **pool_out);
 /* WEFT_ERR_STATE while buffers of it are out. NULL is allowed. */
 WEFT_API weft_status_t weft_pool_free(weft_pool_t *pool);
-/* Give a pool up that has buffers out: it gives none out any more, those that are out stay where they are, and it goes with the last
- * that is given back. Nobody uses the pool but for giving back from here on. NULL is allowed. Before its runtime is closed, or in the
- * `closed` hook of an extension. */
-WEFT_API void weft_pool_leave(weft_pool_t *pool);
 
 /* A buffer of at least n bytes (0 counts as 1), aligned to 64. Fails: WEFT_ERR_LIMIT (max_bytes), WEFT_ERR_NOMEM, WEFT_ERR_SYSTEM. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_pool_get(weft_pool_t *pool, size_t n, void **ptr_out);

@@ -2,7 +2,7 @@
  *
  * The other side is weft/service.h; weft/function.h makes typed functions of both.
  *
- *     weft_client_open(rt, "weft://calc", NULL, &client);                      whoever offers it, found through the registry
+ *     weft_client_open(rt, "weft://calc", NULL, &client);                      any server of it, found through the registry
  *     weft_client_method(client, "add(a: i32, b: i32) -> i32", &add);
  *     weft_value_t args[2] = {weft_i32(25), weft_i32(17)};
  *     weft_reply_t reply = WEFT_REPLY_INIT;

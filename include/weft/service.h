@@ -44,8 +44,8 @@ typedef struct weft_service_opts {
     uint64_t remember_ns;  /* and how long, if their caller does not say that it has them. Default is: 60 s */
     uint32_t peer_percent; /* what one peer (one connection) may have of `requests`, `queue`, `bytes` and `remembered`, so that
                               others are served whatever it does; 1 to 100. Default is: 50 */
-    uint64_t stall_ns;     /* a peer that announced arguments or values of streams, and sends nothing of them for so long, loses its
-                              connection, and its calls fail. Until then memory is held for it. UINT64_MAX: never. Default is:
+    uint64_t stall_ns;     /* a peer that announced arguments or values of streams, and sends nothing of them for so long, loses
+                              its connection, and its calls fail. Until then memory is held for it. UINT64_MAX: never. Default is:
                               30 s */
 } weft_service_opts_t;
 #define WEFT_SERVICE_OPTS_INIT WEFT_INIT(weft_service_opts_t)

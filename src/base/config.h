@@ -11,6 +11,8 @@
 #include <string.h>
 #include <weft/config.h>
 
+#include "base/units.h"
+
 /* kinds: TEXT any; SIZE "64k", "1M", "4096"; TIME "5s", "50ms", "10us", "250000ns" (stored as ns; "auto" is
  * UINT64_MAX where the default is auto); NUMBER 0..UINT32_MAX;
  * PATH; CHOICE one of the words in `range`, in any case, and kept as it is written there.
@@ -75,12 +77,6 @@ const char *wefti_config_keep(wefti_config_t *config, const char *text);
 static inline bool wefti_trusted(const wefti_config_t *config) { return config->trusted && strcmp(config->trusted, "off") != 0; }
 /* And are one-sided operations wanted even where UCX emulates them? */
 static inline bool wefti_trusted_emulated(const wefti_config_t *config) { return config->trusted && !strcmp(config->trusted, "emulated"); }
-
-/* Parsers, also for tools: whole string or WEFT_ERR_INVALID. Size: digits and k, M, G, T (any case, "iB" may follow), powers of
- * 1024. Time: digits and ns, us, ms, s, m, h; "0" needs no unit. */
-weft_status_t wefti_parse_size(const char *text, uint64_t *out);
-weft_status_t wefti_parse_time(const char *text, uint64_t *ns_out);
-weft_status_t wefti_parse_number(const char *text, uint64_t *out); /* 0..UINT32_MAX */
 
 /* For the log: the level configured now, WEFT_LOG_WARN where that cannot be told. Neither logs nor fails. */
 weft_log_level_t wefti_config_log_level(void);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/ascii.h"
-#include "base/config.h"
 #include "base/log.h"
+#include "base/units.h"
 
 typedef struct unit {
     const char *name;

@@ -297,7 +297,7 @@ static const wefti_fabric_up_t upcalls = {
     .record = up_record,
     .announced = up_announced,
     .withdrawn = wefti_payload_withdrawn,
-    .room = up_room,
+    .space = up_room,
     .lane_failed = up_lane_failed,
     .lane_closed = up_lane_closed,
 };

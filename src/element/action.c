@@ -1,11 +1,12 @@
-/* element/action.c - actions: transports by their names, and the end of all of them.
+/* element/action.c - actions: element transports by their names, and the end of all of them.
  *
- *     open --terminate--> nobody waits any more --close--> closing: transports end, ways are hung up --the last reference--> gone
+ *     open --terminate--> nobody waits any more --close--> transports end, routes are hung up --the last reference--> gone
  *
- * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have
- * them. References are the program's, one for each call that is on its way to the driver, one for each way and each io.
+ * Any thread looks up names under a lock. Transports stay until the action is freed, also those that were released, since a
+ * program may still have them. References: the program, each call on its way to the driver, each route, each io.
  *
- * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
+ * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind.
+ * tests/wire/element_life.c. */
 #include <stddef.h>
 
 #include "element/state.h"
@@ -32,7 +33,7 @@ static weft_action_t *action_new(void)
     return a;
 }
 
-/* Nobody begins anything on it any more. False: that was so before. Any thread. */
+/* Nothing can begin on it from now on. False: it had ended before. Any thread. */
 static bool end(weft_action_t *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -47,10 +48,7 @@ static void action_free(weft_action_t *a)
     (void)end(a);
     for (wefti_list_t *l; (l = wefti_list_pop(&a->all));)
         wefti_transport_free(wefti_container_of(l, weft_transport_t, all));
-    if (weft_ext_closing(a->rt))
-        wefti_element_pool_leave(a->pool);
-    else
-        wefti_element_pool_unref(a->pool);
+    wefti_element_pool_unref(a->pool);
     wefti_handle_free(&handles, a);
 }
 
@@ -71,9 +69,10 @@ void wefti_action_unref(weft_action_t *a)
 {
     if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
         return;
-    element_begin(a->es); /* the last may be a thread that copied from mapped memory: the rest is the driver's */
+    /* the last reference may be that of a thread that copied from mapped memory: the driver does the rest */
+    element_begin(a->es);
     a->gone_call.fn = gone;
-    (void)weft_ext_call(a->rt, &a->gone_call); /* if there is none any more it goes with its runtime, which waits for us */
+    (void)weft_ext_call(a->rt, &a->gone_call); /* on an error the runtime frees it: it waits for us */
 }
 
 /* Any thread: an action that is open, with a reference, and a runtime that stays, until leave(). */
@@ -100,7 +99,7 @@ static void leave(weft_action_t *a)
     weft_ext_leave(rt);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+/* --- opening  --------------------------------------------------------------------------------------------------------- */
 
 static void listed(weft_ext_call_t *call)
 {
@@ -159,7 +158,7 @@ const char *weft_action_id(const weft_action_t *action)
     return action && wefti_is_open(&action->handle) ? action->id : "";
 }
 
-/* --- transports by name ---------------------------------------------------------------------------------------------------------------- */
+/* --- transports by name  ---------------------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static weft_transport_t *find(weft_action_t *a, const char *name)
@@ -198,12 +197,12 @@ static weft_status_t add(weft_action_t *action, const char *durl)
         if (closed)
             return weft_fail(WEFT_ERR_CLOSED, "the action was closed");
         return weft_fail(WEFT_ERR_STATE, "the action %s has a transport %s already: configure it, or release it first",
-                          action->id, d.name);
+                         action->id, d.name);
     }
     if (!wefti_transport_leads(&d))
         return WEFT_OK;
     st = wefti_transport_send(t, &d);
-    if (st) { /* as if it had never been; who found it meanwhile has one that is released */
+    if (st) { /* as if it had never been added; a thread that found it meanwhile has a released one */
         pthread_mutex_lock(&action->lock);
         if (wefti_list_linked(&t->link))
             wefti_list_remove(&t->link);
@@ -248,12 +247,12 @@ static weft_status_t configure(weft_action_t *action, const char *name, const ch
     }
     if (t->server != d.server)
         return weft_fail(WEFT_ERR_INVALID, "the transport %s is of type %s, and %s is not", name,
-                          t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
+                         t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
     if (!wefti_transport_leads(&d))
         return weft_fail(WEFT_ERR_INVALID,
-                          d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
-                                   : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
-                          name);
+                         d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
+                                  : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
+                         name);
     if (weft_transport_state(t, &why) == WEFT_TRANSPORT_RELEASED)
         return weft_fail(why, "the transport %s was released", name);
     return wefti_transport_send(t, &d);
@@ -275,10 +274,10 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
 {
     if (!action || !name || !type || !trans_out)
         return weft_fail(WEFT_ERR_INVALID, "%s is NULL",
-                          !action ? "the action"
-                          : !name ? "the name"
-                          : !type ? "the type"
-                                  : "where the transport goes");
+                         !action ? "the action"
+                         : !name ? "the name"
+                         : !type ? "the type"
+                                 : "where the transport goes");
     bool server = !strcmp(type, "rdma_server");
     if (!server && strcmp(type, "rdma") != 0)
         return weft_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);
@@ -334,9 +333,9 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     return st;
 }
 
-/* --- endings --------------------------------------------------------------------------------------------------------------------------- */
+/* --- endings  --------------------------------------------------------------------------------------------------------- */
 
-/* Call fn for all transports. The driver's: the list may grow meanwhile, and what is added then is told by itself. */
+/* Call fn for all transports. On the driver. The list may grow meanwhile; what is added then looks at the state itself. */
 static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))
 {
     pthread_mutex_lock(&a->lock);
@@ -388,7 +387,7 @@ static void close_called(weft_ext_call_t *call)
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_action_t *a = weft_ext_scratch(op, closing_t)->action;
-    (void)weft_ext_op_track(op); /* without memory for a deadline it ends when all has ended */
+    (void)weft_ext_op_track(op); /* without memory for its deadline it ends when everything has */
     a->close_op = op;
     close_begin(a);
     return WEFT_OK;
@@ -469,7 +468,7 @@ bool wefti_actions_quiet(element_state_t *es)
     return true;
 }
 
-/* Has the end of all of them begun, and is nobody on the way? */
+/* Have all of them begun to end, with no call on its way? */
 bool wefti_actions_idle(element_state_t *es)
 {
     wefti_list_each(l, &es->actions) {

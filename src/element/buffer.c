@@ -1,17 +1,19 @@
-/* element/buffer.c - buffers: memory that transports and programs share, and that goes with the last who holds it.
+/* element/buffer.c - buffers: memory that transports and programs share, freed with the last reference.
  *
- * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the pool does not need the
- * runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is closed.
+ * Buffers come from a pool of the action, so that peers on this host can read them in place. A buffer keeps the pool, and the
+ * pool does not need the runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is
+ * closed.
  *
- * A server's memory can be held in the same way: then it stays when its region ends, private to this process from there on.
+ * A server's memory can be held in the same manner: then it stays when its region ends, private to this process.
  *
- * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped. tests/wire/element_basic.c. */
+ * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped.
+ * tests/wire/element_basic.c. */
 #include <sys/mman.h>
 
 #include "element/state.h"
 
-/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
- * there at once; a lock keeps others from getting them between the put and the trim. */
+/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it
+ * first. They go back there at once; a lock keeps others from getting them between the put and the trim. */
 enum { ARENA = 16 << 20, OWN = ARENA / 2 };
 
 /* How often this process is a forked child. */
@@ -54,21 +56,9 @@ void wefti_element_pool_unref(element_pool_t *p)
 {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (!p->left)
-        weft_pool_free(p->pool);
+    weft_pool_free(p->pool);
     pthread_mutex_destroy(&p->lock);
     wefti_free(p);
-}
-
-void wefti_element_pool_leave(element_pool_t *p)
-{
-    if (!p)
-        return;
-    pthread_mutex_lock(&p->lock);
-    p->left = true;
-    weft_pool_leave(p->pool);
-    pthread_mutex_unlock(&p->lock);
-    wefti_element_pool_unref(p);
 }
 
 static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
@@ -80,13 +70,12 @@ static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
     pthread_mutex_unlock(&pool->lock);
     if (!st && len <= OWN)
         memset(*base_out, 0, len);
-    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM
-                                                         : st; /* it is memory that is missing, whoever says so */
+    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM : st; /* in each case memory is missing */
 }
 
 static void put(element_pool_t *pool, void *base, size_t len)
 {
-    if (pool->forks != forks) /* the lock may be held by a thread that is the parent's: it stays */
+    if (pool->forks != forks) /* a thread of the parent may have held the lock: the buffer stays */
         return;
     pthread_mutex_lock(&pool->lock);
     weft_pool_put(pool->pool, base);

@@ -1,19 +1,19 @@
-/* element/durl.c - durls: where a memory element is, as text that came from anywhere.
+/* element/durl.c - durls: where a memory element is, as text from anywhere.
  *
  *     NAME;IMPL;[KEY,VALUE;]*
  *
- * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted. Every value is read
- * into a place of its own size, or refused with the name of its key. Values of `token`, which is the region key of the memory, and of `peerinfo`
- * never reach a message: they are secrets.
+ * The text is cut at semicolons, and each part at its first comma: a value may have commas, and nothing is quoted. Every value is
+ * read into a place of its own size, or refused with the name of its key. Values of `token`, the region key of the memory, and
+ * of `peerinfo` are secrets and never part of a message.
  *
- * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and tests/fuzz/durl.c hold us
- * to it. */
+ * Promise: any text is refused with a sentence, or weft_durl_format() gives the same durl again. tests/unit/element_durl.c,
+ * tests/fuzz/durl.c. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/ascii.h"
-#include "base/config.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "base/uri.h"
 #include "base/utf8.h"
 #include "element/state.h"
@@ -64,7 +64,7 @@ static part_t next(const char **at, char separator)
     return part;
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------------ */
+/* --- values  ---------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t copy(const char *key, part_t v, char *out, size_t cap)
 {
@@ -126,9 +126,8 @@ static int digit(char c)
 static weft_status_t read_region_key(part_t v, weft_durl_t *d)
 {
     if (v.n % 2 || v.n / 2 > sizeof d->region_key)
-        return weft_fail(WEFT_ERR_INVALID,
-                          "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
-                          sizeof d->region_key, v.n);
+        return weft_fail(WEFT_ERR_INVALID, "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
+                         sizeof d->region_key, v.n);
     for (size_t i = 0; i < v.n; i += 2) {
         int high = digit(v.p[i]), low = digit(v.p[i + 1]);
         if (high < 0 || low < 0)
@@ -157,7 +156,7 @@ static weft_status_t read_replicas(const char *text, weft_durl_t *d)
     return WEFT_OK;
 }
 
-/* --- keys -------------------------------------------------------------------------------------------------------------------- */
+/* --- keys  ------------------------------------------------------------------------------------------------------------ */
 
 enum { KEY_SIZE, KEY_URL, KEY_SHM_ID, KEY_PEERINFO, KEY_TOKEN, KEY_TIMEOUT, KEY_REPLICAS, KEYS };
 static const char *const keys[KEYS] = {"size", "url", "shm_id", "peerinfo", "token", "timeout_ms", "replicas"};
@@ -177,9 +176,9 @@ static weft_status_t unknown(part_t key)
         }
     }
     return weft_fail(WEFT_ERR_INVALID,
-                      "a durl has no key \"%.*s\"%s%s%s; it has size, url, shm_id, peerinfo, token, timeout_ms "
-                      "and replicas",
-                      shown(key), key.p, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+                     "a durl has no key \"%.*s\"%s%s%s; it has size, url, shm_id, peerinfo, token, timeout_ms "
+                     "and replicas",
+                     shown(key), key.p, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
 }
 
 static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
@@ -220,7 +219,7 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     }
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------------------------- */
+/* --- the whole  ------------------------------------------------------------------------------------------------------- */
 
 /* A durl is one line: what is shown of it must not move a terminal's cursor either. */
 static bool is_line(const char *text, size_t n)
@@ -241,9 +240,9 @@ static weft_status_t read_impl(part_t word, weft_durl_t *d)
                 return WEFT_OK;
             }
     return weft_fail(WEFT_ERR_INVALID,
-                      "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
-                      "with _server) and rdma_uverbs_proxy",
-                      shown_key(word), word.p);
+                     "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
+                     "with _server) and rdma_uverbs_proxy",
+                     shown_key(word), word.p);
 }
 
 static weft_status_t parse(const char *text, weft_durl_t *d)
@@ -253,7 +252,7 @@ static weft_status_t parse(const char *text, weft_durl_t *d)
     part_t name = next(&at, ';');
     if (!name.n || !at)
         return weft_fail(WEFT_ERR_INVALID, "a durl is NAME;IMPL;[KEY,VALUE;]*, and \"%.*s\" %s", shown_key(name), name.p,
-                          at ? "has no name" : "has no IMPL");
+                         at ? "has no name" : "has no IMPL");
     weft_status_t st = copy("name", name, d->name, sizeof d->name);
     if (!st)
         st = read_impl(next(&at, ';'), d);
@@ -299,12 +298,9 @@ weft_status_t weft_durl_parse(const char *text, weft_durl_t *durl_out)
         st = weft_fail(WEFT_ERR_INVALID, "a durl goes to a struct made with WEFT_DURL_INIT");
     if (!st)
         st = parse(text, &d);
-    if (st)
-        return st;
-    size_t size = durl_out->size < sizeof d ? durl_out->size : sizeof d;
-    d.size = size;
-    memcpy(durl_out, &d, size);
-    return WEFT_OK;
+    if (!st)
+        wefti_opts_write(durl_out, &d, sizeof d);
+    return st;
 }
 
 void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
@@ -318,7 +314,7 @@ void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
         snprintf(place, ELEMENT_PLACE_MAX, "the element at port %u", uri.port);
 }
 
-/* --- back to text ------------------------------------------------------------------------------------------------------------- */
+/* --- back to text  ---------------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     char text[WEFT_DURL_MAX + 1];
@@ -435,7 +431,7 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
         return st;
     if (!ends(&d))
         return weft_fail(WEFT_ERR_INVALID,
-                          "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
+                         "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
     write_durl(&d, &w);
     if (w.n > WEFT_DURL_MAX)
         return weft_fail(WEFT_ERR_INVALID, "the durl would have %zu bytes; %u are the most", w.n, WEFT_DURL_MAX);
@@ -444,13 +440,13 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
         return st;
     if (!same(&d, &back))
         return weft_fail(WEFT_ERR_INVALID,
-                          "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
-    size_t room = buf ? *len : 0;
+                         "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
+    size_t cap = buf ? *len : 0;
     *len = w.n;
     if (!buf)
         return WEFT_OK;
-    if (room <= w.n)
-        return weft_fail(WEFT_ERR_LIMIT, "the durl has %zu bytes and its terminator, and there is room for %zu", w.n, room);
+    if (cap <= w.n)
+        return weft_fail(WEFT_ERR_LIMIT, "the durl has %zu bytes and its terminator, and there is room for %zu", w.n, cap);
     memcpy(buf, w.text, w.n + 1);
     return WEFT_OK;
 }

@@ -11,7 +11,7 @@ static weft_status_t open(weft_runtime_t *rt, void *state)
     pthread_mutex_init(&es->lock, NULL);
     wefti_list_init(&es->actions);
     wefti_list_init(&es->memories);
-    wefti_list_init(&es->ways);
+    wefti_list_init(&es->routes);
     weft_ext_random(rt, &es->rng, sizeof es->rng);
     return WEFT_OK;
 }
@@ -22,21 +22,21 @@ static void shutdown(weft_runtime_t *rt, void *state)
     (void)rt;
     wefti_actions_shutdown(es);
     if (wefti_actions_quiet(es))
-        wefti_ways_forget(es);
+        wefti_routes_forget(es);
 }
 
 static bool idle(weft_runtime_t *rt, void *state)
 {
     element_state_t *es = (element_state_t *)state;
     (void)rt;
-    return !atomic_load(&es->under_way) && wefti_actions_idle(es) && wefti_ways_forgot(es);
+    return !atomic_load(&es->under_way) && wefti_actions_idle(es) && wefti_routes_forgot(es);
 }
 
 static void closed(weft_runtime_t *rt, void *state)
 {
     element_state_t *es = (element_state_t *)state;
     (void)rt;
-    wefti_ways_free(es);
+    wefti_routes_free(es);
     wefti_actions_free(es);
     wefti_memories_free(es);
     pthread_mutex_destroy(&es->lock);

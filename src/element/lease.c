@@ -1,14 +1,14 @@
-/* element/lease.c - leases: what memory that was allocated at an element lives by, one for each length of time that was asked for.
+/* element/lease.c - leases: one for each length of time that allocations at an element ask for.
  *
- *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone: the allocation that was told so opens another
- *          \--it came to nothing, and so do they--> gone
+ *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone; the allocation opens another
+ *                                         \--it failed, and so do they--> gone
  *
- * A lease is a client of the element's store (weft/store.h), over an endpoint of the way's. It is opened by the first allocation that asks for its
- * length, and stays until the endpoint is hung up, so that blocks of one program can end at different times. A program that asks for ever new
- * lengths would fill the store with clients: a way has few of them.
+ * A lease is a client of the element's store (weft/store.h), over an endpoint of the route. The first allocation that asks for
+ * its length opens it. It stays until the endpoint is hung up, so that blocks of one program can end at different times. A
+ * route has few leases: a program that asks for ever new lengths would fill the store with clients.
  *
- * Promise: every allocation that was given to a lease ends, and no store is left open behind an endpoint. tests/wire/element_lease.c,
- * tests/fault/element_nomem.c. */
+ * Promise: every allocation that was given to a lease ends, and no store is left open behind an endpoint.
+ * tests/wire/element_lease.c, tests/fault/element_nomem.c. */
 #include "element/state.h"
 
 enum { LEASES_MOST = 16 };
@@ -24,9 +24,9 @@ struct element_lease {
     wefti_list_t held;
 };
 
-void wefti_leases_init(element_leases_t *leases, element_way_t *way)
+void wefti_leases_init(element_leases_t *leases, element_route_t *route)
 {
-    leases->way = way;
+    leases->route = route;
     wefti_list_init(&leases->all);
 }
 
@@ -66,11 +66,11 @@ static void held_go(element_lease_t *lease, weft_status_t st)
     }
 }
 
-/* It was opened, or will not be: whoever waits is told. That may hang up everything, this lease included. */
+/* It is open, or failed: go on with the allocations that wait. That may hang up everything, this lease included. */
 static void come_to(element_lease_t *lease, weft_status_t st)
 {
     if (st && wefti_list_linked(&lease->link))
-        unlink_lease(lease); /* who tries again opens another */
+        unlink_lease(lease); /* another try opens another lease */
     held_go(lease, st);
     lease->busy = false;
     if (!wefti_list_linked(&lease->link))
@@ -80,10 +80,10 @@ static void come_to(element_lease_t *lease, weft_status_t st)
 static void opened(weft_op_t *op, void *user)
 {
     element_lease_t *lease = (element_lease_t *)user;
-    element_way_t *way = lease->of->way;
+    element_route_t *route = lease->of->route;
     lease->store = op->status ? NULL : (weft_store_t *)op->buf;
     come_to(lease, op->status ? op->status : wefti_list_linked(&lease->link) ? WEFT_OK : WEFT_ERR_PEER);
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static element_lease_t *find(element_leases_t *leases, uint64_t ns)
@@ -95,7 +95,7 @@ static element_lease_t *find(element_leases_t *leases, uint64_t ns)
             continue;
         if (lease->busy || weft_store_get_info(lease->store, &info) || info.state != WEFT_ERR_STALE)
             return lease;
-        unlink_lease(lease); /* its time is over: it is of no use to anyone */
+        unlink_lease(lease); /* its time is over: nobody can use it */
         weft_store_leave(lease->store);
         wefti_free(lease);
         break;
@@ -119,15 +119,15 @@ static element_lease_t *lease_new(element_leases_t *leases, uint64_t ns, weft_op
 
 static void open_lease(element_lease_t *lease, weft_ep_t *ep)
 {
-    element_way_t *way = lease->of->way;
+    element_route_t *route = lease->of->route;
     weft_store_opts_t o = WEFT_STORE_OPTS_INIT;
     o.lease_ns = lease->ns;
     lease->busy = true;
-    wefti_way_op(way, &lease->op, opened, lease);
+    wefti_route_op(route, &lease->op, opened, lease);
     weft_status_t st = weft_store_open(ep, &o, &lease->op);
     if (st) {
         come_to(lease, st);
-        wefti_way_op_done(way);
+        wefti_route_op_done(route);
     }
 }
 
@@ -157,11 +157,11 @@ void wefti_lease_alloc(element_leases_t *leases, weft_ep_t *ep, element_io_t *io
 
 bool wefti_lease_again(element_io_t *io)
 {
-    element_way_t *way = io->way;
-    if (io->inner.status != WEFT_ERR_STALE || io->tries++ || io->why || way->over)
+    element_route_t *route = io->route;
+    if (io->inner.status != WEFT_ERR_STALE || io->tries++ || io->why || route->over)
         return false;
     element_end(io->t->es);
-    way->ops->move(way, io);
+    route->ops->move(route, io);
     return true;
 }
 

@@ -1,47 +1,20 @@
-/* element/memory.c - memory elements: a region, a store for what is allocated beside it, a listener, and whoever is connected.
+/* element/memory.c - memory elements: a region, a store for what is allocated beside it, a listener, and connections.
  *
- *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last of it is over--> gone
+ *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last has ended--> gone
  *
- * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing but what the
- * region and the store are reached over; one that has ended is closed. A close tells peers, and does not wait for one that does not answer.
+ * The region is made before the listener, so that a peer that connects finds it. Every connection is accepted; one that has ended
+ * is closed. A close tells the peers, and does not wait for one that does not answer.
  *
- * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime. tests/wire/element_memory.c. */
+ * Promise: when a close is complete nothing is left. Memory that was not closed goes with its runtime.
+ * tests/wire/element_memory.c. */
 #include <stddef.h>
 #include <stdio.h>
 
-#include "element/state.h"
+#include "element/memory.h"
 
 #define LISTEN "tcp://127.0.0.1:0"
 #define HANG_UP_NS WEFT_SECOND
-enum { URI_MAX = 512 };
 enum { MIRROR_PART = 64 }; /* what a mirror takes beside its bytes: see spare_for() */
-
-struct weft_memory {
-    wefti_handle_t handle;
-    weft_runtime_t *rt;
-    char uri[URI_MAX];
-    pthread_mutex_t lock;
-    bool ended;          /* it is being closed, or is; under the lock */
-    element_state_t *es; /* the first of what begins as zero */
-    wefti_list_t link;   /* es->memories, from when the driver has seen it */
-    bool seen, closing;
-    char name[WEFT_DURL_NAME_MAX + 1];
-    uint64_t bytes, spare;
-    bool mirrored, abandoned; /* abandoned: the runtime closes, and takes what is left */
-    weft_region_t *region;
-    weft_buffer_t *buffer; /* of the region's memory, once somebody looked at it; under the lock */
-    weft_store_server_t *store;
-    weft_listener_t *listener;
-    wefti_list_t guests;         /* connections; under the lock, changed by the driver */
-    uint64_t n_guests, accepted; /* now, and since it was opened */
-    /* closing */
-    uint32_t left;
-    weft_op_t *close_op;
-    weft_ext_call_t list_call, close_call; /* the one may still be on its way when the other begins */
-    weft_op_t region_op, store_op, listener_op;
-    uint8_t key[WEFT_REGION_KEY_MAX];
-    size_t key_len;
-};
 
 typedef struct guest {
     wefti_list_t link;
@@ -70,8 +43,7 @@ static weft_memory_t *memory_new(void)
     return m;
 }
 
-/* Any thread: one that is open, and stays until it is unlocked. */
-static weft_status_t lock(weft_memory_t *m)
+weft_status_t wefti_memory_lock(weft_memory_t *m)
 {
     weft_status_t st = weft_ext_check(m->rt);
     if (st)
@@ -83,7 +55,7 @@ static weft_status_t lock(weft_memory_t *m)
     return weft_fail(WEFT_ERR_CLOSED, "the memory element was closed");
 }
 
-static void unlock(weft_memory_t *m)
+void wefti_memory_unlock(weft_memory_t *m)
 {
     pthread_mutex_unlock(&m->lock);
 }
@@ -105,7 +77,7 @@ void wefti_memories_free(element_state_t *es)
         memory_free(wefti_container_of(l, weft_memory_t, link));
 }
 
-/* --- who is connected ------------------------------------------------------------------------------------------------------------ */
+/* --- who is connected  ------------------------------------------------------------------------------------------------ */
 
 static void guest_gone(guest_t *g)
 {
@@ -155,7 +127,7 @@ static void ended(weft_ep_t *ep, weft_status_t why, void *user)
     weft_ep_close(ep, NULL);
 }
 
-/* --- closing ---------------------------------------------------------------------------------------------------------------------- */
+/* --- closing  --------------------------------------------------------------------------------------------------------- */
 
 static void step(weft_memory_t *m)
 {
@@ -248,7 +220,7 @@ static weft_status_t close_start(weft_op_t *op)
 {
     weft_memory_t *m = weft_ext_scratch(op, closing_t)->memory;
     m->close_op = op;
-    (void)weft_ext_op_track(op); /* without memory for a deadline it ends with its last part */
+    (void)weft_ext_op_track(op); /* without memory for its deadline it ends with its last part */
     close_begin(m);
     return WEFT_OK;
 }
@@ -261,12 +233,12 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const weft_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
 
-/* It is locked, and is unlocked: we close it, or the runtime does. */
+/* It is locked, and is unlocked here. We close it, or the runtime does. */
 static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
 {
     weft_runtime_t *rt = m->rt;
     m->ended = true;
-    unlock(m);
+    wefti_memory_unlock(m);
     if (op) {
         weft_ext_scratch(op, closing_t)->memory = m;
         return weft_ext_op_start(op);
@@ -285,7 +257,7 @@ weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
         return st;
     st = op ? weft_ext_op_prepare(rt, op, &close_kind) : WEFT_OK;
     if (!st) {
-        st = lock(memory);
+        st = wefti_memory_lock(memory);
         if (st && op)
             weft_ext_op_unprepare(op);
         else if (!st)
@@ -295,7 +267,7 @@ weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
     return st;
 }
 
-/* --- opening ----------------------------------------------------------------------------------------------------------------------- */
+/* --- opening  --------------------------------------------------------------------------------------------------------- */
 
 static void listed(weft_ext_call_t *call)
 {
@@ -306,8 +278,8 @@ static void listed(weft_ext_call_t *call)
         step(m);
 }
 
-/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them, and pages are
- * whole. */
+/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them,
+ * and pages are whole. */
 static uint64_t spare_for(uint64_t bytes)
 {
     return bytes + bytes / MIRROR_PART + (1 << 20);
@@ -410,7 +382,7 @@ weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *op
     weft_memory_opts_t o;
     if (!opts || !memory_out)
         return weft_fail(WEFT_ERR_INVALID, opts ? "there is nowhere to put the memory element"
-                                                 : "a memory element needs options: a name and how many bytes");
+                                                : "a memory element needs options: a name and how many bytes");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_memory_opts_t");
     if (!st)
         st = check(rt, &o);
@@ -420,7 +392,7 @@ weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *op
     if (st)
         return st;
     st = weft_ext_closing(rt) ? weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt))
-                           : open_memory(rt, &o, place, memory_out);
+                              : open_memory(rt, &o, place, memory_out);
     weft_ext_leave(rt);
     return st;
 }
@@ -428,124 +400,4 @@ weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *op
 weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, weft_memory_t **memory_out)
 {
     return wefti_memory_open(rt, opts, NULL, memory_out);
-}
-
-/* --- asking ------------------------------------------------------------------------------------------------------------------------- */
-
-weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
-{
-    weft_durl_t d = WEFT_DURL_INIT;
-    if (!memory || !len)
-        return weft_fail(WEFT_ERR_INVALID, memory ? "the length is NULL" : "the memory is NULL");
-    weft_status_t st = lock(memory);
-    if (st)
-        return st;
-    memcpy(d.name, memory->name, sizeof d.name);
-    d.impl = strncmp(memory->uri, "unix:", 5) != 0 ? WEFT_IMPL_TCP : WEFT_IMPL_SHARED;
-    d.bytes = memory->bytes;
-    if (memory->mirrored) {
-        memcpy(d.replica[0], memory->uri, sizeof d.replica[0]);
-        d.n_replicas = 1;
-    } else {
-        memcpy(d.url, memory->uri, sizeof d.url);
-        memcpy(d.region_key, memory->key, memory->key_len);
-        d.region_key_len = memory->key_len;
-    }
-    unlock(memory);
-    return weft_durl_format(&d, buf, len);
-}
-
-bool wefti_memory_key(weft_memory_t *memory, uint8_t key[WEFT_REGION_KEY_MAX], size_t *len)
-{
-    if (lock(memory))
-        return false;
-    memcpy(key, memory->key, memory->key_len);
-    *len = memory->key_len;
-    unlock(memory);
-    return *len != 0;
-}
-
-const char *weft_memory_uri(const weft_memory_t *memory)
-{
-    weft_memory_t *m = (weft_memory_t *)(uintptr_t)memory;
-    if (!m || lock(m))
-        return "";
-    unlock(m);
-    return m->uri;
-}
-
-void *weft_memory_base(const weft_memory_t *memory)
-{
-    weft_memory_t *m = (weft_memory_t *)(uintptr_t)memory;
-    if (!m || lock(m))
-        return NULL;
-    weft_region_t *region = m->region;
-    unlock(m);
-    return weft_region_base(region);
-}
-
-weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory)
-{
-    if (lock(memory))
-        return NULL;
-    if (!memory->buffer && memory->region)
-        memory->buffer = wefti_element_buffer_of(memory->region, memory->bytes);
-    weft_buffer_t *buffer = memory->buffer;
-    weft_buffer_hold(buffer);
-    unlock(memory);
-    return buffer;
-}
-
-static weft_status_t count(weft_memory_t *memory, weft_memory_stats_t *all)
-{
-    weft_region_info_t r = WEFT_REGION_INFO_INIT;
-    weft_store_stats_t s = WEFT_STORE_STATS_INIT;
-    weft_status_t st = lock(memory);
-    if (st)
-        return st;
-    weft_region_t *region = memory->region;
-    weft_store_server_t *store = memory->store;
-    bool mirrored = memory->mirrored;
-    uint64_t bytes = memory->bytes;
-    all->bytes = bytes + memory->spare;
-    all->connections = memory->n_guests;
-    all->accepted = memory->accepted;
-    unlock(memory);
-    /* these are handles, too: one that goes now says so */
-    if (region && !weft_region_get_info(region, &r)) {
-        all->used_bytes = bytes;
-        all->users = r.attached;
-        all->mapped = r.mapped;
-    }
-    if (store && !weft_store_server_get_stats(store, &s)) {
-        all->used_bytes += s.used_bytes;
-        all->users = mirrored ? s.clients : all->users;
-    }
-    all->reads = r.reads + s.reads;
-    all->writes = r.writes + s.writes;
-    all->atomics = r.atomics + s.atomics;
-    all->bytes_read = r.bytes_read + s.bytes_read;
-    all->bytes_written = r.bytes_written + s.bytes_written;
-    all->refused = r.refused + s.refused;
-    return WEFT_OK;
-}
-
-weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *stats_out)
-{
-    weft_memory_stats_t all = WEFT_MEMORY_STATS_INIT;
-    if (!memory || !stats_out || stats_out->size < sizeof stats_out->size)
-        return weft_fail(WEFT_ERR_INVALID,
-                          memory ? "statistics go to a struct made with WEFT_MEMORY_STATS_INIT" : "the memory is NULL");
-    weft_runtime_t *rt = memory->rt;
-    weft_status_t st = weft_ext_enter(rt); /* its region and its store are the runtime's */
-    if (st)
-        return st;
-    st = count(memory, &all);
-    weft_ext_leave(rt);
-    if (st)
-        return st;
-    size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
-    all.size = n;
-    memcpy(stats_out, &all, n);
-    return WEFT_OK;
 }

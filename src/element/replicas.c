@@ -1,20 +1,23 @@
-/* element/replicas.c - the way to several memory elements that have the same: a mirror on their stores.
+/* element/replicas.c - the route to several memory elements with the same bytes: a mirror on their stores.
  *
- *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, or a write and we are no writer--> CLOSING --> OPENING
- *                                                     \--came to nothing--> PAUSE --> OPENING       OPEN --a second without a write--> CLOSING
+ *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, a write and we are no writer, or
+ *                                                    ^  |       |     a second without a write--+
+ *                                                    |  +-failed+                               v
+ *                                                    +--PAUSE <-+---------------------------- CLOSING
  *
- * The mirror is opened to read. Whoever is first makes it: at once at all elements, or not at all. A write has the mirror closed and opened again
- * to write, which fences the writer before us; if another transport does that to us, and we have to write again, it is opened once more. A writer
- * that has not written for a second closes the mirror, and others then take over without having to compare all copies first.
+ * The mirror is opened to read. The first transport makes it: at all elements, or not at all. For a write the mirror is closed
+ * and opened again to write, which fences the writer before. If another transport fences us, the next write opens it again. A
+ * writer that has not written for a second closes the mirror, so that others can take over without comparing all copies.
  *
- * A mirror whose writer died is served to nobody until someone has taken over: a reader that finds it so does that (`repair`). A mirror of which a
- * member is missing cannot be taken over, unless those missing are dead, which is for their hosts to say (`force`: wefti_member_dead()). Members
- * that are UP and not in the mirror any more are added to it again by its writer.
+ * A mirror whose writer died serves nobody until someone has taken over: a reader that finds it so does that (`repair`). A mirror
+ * without one of its members can be taken over only if the host of that member says that it is dead (`force`:
+ * wefti_member_dead()). The writer adds members again that are UP and no longer in the mirror.
  *
- * While none is open ios are HELD; an io whose mirror ended under it is held again. If none can be opened for 20 s the way is over, and with it
- * all of them.
+ * While no mirror is open, ios are HELD; an io whose mirror ended is held again. If none can be opened for 20 s the route is
+ * over, and with it all of its ios.
  *
- * Promise: every io ends; with replicas left that are known to have everything, with the right bytes. tests/fault/element_replicas.c. */
+ * Promise: every io ends. While replicas are left that are known to have everything, it ends with the right bytes.
+ * tests/fault/element_replicas.c. */
 #include "element/replicas.h"
 
 #include "base/rng.h"
@@ -28,14 +31,14 @@
 #define ADD_NS WEFT_SECOND
 enum { FORCE_TRIES = 3 };
 
-static replicas_t *replicas_of(element_way_t *way)
+static replicas_t *replicas_of(element_route_t *route)
 {
-    return wefti_container_of(way, replicas_t, way);
+    return wefti_container_of(route, replicas_t, route);
 }
 
 static weft_runtime_t *rt_of(const replicas_t *r)
 {
-    return r->way.es->rt;
+    return r->route.es->rt;
 }
 
 static unsigned n_up(replicas_t *r)
@@ -54,7 +57,7 @@ static weft_status_t missing_why(replicas_t *r)
 
 void wefti_replicas_count(replicas_t *r)
 {
-    weft_transport_t *t = r->way.t;
+    weft_transport_t *t = r->route.t;
     weft_mirror_info_t info = WEFT_MIRROR_INFO_INIT;
     if (!t)
         return;
@@ -74,17 +77,17 @@ void wefti_replicas_at(replicas_t *r, uint64_t when)
 
 void wefti_replicas_over(replicas_t *r, weft_status_t why)
 {
-    element_way_t *way = &r->way;
-    if (way->over)
+    element_route_t *route = &r->route;
+    if (route->over)
         return;
-    way->over = true;
-    way->why = why;
+    route->over = true;
+    route->why = why;
     weft_ext_timer_stop(rt_of(r), &r->timer);
-    wefti_way_ref(way);
+    wefti_route_ref(route);
     wefti_replicas_held_end(r, why);
-    if (way->t)
-        wefti_transport_down(way->t, way, why);
-    wefti_way_unref(way);
+    if (route->t)
+        wefti_transport_down(route->t, route, why);
+    wefti_route_unref(route);
 }
 
 static void again_later(replicas_t *r, weft_status_t why)
@@ -97,7 +100,7 @@ static void again_later(replicas_t *r, weft_status_t why)
     wefti_replicas_at(r, weft_now(rt) + wefti_rng_jitter(&element_state(rt)->rng, pause));
 }
 
-/* --- closing the mirror ------------------------------------------------------------------------------------------------------------ */
+/* --- closing the mirror  ---------------------------------------------------------------------------------------------- */
 
 static void hang_up_all(replicas_t *r, bool now)
 {
@@ -108,8 +111,8 @@ static void hang_up_all(replicas_t *r, bool now)
 static void mirror_closed(weft_op_t *op, void *user)
 {
     replicas_t *r = (replicas_t *)user;
-    (void)op; /* it is gone, however that went */
-    if (r->way.left) {
+    (void)op; /* it is gone, whatever the status */
+    if (r->route.left) {
         hang_up_all(r, false);
     } else if (r->fenced) { /* another one writes: let it finish */
         r->fenced = false;
@@ -118,7 +121,7 @@ static void mirror_closed(weft_op_t *op, void *user)
         r->phase = MIRROR_PAUSE;
         wefti_replicas_turn(r);
     }
-    wefti_way_op_done(&r->way);
+    wefti_route_op_done(&r->route);
 }
 
 static void close_mirror(replicas_t *r)
@@ -131,13 +134,13 @@ static void close_mirror(replicas_t *r)
     r->writes = r->broken = false;
     r->add_at = 0;
     r->phase = MIRROR_CLOSING;
-    wefti_way_op(&r->way, &r->op, mirror_closed, r);
+    wefti_route_op(&r->route, &r->op, mirror_closed, r);
     r->op.timeout_ns = SEAL_NS;
     if (!weft_mirror_close(mirror, &r->op))
         return;
     /* the runtime closes, and ends it */
     r->phase = MIRROR_NONE;
-    wefti_way_op_done(&r->way);
+    wefti_route_op_done(&r->route);
 }
 
 void wefti_replicas_break(replicas_t *r, weft_status_t why)
@@ -147,12 +150,13 @@ void wefti_replicas_break(replicas_t *r, weft_status_t why)
         return;
     r->broken = true;
     r->fenced = r->writes && why == WEFT_ERR_STALE;
-    r->repair = r->repair || (!r->writes && why == WEFT_ERR_STALE); /* nobody may serve it: its writer is gone */
+    r->repair = r->repair || (!r->writes && why == WEFT_ERR_STALE); /* no server may serve it: its writer is gone */
 }
 
-/* --- opening it -------------------------------------------------------------------------------------------------------------------- */
+/* --- opening it  ------------------------------------------------------------------------------------------------------ */
 
-/* Is everyone who is missing known to be dead? One that is UP and does not have the mirror is another than had it: that one is gone. */
+/* Is every missing member known to be dead? A member that is UP and does not have the mirror is not the one that had it: that
+ * one is gone. */
 static bool missing_are_dead(replicas_t *r)
 {
     each_member(m, r) if (m->state != MEMBER_UP && !wefti_member_dead(m)) return false;
@@ -167,8 +171,9 @@ static void not_opened(replicas_t *r, weft_status_t why)
         if (n_up(r) < r->n) {
             why = missing_why(r);
         } else if (!r->durl.bytes) {
-            weft_log(WEFT_LOG_WARN, "transport %s: its memory has not been made yet, and the durl does not say how large it is: give size",
-                       r->durl.name);
+            weft_log(WEFT_LOG_WARN,
+                     "transport %s: its memory has not been made yet, and the durl does not say how large it is: give size",
+                     r->durl.name);
             wefti_replicas_over(r, WEFT_ERR_INVALID);
             return;
         }
@@ -196,40 +201,40 @@ static void not_opened(replicas_t *r, weft_status_t why)
 static void mirror_opened(weft_op_t *op, void *user)
 {
     replicas_t *r = (replicas_t *)user;
-    element_way_t *way = &r->way;
+    element_route_t *route = &r->route;
     weft_mirror_t *mirror = op->status ? NULL : (weft_mirror_t *)op->buf;
     uint64_t len = op->len;
     weft_status_t st = op->status;
     r->mirror = mirror;
     r->phase = mirror ? MIRROR_OPEN : MIRROR_PAUSE;
-    if (way->left) {
+    if (route->left) {
         if (mirror)
             close_mirror(r);
         else
             hang_up_all(r, false);
-    } else if (way->over) {
+    } else if (route->over) {
         ;
     } else if (!mirror) {
         not_opened(r, st);
     } else if (len < r->durl.bytes) {
-        weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", r->durl.name, (unsigned long long)len,
-                   (unsigned long long)r->durl.bytes);
+        weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", r->durl.name,
+                 (unsigned long long)len, (unsigned long long)r->durl.bytes);
         wefti_replicas_over(r, WEFT_ERR_RANGE);
     } else {
         r->make = r->repair = r->force = false;
         r->trouble_since = 0;
         r->tries = 0;
         r->wrote_at = weft_now(rt_of(r));
-        way->len = len;
-        if (r->writes && way->t)
-            wefti_transport_count(way->t, &way->t->stats.takeovers);
-        if (!way->up && way->t) {
-            way->up = true;
-            wefti_transport_up(way->t, way);
+        route->len = len;
+        if (r->writes && route->t)
+            wefti_transport_count(route->t, &route->t->stats.takeovers);
+        if (!route->up && route->t) {
+            route->up = true;
+            wefti_transport_up(route->t, route);
         }
         wefti_replicas_turn(r);
     }
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static void open_mirror(replicas_t *r)
@@ -242,27 +247,27 @@ static void open_mirror(replicas_t *r)
     each_member(m, r) if (m->state == MEMBER_UP) stores[o.n_stores++] = m->store;
     if (!r->trouble_since)
         r->trouble_since = now;
-    if (!o.n_stores || now - r->trouble_since > (r->way.up ? TROUBLE_NS : r->way.action->connect_ns)) {
-        weft_status_t why = r->way.up && !o.n_stores ? WEFT_ERR_PEER : r->trouble ? r->trouble : missing_why(r);
-        wefti_replicas_over(r, why == WEFT_ERR_STALE ? WEFT_ERR_PEER : why); /* too few of them answer: that may change */
+    if (!o.n_stores || now - r->trouble_since > (r->route.up ? TROUBLE_NS : r->route.action->connect_ns)) {
+        weft_status_t why = r->route.up && !o.n_stores ? WEFT_ERR_PEER : r->trouble ? r->trouble : missing_why(r);
+        wefti_replicas_over(r, why == WEFT_ERR_STALE ? WEFT_ERR_PEER : why); /* too few members answer: that may change */
         return;
     }
     r->writes = r->held_writes || r->make || r->repair;
     o.name = r->durl.name;
     o.write = r->writes;
     o.len = r->make ? r->durl.bytes : 0;
-    o.force = r->force && missing_are_dead(r); /* one may have come back, or fallen silent, since that was found */
+    o.force = r->force && missing_are_dead(r); /* members may have come back or fallen silent since then */
     o.checksums = true;
     r->phase = MIRROR_OPENING;
-    wefti_way_op(&r->way, &r->op, mirror_opened, r);
+    wefti_route_op(&r->route, &r->op, mirror_opened, r);
     weft_status_t st = weft_mirror_open(rt, &o, &r->op);
     if (st) {
-        wefti_way_op_done(&r->way);
+        wefti_route_op_done(&r->route);
         not_opened(r, st);
     }
 }
 
-/* --- putting members back in --------------------------------------------------------------------------------------------------------- */
+/* --- putting members back in  ----------------------------------------------------------------------------------------- */
 
 static void added(weft_op_t *op, void *user)
 {
@@ -270,13 +275,14 @@ static void added(weft_op_t *op, void *user)
     r->adding = false;
     r->add_at = weft_now(rt_of(r)) + ADD_NS;
     if (op->status)
-        weft_log(WEFT_LOG_INFO, "transport %s: a replica could not be filled again: %s", r->durl.name, weft_status_text(op->status));
-    else if (!r->way.over)
+        weft_log(WEFT_LOG_INFO, "transport %s: a replica could not be filled again: %s", r->durl.name,
+                 weft_status_text(op->status));
+    else if (!r->route.over)
         wefti_replicas_turn(r);
-    wefti_way_op_done(&r->way);
+    wefti_route_op_done(&r->route);
 }
 
-/* One that is UP, and not in the mirror. Which one that is only the mirror knows: it refuses those that it has. */
+/* Add a member that is UP and not in the mirror. Only the mirror knows which: it refuses those that it has. */
 static void add_missing(replicas_t *r)
 {
     weft_mirror_info_t info = WEFT_MIRROR_INFO_INIT;
@@ -289,15 +295,15 @@ static void add_missing(replicas_t *r)
     {
         if (has >= n_up(r) || m->state != MEMBER_UP)
             continue;
-        wefti_way_op(&r->way, &r->add, added, r);
+        wefti_route_op(&r->route, &r->add, added, r);
         r->adding = !weft_mirror_add(r->mirror, m->store, &r->add);
         if (r->adding)
             return;
-        wefti_way_op_done(&r->way);
+        wefti_route_op_done(&r->route);
     }
 }
 
-/* --- turns ------------------------------------------------------------------------------------------------------------------------- */
+/* --- turns  ----------------------------------------------------------------------------------------------------------- */
 
 static void gather(replicas_t *r)
 {
@@ -327,10 +333,10 @@ static void open_turn(replicas_t *r)
 
 void wefti_replicas_turn(replicas_t *r)
 {
-    element_way_t *way = &r->way;
-    if (way->over || way->left)
+    element_route_t *route = &r->route;
+    if (route->over || route->left)
         return;
-    wefti_way_ref(way);
+    wefti_route_ref(route);
     switch (r->phase) {
     case MIRROR_GATHER:
         gather(r);
@@ -344,7 +350,7 @@ void wefti_replicas_turn(replicas_t *r)
     default:
         break;
     }
-    wefti_way_unref(way);
+    wefti_route_unref(route);
 }
 
 static void due(weft_ext_timer_t *timer)
@@ -352,22 +358,22 @@ static void due(weft_ext_timer_t *timer)
     wefti_replicas_turn(wefti_container_of(timer, replicas_t, timer));
 }
 
-/* --- as a way ----------------------------------------------------------------------------------------------------------------------- */
+/* --- as a route  ------------------------------------------------------------------------------------------------------ */
 
-static void begin(element_way_t *way)
+static void begin(element_route_t *route)
 {
-    replicas_t *r = replicas_of(way);
+    replicas_t *r = replicas_of(route);
     r->wrote_at = weft_now(rt_of(r));
-    wefti_way_ref(way);
+    wefti_route_ref(route);
     wefti_replicas_at(r, r->wrote_at + GATHER_NS);
-    each_member(m, r) if (!way->over) wefti_member_begin(m);
-    wefti_way_unref(way);
+    each_member(m, r) if (!route->over) wefti_member_begin(m);
+    wefti_route_unref(route);
 }
 
-static void leave(element_way_t *way)
+static void leave(element_route_t *route)
 {
-    replicas_t *r = replicas_of(way);
-    way->over = true;
+    replicas_t *r = replicas_of(route);
+    route->over = true;
     weft_ext_timer_stop(rt_of(r), &r->timer);
     if (r->phase == MIRROR_OPEN)
         close_mirror(r);
@@ -377,23 +383,23 @@ static void leave(element_way_t *way)
         hang_up_all(r, false);
 }
 
-static void abort_all(element_way_t *way)
+static void abort_all(element_route_t *route)
 {
-    replicas_t *r = replicas_of(way);
-    wefti_way_ref(way);
+    replicas_t *r = replicas_of(route);
+    wefti_route_ref(route);
     wefti_replicas_over(r, WEFT_ERR_PEER);
     each_member(m, r) wefti_member_end(m, true);
-    wefti_way_unref(way);
+    wefti_route_unref(route);
 }
 
-static void replicas_free(element_way_t *way)
+static void replicas_free(element_route_t *route)
 {
-    wefti_free(replicas_of(way));
+    wefti_free(replicas_of(route));
 }
 
-static const element_way_ops_t ops = {begin, wefti_replicas_move, wefti_replicas_stop, abort_all, leave, replicas_free};
+static const element_route_ops_t ops = {begin, wefti_replicas_move, wefti_replicas_stop, abort_all, leave, replicas_free};
 
-element_way_t *wefti_replicas_new(weft_transport_t *t)
+element_route_t *wefti_replicas_new(weft_transport_t *t)
 {
     replicas_t *r = (replicas_t *)wefti_calloc(1, sizeof *r);
     if (!r)
@@ -405,8 +411,8 @@ element_way_t *wefti_replicas_new(weft_transport_t *t)
     for (unsigned i = 0; i < r->n; i++) {
         r->members[i].r = r;
         r->members[i].uri = r->durl.replica[i];
-        wefti_leases_init(&r->members[i].leases, &r->way);
+        wefti_leases_init(&r->members[i].leases, &r->route);
     }
-    wefti_way_init(&r->way, &ops, t);
-    return &r->way;
+    wefti_route_init(&r->route, &ops, t);
+    return &r->route;
 }

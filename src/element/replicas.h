@@ -1,4 +1,4 @@
-/* element/replicas.h - the way to several memory elements that have the same: what replicas.c, replicas_io.c and replicas_member.c share. */
+/* element/replicas.h - what replicas.c, replicas_io.c and replicas_member.c share. */
 #ifndef WEFTI_ELEMENT_REPLICAS_H
 #define WEFTI_ELEMENT_REPLICAS_H
 
@@ -35,12 +35,13 @@ enum {
 };
 
 struct replicas {
-    element_way_t way;
+    element_route_t route;
     uint8_t phase;
     bool writes;             /* the mirror is open, or being opened, to write */
     bool broken;             /* it is open and of no more use */
     bool fenced;             /* ... because another one writes */
-    bool make, repair, force; /* what has to be done the next time: make it, take it over though nobody writes, do without the dead */
+    bool make, repair, force; /* what has to be done the next time: make it, take it over though nobody writes, do without the
+                                 dead */
     weft_mirror_t *mirror;
     weft_op_t op, add;
     bool adding;
@@ -68,8 +69,8 @@ void wefti_replicas_count(replicas_t *r);                   /* bring the transpo
 void wefti_replicas_at(replicas_t *r, uint64_t when);       /* a turn at that time */
 
 /* replicas_io.c */
-void wefti_replicas_move(element_way_t *way, element_io_t *io);
-void wefti_replicas_stop(element_way_t *way, element_io_t *io);
+void wefti_replicas_move(element_route_t *route, element_io_t *io);
+void wefti_replicas_stop(element_route_t *route, element_io_t *io);
 void wefti_replicas_held_go(replicas_t *r);                 /* what the open mirror can do */
 void wefti_replicas_held_end(replicas_t *r, weft_status_t why);
 

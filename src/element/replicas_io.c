@@ -1,19 +1,19 @@
-/* element/replicas_io.c - operations on a mirror that may be closed and opened again under them.
+/* element/replicas_io.c - operations on a mirror that may be closed and opened again meanwhile.
  *
  *     HELD --the mirror is open, and to write if it is a write--> MOVING --done--> ended
- *       ^-----the mirror ended under it: fenced, closed, its members lost-----/
+ *       ^-----the mirror ended: fenced, closed, its members lost-----/
  *
- * A write that is carried out again is still the same write: it has not completed, so nobody knows that it may have happened before. A batch is a
- * number of ios of its own, some at a time.
+ * A write may be carried out again: it has not completed, so nobody knows whether it happened before. A batch is a number of ios
+ * of its own, some at a time.
  *
  * Promise: what ends with WEFT_OK was done by a mirror that was whole. tests/fault/element_replicas.c. */
 #include "element/replicas.h"
 
 enum { FLIGHT = 64 /* of one batch */, TRIES = 100 };
 
-static replicas_t *replicas_of(element_way_t *way)
+static replicas_t *replicas_of(element_route_t *route)
 {
-    return wefti_container_of(way, replicas_t, way);
+    return wefti_container_of(route, replicas_t, route);
 }
 
 static void hold(replicas_t *r, element_io_t *io)
@@ -29,9 +29,9 @@ static void unhold(replicas_t *r, element_io_t *io)
     r->held_writes -= io->what == IO_WRITE;
 }
 
-/* --- one read or write ---------------------------------------------------------------------------------------------------------------- */
+/* --- one read or write  ----------------------------------------------------------------------------------------------- */
 
-/* Would it be another story on another mirror? */
+/* Might it succeed on another mirror? */
 static bool not_its_fault(weft_status_t st)
 {
     return st == WEFT_ERR_STALE || st == WEFT_ERR_CLOSED || st == WEFT_ERR_CANCELLED || st == WEFT_ERR_RIGHTS ||
@@ -40,8 +40,8 @@ static bool not_its_fault(weft_status_t st)
 
 static void again_or_end(replicas_t *r, element_io_t *io, weft_status_t st)
 {
-    element_way_t *way = &r->way;
-    if (!st || io->why || !not_its_fault(st) || way->over || ++io->tries > TRIES) {
+    element_route_t *route = &r->route;
+    if (!st || io->why || !not_its_fault(st) || route->over || ++io->tries > TRIES) {
         wefti_io_end(io, wefti_io_status(io, st));
         return;
     }
@@ -52,8 +52,8 @@ static void again_or_end(replicas_t *r, element_io_t *io, weft_status_t st)
 static void moved(weft_op_t *inner, void *user)
 {
     element_io_t *io = (element_io_t *)user;
-    replicas_t *r = replicas_of(io->way);
-    element_way_t *way = &r->way;
+    replicas_t *r = replicas_of(io->route);
+    element_route_t *route = &r->route;
     weft_status_t st = inner->status;
     if (io->what == IO_ALLOC && wefti_lease_again(io))
         return;
@@ -66,7 +66,7 @@ static void moved(weft_op_t *inner, void *user)
         if (io->what == IO_ALLOC)
             io->op->buf = st ? NULL : inner->buf;
     }
-    wefti_way_ref(way);
+    wefti_route_ref(route);
     element_end(io->t->es);
     if (io->what == IO_ALLOC)
         wefti_io_end(io, wefti_io_status(io, st));
@@ -74,7 +74,7 @@ static void moved(weft_op_t *inner, void *user)
         again_or_end(r, io, st);
     wefti_replicas_count(r);
     wefti_replicas_turn(r);
-    wefti_way_unref(way);
+    wefti_route_unref(route);
 }
 
 static void post(replicas_t *r, element_io_t *io)
@@ -120,7 +120,7 @@ void wefti_replicas_held_end(replicas_t *r, weft_status_t why)
     }
 }
 
-/* --- batches ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- batches  --------------------------------------------------------------------------------------------------------- */
 
 static void batch_step(replicas_t *r, element_io_t *batch);
 
@@ -130,7 +130,7 @@ void wefti_io_child_ended(element_io_t *batch, size_t item, weft_status_t st)
     batch->ok += !st;
     batch->left--;
     if (!batch->stepping)
-        batch_step(replicas_of(batch->way), batch);
+        batch_step(replicas_of(batch->route), batch);
 }
 
 static bool begin_child(replicas_t *r, element_io_t *batch)
@@ -142,10 +142,10 @@ static bool begin_child(replicas_t *r, element_io_t *batch)
         return false;
     }
     batch->left++;
-    io->way = batch->way;
-    wefti_way_ref(io->way);
-    io->way->n_ios++;
-    wefti_replicas_move(&r->way, io);
+    io->route = batch->route;
+    wefti_route_ref(io->route);
+    io->route->n_ios++;
+    wefti_replicas_move(&r->route, io);
     return true;
 }
 
@@ -164,7 +164,7 @@ static void batch_step(replicas_t *r, element_io_t *batch)
     wefti_io_end(batch, st);
 }
 
-/* --- as a way ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- as a route  ------------------------------------------------------------------------------------------------------ */
 
 static void alloc(replicas_t *r, element_io_t *io)
 {
@@ -178,17 +178,17 @@ static void alloc(replicas_t *r, element_io_t *io)
     wefti_io_end(io, wefti_io_status(io, WEFT_ERR_PEER));
 }
 
-void wefti_replicas_move(element_way_t *way, element_io_t *io)
+void wefti_replicas_move(element_route_t *route, element_io_t *io)
 {
-    replicas_t *r = replicas_of(way);
-    if (way->over) {
-        wefti_io_end(io, wefti_io_status(io, way->why));
+    replicas_t *r = replicas_of(route);
+    if (route->over) {
+        wefti_io_end(io, wefti_io_status(io, route->why));
         return;
     }
     switch (io->what) {
     case IO_READ:
     case IO_WRITE:
-        if (io->addr > way->len || io->size > way->len - io->addr) {
+        if (io->addr > route->len || io->size > route->len - io->addr) {
             wefti_io_end(io, WEFT_ERR_RANGE);
             return;
         }
@@ -200,7 +200,7 @@ void wefti_replicas_move(element_way_t *way, element_io_t *io)
         batch_step(r, io);
         break;
     case IO_READY:
-        io->op->len = way->len;
+        io->op->len = route->len;
         wefti_io_end(io, WEFT_OK);
         break;
     case IO_ALLOC:
@@ -211,19 +211,19 @@ void wefti_replicas_move(element_way_t *way, element_io_t *io)
     }
 }
 
-void wefti_replicas_stop(element_way_t *way, element_io_t *io)
+void wefti_replicas_stop(element_route_t *route, element_io_t *io)
 {
-    replicas_t *r = replicas_of(way);
+    replicas_t *r = replicas_of(route);
     if (io->what == IO_BATCH) {
         wefti_list_t all;
         wefti_list_init(&all);
         wefti_list_splice(&all, &io->children);
         io->stepping = true;
-        for (wefti_list_t *l; (l = wefti_list_pop(&all));) { /* the end of one may be that of others */
+        for (wefti_list_t *l; (l = wefti_list_pop(&all));) { /* one may end others */
             element_io_t *child = wefti_container_of(l, element_io_t, link);
             wefti_list_push_back(&io->children, l);
             child->why = io->why;
-            wefti_replicas_stop(way, child);
+            wefti_replicas_stop(route, child);
         }
         batch_step(r, io);
     } else if (io->state == IO_HELD) {

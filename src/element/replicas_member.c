@@ -1,12 +1,12 @@
 /* element/replicas_member.c - the connections to memory elements that are replicas of each other.
  *
  *     PAUSE --> DIALLING --> OPENING a store --> UP --lost--> CLOSING --> PAUSE ...
- *                   \------------\--it came to nothing-------^      \--for good--> GONE
+ *                   \------------\--it failed---------------^      \--for good--> GONE
  *
- * One that was lost is dialled again for as long as the way is in use. A host that says for two seconds that nobody is there (its kernel refuses
- * the connection) is believed: the element is dead, since one that lives listens. Silence is not: that may be the network.
+ * A member that was lost is dialled again while the route is in use. If its host refuses the connection for two seconds, the
+ * element is dead, since a living one listens. Silence proves nothing: the network may be down.
  *
- * Promise: a member is UP exactly while its store can be used, as far as anyone knows. tests/fault/element_replicas.c. */
+ * Promise: a member is UP exactly while its store can be used, as far as is known here. tests/fault/element_replicas.c. */
 #include "base/rng.h"
 #include "element/replicas.h"
 
@@ -20,44 +20,44 @@ static void dial(member_t *m);
 
 bool wefti_member_dead(const member_t *m)
 {
-    return m->state != MEMBER_UP && m->refused >= DEAD_TRIES && weft_now(m->r->way.es->rt) - m->refused_since >= DEAD_NS;
+    return m->state != MEMBER_UP && m->refused >= DEAD_TRIES && weft_now(m->r->route.es->rt) - m->refused_since >= DEAD_NS;
 }
 
 static void rest(member_t *m)
 {
-    weft_runtime_t *rt = m->r->way.es->rt;
+    weft_runtime_t *rt = m->r->route.es->rt;
     m->state = MEMBER_PAUSE;
     if (weft_ext_timer_set(rt, &m->timer, weft_now(rt) + wefti_rng_jitter(&element_state(rt)->rng, m->pause)))
-        m->state = MEMBER_GONE; /* there is no memory to come back to it */
+        m->state = MEMBER_GONE; /* no memory for the timer: it is not dialled again */
     m->pause = m->pause < PAUSE_MOST / 2 ? m->pause * 2 : PAUSE_MOST;
 }
 
 static void closed(weft_op_t *op, void *user)
 {
     member_t *m = (member_t *)user;
-    element_way_t *way = &m->r->way;
+    element_route_t *route = &m->r->route;
     (void)op;
-    if (way->left || way->over)
+    if (route->left || route->over)
         m->state = MEMBER_GONE;
     else
         rest(m);
-    wefti_way_unref(way); /* the endpoint's */
-    wefti_way_op_done(way);
+    wefti_route_unref(route); /* the endpoint's */
+    wefti_route_op_done(route);
 }
 
 static void hang_up(member_t *m, bool now)
 {
-    element_way_t *way = &m->r->way;
+    element_route_t *route = &m->r->route;
     weft_ep_t *ep = m->ep;
     m->ep = NULL;
     m->state = MEMBER_CLOSING;
-    wefti_way_op(way, &m->close, closed, m);
+    wefti_route_op(route, &m->close, closed, m);
     m->close.timeout_ns = HANG_UP_NS;
     if (!(now ? weft_ep_abort(ep, &m->close) : weft_ep_close(ep, &m->close)))
         return;
     weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
     m->state = MEMBER_GONE;
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 /* It is not UP, or not any more. */
@@ -67,10 +67,10 @@ static void fail(member_t *m, weft_status_t why)
     m->tried = true;
     m->why = why;
     if (refused && !m->refused)
-        m->refused_since = weft_now(m->r->way.es->rt);
+        m->refused_since = weft_now(m->r->route.es->rt);
     m->refused = refused ? m->refused + 1 : 0;
     if (m->store)
-        weft_store_leave(m->store); /* a mirror that still has it finds that out by itself */
+        weft_store_leave(m->store); /* a mirror that still has it finds out by itself */
     m->store = NULL;
     wefti_leases_end(&m->leases);
     if (m->ep)
@@ -84,18 +84,18 @@ static void fail(member_t *m, weft_status_t why)
 static void lost(weft_ep_t *ep, weft_status_t why, void *user)
 {
     member_t *m = (member_t *)user;
-    element_way_t *way = &m->r->way;
-    if (m->ep != ep || way->over || way->left)
+    element_route_t *route = &m->r->route;
+    if (m->ep != ep || route->over || route->left)
         return;
-    wefti_way_ref(way);
+    wefti_route_ref(route);
     fail(m, why ? why : WEFT_ERR_PEER);
-    wefti_way_unref(way);
+    wefti_route_unref(route);
 }
 
 static void store_opened(weft_op_t *op, void *user)
 {
     member_t *m = (member_t *)user;
-    element_way_t *way = &m->r->way;
+    element_route_t *route = &m->r->route;
     weft_store_t *store = op->status ? NULL : (weft_store_t *)op->buf;
     if (m->state != MEMBER_OPENING) { /* given up meanwhile */
         if (store)
@@ -112,43 +112,43 @@ static void store_opened(weft_op_t *op, void *user)
         wefti_replicas_count(m->r);
         wefti_replicas_turn(m->r);
     }
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static void connected(weft_op_t *op, void *user)
 {
     member_t *m = (member_t *)user;
-    element_way_t *way = &m->r->way;
+    element_route_t *route = &m->r->route;
     if (m->state == MEMBER_DIALLING && op->status) {
         fail(m, op->status);
     } else if (m->state == MEMBER_DIALLING) {
         m->state = MEMBER_OPENING;
-        wefti_way_op(way, &m->store_op, store_opened, m);
+        wefti_route_op(route, &m->store_op, store_opened, m);
         weft_status_t st = weft_store_open(m->ep, NULL, &m->store_op);
         if (st) {
-            wefti_way_op_done(way);
+            wefti_route_op_done(route);
             fail(m, st);
         }
     }
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static void dial(member_t *m)
 {
-    element_way_t *way = &m->r->way;
+    element_route_t *route = &m->r->route;
     weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
     o.hooks.closed = lost;
     o.hooks.user = m;
     o.no_retry = true;
     m->state = MEMBER_DIALLING;
-    wefti_way_op(way, &m->connect, connected, m);
-    wefti_way_ref(way); /* the endpoint's */
-    weft_status_t st = weft_ep_open(way->es->rt, m->uri, &o, &m->connect, &m->ep);
+    wefti_route_op(route, &m->connect, connected, m);
+    wefti_route_ref(route); /* the endpoint's */
+    weft_status_t st = weft_ep_open(route->es->rt, m->uri, &o, &m->connect, &m->ep);
     if (!st)
         return;
     m->ep = NULL;
-    wefti_way_op_done(way);
-    wefti_way_unref(way);
+    wefti_route_op_done(route);
+    wefti_route_unref(route);
     fail(m, st);
 }
 
@@ -168,7 +168,7 @@ void wefti_member_begin(member_t *m)
 
 void wefti_member_end(member_t *m, bool now)
 {
-    weft_ext_timer_stop(m->r->way.es->rt, &m->timer);
+    weft_ext_timer_stop(m->r->route.es->rt, &m->timer);
     if (m->store)
         weft_store_close(m->store, NULL);
     m->store = NULL;

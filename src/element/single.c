@@ -1,9 +1,9 @@
-/* element/single.c - the way to one memory element: an endpoint, and its memory attached over it.
+/* element/single.c - the route to one memory element: an endpoint, and the element's memory attached over it.
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's region key; where there is none, by the element's name, or else as the one served at that place. Leases
- * of memory that is allocated there go over the same endpoint.
+ * The memory is attached by the durl's region key; without one, by the element's name, or else as the memory that is served at
+ * that place. Leases of memory that is allocated there use the same endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #define HANG_UP_NS WEFT_SECOND
 
 typedef struct single {
-    element_way_t way;
+    element_route_t route;
     weft_ep_t *ep;
     weft_op_t connect, attach, close;
     element_leases_t leases;
@@ -21,28 +21,28 @@ typedef struct single {
     bool asked_place; /* nothing there goes by the element's name */
 } single_t;
 
-static single_t *single_of(element_way_t *way)
+static single_t *single_of(element_route_t *route)
 {
-    return wefti_container_of(way, single_t, way);
+    return wefti_container_of(route, single_t, route);
 }
 
-/* It is of no more use. */
+/* It cannot be used any more. */
 static void over(single_t *s, weft_status_t why)
 {
-    element_way_t *way = &s->way;
-    if (way->over)
+    element_route_t *route = &s->route;
+    if (route->over)
         return;
-    way->over = true;
-    way->why = why;
-    if (way->t)
-        wefti_transport_down(way->t, way, why);
+    route->over = true;
+    route->why = why;
+    if (route->t)
+        wefti_transport_down(route->t, route, why);
 }
 
-/* --- becoming usable ------------------------------------------------------------------------------------------------------------- */
+/* --- becoming usable  ------------------------------------------------------------------------------------------------- */
 
 static void attached(weft_op_t *op, void *user);
 
-/* Scad's durls say where an element is, and call it what they like: is something served there? False: not asked. */
+/* A durl of Scad says where an element is, under any name: ask for what is served there. False: it was not asked. */
 static bool ask_place(single_t *s, const weft_durl_t *d)
 {
     char place[ELEMENT_PLACE_MAX];
@@ -50,10 +50,10 @@ static bool ask_place(single_t *s, const weft_durl_t *d)
     if (s->asked_place || d->region_key_len || !*place)
         return false;
     s->asked_place = true;
-    wefti_way_op(&s->way, &s->attach, attached, s);
+    wefti_route_op(&s->route, &s->attach, attached, s);
     weft_status_t st = weft_remote_find(s->ep, place, NULL, &s->attach);
     if (st) {
-        wefti_way_op_done(&s->way);
+        wefti_route_op_done(&s->route);
         over(s, st);
     }
     return true;
@@ -62,29 +62,29 @@ static bool ask_place(single_t *s, const weft_durl_t *d)
 static void attached(weft_op_t *op, void *user)
 {
     single_t *s = (single_t *)user;
-    element_way_t *way = &s->way;
-    weft_transport_t *t = way->t;
+    element_route_t *route = &s->route;
+    weft_transport_t *t = route->t;
     weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
     if (!op->status)
-        way->remote = (weft_remote_t *)op->buf;
-    if (!t || way->over) {
+        route->remote = (weft_remote_t *)op->buf;
+    if (!t || route->over) {
         ;
     } else if (op->status == WEFT_ERR_NOTFOUND && ask_place(s, &t->durl)) {
         ;
     } else if (op->status) {
         over(s, op->status);
     } else if (t->durl.bytes > op->len) {
-        weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", t->name, (unsigned long long)op->len,
-                   (unsigned long long)t->durl.bytes);
+        weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", t->name,
+                 (unsigned long long)op->len, (unsigned long long)t->durl.bytes);
         over(s, WEFT_ERR_RANGE);
     } else {
-        weft_remote_get_info(way->remote, &info);
-        way->len = op->len;
-        way->path = info.path;
-        way->up = true;
-        wefti_transport_up(t, way);
+        weft_remote_get_info(route->remote, &info);
+        route->len = op->len;
+        route->path = info.path;
+        route->up = true;
+        wefti_transport_up(t, route);
     }
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static weft_memory_t *own_memory(const weft_transport_t *t)
@@ -106,19 +106,19 @@ static weft_status_t attach(single_t *s, const weft_durl_t *d, weft_memory_t *ow
 static void connected(weft_op_t *op, void *user)
 {
     single_t *s = (single_t *)user;
-    element_way_t *way = &s->way;
-    weft_transport_t *t = way->t;
-    if (t && !way->over && op->status) {
+    element_route_t *route = &s->route;
+    weft_transport_t *t = route->t;
+    if (t && !route->over && op->status) {
         over(s, op->status);
-    } else if (t && !way->over) {
-        wefti_way_op(way, &s->attach, attached, s);
+    } else if (t && !route->over) {
+        wefti_route_op(route, &s->attach, attached, s);
         weft_status_t st = attach(s, &t->durl, own_memory(t));
         if (st) {
-            wefti_way_op_done(way);
+            wefti_route_op_done(route);
             over(s, st);
         }
     }
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static void lost(weft_ep_t *ep, weft_status_t why, void *user)
@@ -145,76 +145,76 @@ static weft_status_t find_address(single_t *s, const weft_durl_t *d, weft_memory
     return WEFT_OK;
 }
 
-static void begin(element_way_t *way)
+static void begin(element_route_t *route)
 {
-    single_t *s = single_of(way);
-    weft_transport_t *t = way->t;
+    single_t *s = single_of(route);
+    weft_transport_t *t = route->t;
     weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
     weft_status_t st = find_address(s, &t->durl, own_memory(t));
     if (!st) {
         o.hooks.closed = lost;
         o.hooks.user = s;
         o.no_retry = true; /* the element may be found elsewhere by now */
-        wefti_way_op(way, &s->connect, connected, s);
-        wefti_way_ref(way); /* the endpoint's */
+        wefti_route_op(route, &s->connect, connected, s);
+        wefti_route_ref(route); /* the endpoint's */
         st = weft_ep_open(t->rt, s->address, &o, &s->connect, &s->ep);
         if (st) {
             s->ep = NULL;
-            wefti_way_op_done(way);
-            wefti_way_unref(way);
+            wefti_route_op_done(route);
+            wefti_route_unref(route);
         }
     }
     if (st)
         over(s, st);
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------------------------- */
+/* --- the end  --------------------------------------------------------------------------------------------------------- */
 
 static void closed(weft_op_t *op, void *user)
 {
     single_t *s = (single_t *)user;
     (void)op;
-    wefti_way_unref(&s->way); /* the endpoint's */
-    wefti_way_op_done(&s->way);
+    wefti_route_unref(&s->route); /* the endpoint's */
+    wefti_route_op_done(&s->route);
 }
 
 static void hang_up(single_t *s, bool now)
 {
-    element_way_t *way = &s->way;
+    element_route_t *route = &s->route;
     weft_ep_t *ep = s->ep;
     wefti_leases_end(&s->leases);
     s->ep = NULL;
     if (!ep)
         return;
-    wefti_way_op(way, &s->close, closed, s);
+    wefti_route_op(route, &s->close, closed, s);
     s->close.timeout_ns = HANG_UP_NS;
     if (!(now ? weft_ep_abort(ep, &s->close) : weft_ep_close(ep, &s->close)))
         return;
     weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
-    way->forget = way->left;
-    wefti_way_op_done(way);
+    route->forget = route->left;
+    wefti_route_op_done(route);
 }
 
-static void leave(element_way_t *way)
+static void leave(element_route_t *route)
 {
-    way->over = true;
-    hang_up(single_of(way), false);
+    route->over = true;
+    hang_up(single_of(route), false);
 }
 
-static void hang_up_now(element_way_t *way)
+static void hang_up_now(element_route_t *route)
 {
-    wefti_way_ref(way);
-    over(single_of(way), WEFT_ERR_PEER);
-    hang_up(single_of(way), true);
-    wefti_way_unref(way);
+    wefti_route_ref(route);
+    over(single_of(route), WEFT_ERR_PEER);
+    hang_up(single_of(route), true);
+    wefti_route_unref(route);
 }
 
-static void single_free(element_way_t *way)
+static void single_free(element_route_t *route)
 {
-    wefti_free(single_of(way));
+    wefti_free(single_of(route));
 }
 
-/* --- operations -------------------------------------------------------------------------------------------------------------------- */
+/* --- operations  ------------------------------------------------------------------------------------------------------ */
 
 void wefti_single_moved(weft_op_t *inner, void *user)
 {
@@ -235,59 +235,59 @@ void wefti_single_moved(weft_op_t *inner, void *user)
     wefti_io_end(io, st);
 }
 
-static weft_status_t post_batch(element_way_t *way, element_io_t *io)
+static weft_status_t post_batch(element_route_t *route, element_io_t *io)
 {
     for (size_t i = 0; i < io->n; i++)
-        io->rma_items[i].remote = way->remote;
+        io->rma_items[i].remote = route->remote;
     return weft_rma_batch(io->rma_items, io->n, &io->inner);
 }
 
-static void post(element_way_t *way, element_io_t *io)
+static void post(element_route_t *route, element_io_t *io)
 {
     uint8_t *at = io->buf ? io->buf->base + io->offset : NULL;
     weft_status_t st;
     wefti_io_inner(io, wefti_single_moved);
     switch (io->what) {
     case IO_READ:
-        st = weft_rma_read(way->remote, io->addr, at, io->size, &io->inner);
+        st = weft_rma_read(route->remote, io->addr, at, io->size, &io->inner);
         break;
     case IO_WRITE:
-        st = weft_rma_write(way->remote, io->addr, at, io->size, &io->inner);
+        st = weft_rma_write(route->remote, io->addr, at, io->size, &io->inner);
         break;
     case IO_BATCH:
-        st = post_batch(way, io);
+        st = post_batch(route, io);
         break;
     default:
-        st =
-            weft_rma_atomic(way->remote, (weft_rma_atomic_t)io->which, io->addr, io->width, io->operand, io->compare, &io->inner);
+        st = weft_rma_atomic(route->remote, (weft_rma_atomic_t)io->which, io->addr, io->width, io->operand, io->compare,
+                             &io->inner);
     }
     if (st) {
-        element_end(way->es);
+        element_end(route->es);
         wefti_io_end(io, wefti_io_status(io, st));
     }
 }
 
-static void move(element_way_t *way, element_io_t *io)
+static void move(element_route_t *route, element_io_t *io)
 {
-    single_t *s = single_of(way);
-    if (way->over) {
-        wefti_io_end(io, wefti_io_status(io, way->why));
+    single_t *s = single_of(route);
+    if (route->over) {
+        wefti_io_end(io, wefti_io_status(io, route->why));
         return;
     }
     if (io->what == IO_READY || (io->what == IO_BATCH && !io->n)) {
-        io->op->len = io->what == IO_READY ? way->len : 0;
+        io->op->len = io->what == IO_READY ? route->len : 0;
         wefti_io_end(io, WEFT_OK);
         return;
     }
     if (io->what == IO_ALLOC)
         wefti_lease_alloc(&s->leases, s->ep, io, wefti_single_moved);
     else
-        post(way, io);
+        post(route, io);
 }
 
-static void stop(element_way_t *way, element_io_t *io)
+static void stop(element_route_t *route, element_io_t *io)
 {
-    (void)way;
+    (void)route;
     if (io->state == IO_MOVING) {
         weft_op_cancel(&io->inner);
         return;
@@ -296,14 +296,14 @@ static void stop(element_way_t *way, element_io_t *io)
     wefti_io_end(io, io->why);
 }
 
-static const element_way_ops_t ops = {begin, move, stop, hang_up_now, leave, single_free};
+static const element_route_ops_t ops = {begin, move, stop, hang_up_now, leave, single_free};
 
-element_way_t *wefti_single_new(weft_transport_t *t)
+element_route_t *wefti_single_new(weft_transport_t *t)
 {
     single_t *s = (single_t *)wefti_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    wefti_leases_init(&s->leases, &s->way);
-    wefti_way_init(&s->way, &ops, t);
-    return &s->way;
+    wefti_leases_init(&s->leases, &s->route);
+    wefti_route_init(&s->route, &ops, t);
+    return &s->route;
 }

@@ -1,12 +1,14 @@
-/* element/state.h - what the room keeps: actions, their transports, the ways these go, what is under way on them; buffers; memory elements.
+/* element/state.h - what the room keeps: actions, their transports, the routes of these, ios; buffers; memory elements.
  *
- * A transport is what the program has; a way is one connection of it to where its durl says, or several with replicas. A way that is lost is never
- * mended: the transport begins another. An io is one operation on a transport.
+ * The program has a transport (an element transport, not one of shm, tcp and ucx). A route is its connection to where its durl
+ * leads, or several with replicas. A route that is lost is never repaired: the transport makes another. An io is one operation
+ * on a transport.
  *
- * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread may take one: what it
- * finds is closed (`ended`, RELEASED), or stays at least until it is unlocked. No lock is taken in a forked child, where it may be held for ever.
+ * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread may
+ * take one: the object is closed (`ended`, RELEASED), or stays until it is unlocked. No lock is taken in a forked child, where it
+ * may be held for ever.
  *
- * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that is dropped. */
+ * Everything else belongs to the driver. Counted objects are freed with their last reference, on any thread. */
 #ifndef WEFTI_ELEMENT_STATE_H
 #define WEFTI_ELEMENT_STATE_H
 
@@ -29,20 +31,23 @@
 enum { ELEMENT_SPARE_IOS = 64 };
 
 typedef struct element_io element_io_t;
-typedef struct element_way element_way_t;
+typedef struct element_route element_route_t;
 
 typedef struct element_state {
     weft_runtime_t *rt;
-    _Atomic uint64_t under_way; /* operations of this room's own that other rooms have */
+    _Atomic uint64_t under_way; /* operations of this room that libweft and the store have */
     wefti_list_t actions, memories;
     pthread_mutex_t lock;
-    wefti_list_t ways;          /* all there are; under the lock */
+    wefti_list_t routes;          /* all there are; under the lock */
     wefti_rng_t rng;            /* the driver's */
 } element_state_t;
 
 extern const weft_ext_t wefti_element_ext; /* element.c */
 /* Of a runtime that stays for as long as this is looked at. NULL: it was opened before this library was loaded. */
-static inline element_state_t *element_state(const weft_runtime_t *rt) { return (element_state_t *)weft_ext_state(rt, &wefti_element_ext); }
+static inline element_state_t *element_state(const weft_runtime_t *rt)
+{
+    return (element_state_t *)weft_ext_state(rt, &wefti_element_ext);
+}
 weft_status_t wefti_element_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
 
 /* A time so far from now, or the end of time. */
@@ -50,17 +55,19 @@ static inline uint64_t element_after(uint64_t now, uint64_t ns) { return ns < UI
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
 
-/* --- durl.c --------------------------------------------------------------------------------------------------------------------- */
+/* --- durl.c  ---------------------------------------------------------------------------------------------------------- */
 
-/* Is it "KEY,VALUE;..." without a name and an IMPL, which Scad's launchers configure transports with? Read into a durl that has those. */
+/* Is it "KEY,VALUE;..." without a name and an IMPL, which Scad's launchers configure transports with? Read into a durl that has
+ * those. */
 bool wefti_durl_is_keys(const char *text);
 weft_status_t wefti_durl_parse_keys(const char *text, weft_durl_t *durl);
-/* What the memory of a server is called to those who know only where it is, as Scad's durls do: "" if its url leaves the port to the system. */
+/* What the memory of a server is called to those who know only where it is, as Scad's durls do: "" if its url leaves the port
+ * to the system. */
 #define ELEMENT_PLACE_MAX 96
 void wefti_durl_place(const weft_durl_t *durl, char place[ELEMENT_PLACE_MAX]);
 bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
 
-/* --- buffer.c ------------------------------------------------------------------------------------------------------------------- */
+/* --- buffer.c  -------------------------------------------------------------------------------------------------------- */
 
 /* The pool of an action, for as long as the action or a buffer has it. */
 typedef struct element_pool {
@@ -68,11 +75,9 @@ typedef struct element_pool {
     pthread_mutex_t lock;
     weft_pool_t *pool;
     uint32_t forks;              /* of this process, when it was made */
-    bool left;                   /* its runtime has ended: the pool goes with its last buffer */
 } element_pool_t;
 weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
 void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */
-void wefti_element_pool_leave(element_pool_t *pool); /* the action's reference goes, as its runtime ends. NULL is allowed */
 
 struct weft_buffer {
     _Atomic uint32_t refs;
@@ -83,10 +88,11 @@ struct weft_buffer {
     size_t len;
 };
 weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out);
-/* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL: no memory. */
+/* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL:
+ * no memory. */
 weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len);
 
-/* --- action.c ------------------------------------------------------------------------------------------------------------------- */
+/* --- action.c  -------------------------------------------------------------------------------------------------------- */
 
 struct weft_action {
     wefti_handle_t handle;
@@ -100,9 +106,10 @@ struct weft_action {
     bool shut;                   /* the runtime closes, and has ended its transports */
     uint64_t connect_ns, retry_ns, spare;
     wefti_list_t transports;     /* by weft_transport_t.link: those that have their name */
-    wefti_list_t all;            /* by weft_transport_t.all: those that had it, too. It only grows, so that it can be walked without the lock */
+    wefti_list_t all;            /* by weft_transport_t.all: those that had it, too. It only grows, so that it can be walked
+                                    without the lock */
     element_pool_t *pool;
-    _Atomic uint32_t refs;       /* the program, calls on their way to the driver, ways, ios */
+    _Atomic uint32_t refs;       /* the program, calls on their way to the driver, routes, ios */
     bool closing;                /* the driver's */
     weft_ext_call_t list_call, terminate_call, close_call, gone_call;
     weft_op_t *close_op;
@@ -114,7 +121,7 @@ bool wefti_actions_idle(element_state_t *es);
 bool wefti_actions_quiet(element_state_t *es); /* no thread is inside of a transport */
 void wefti_actions_free(element_state_t *es); /* those that the program forgot */
 
-/* --- transport.c ----------------------------------------------------------------------------------------------------------------- */
+/* --- transport.c  ----------------------------------------------------------------------------------------------------- */
 
 struct weft_transport {
     wefti_handle_t handle;
@@ -125,14 +132,14 @@ struct weft_transport {
     weft_impl_t impl; /* that it was added with */
 
     pthread_mutex_t lock;        /* from here ... */
-    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is RELEASED. The
-                                    room waits for them */
+    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is
+                                    RELEASED. shutdown waits for them */
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
     _Atomic weft_status_t why;
     element_state_t *es;         /* the first of what begins as zero */
     wefti_list_t link, all;      /* with the action's lock */
-    element_way_t *way;          /* of READY; counted. Changed by the driver only */
-    wefti_list_t pins;           /* ways whose remote the program has */
+    element_route_t *route;          /* of READY; counted. Changed by the driver only */
+    wefti_list_t pins;           /* routes whose remote the program has */
     weft_buffer_t *buf;
     weft_memory_t *memory;       /* of a server, and of rdma_local: its own */
     element_io_t *spare;         /* ios to be used again */
@@ -142,7 +149,7 @@ struct weft_transport {
     weft_transport_stats_t stats; /* ... to here */
 
     weft_durl_t durl;            /* where it leads; the driver's from here on */
-    element_way_t *coming;       /* a way that is being made; counted */
+    element_route_t *coming;       /* a route that is being made; counted */
     wefti_list_t ios;            /* in the order of their posts */
     weft_ext_timer_t retry;
     uint64_t pause, give_up_at;  /* between tries; when CONNECTING becomes LOST */
@@ -167,95 +174,96 @@ void wefti_transport_release(weft_transport_t *t);
 /* The driver's: the same, whether it was released or not; the action was terminated. */
 void wefti_transport_end(weft_transport_t *t);
 void wefti_transport_terminated(weft_transport_t *t);
-/* From a way: it is up; it came to nothing, or is lost. */
-void wefti_transport_up(weft_transport_t *t, element_way_t *way);
-void wefti_transport_down(weft_transport_t *t, element_way_t *way, weft_status_t why);
+/* From a route: it is up; it came to nothing, or is lost. */
+void wefti_transport_up(weft_transport_t *t, element_route_t *route);
+void wefti_transport_down(weft_transport_t *t, element_route_t *route, weft_status_t why);
 void wefti_transport_count(weft_transport_t *t, uint64_t *counter);
 
-/* --- lease.c ---------------------------------------------------------------------------------------------------------------------- */
+/* --- lease.c  --------------------------------------------------------------------------------------------------------- */
 
 typedef struct element_lease element_lease_t;
 
-/* Those that a way has over one endpoint. */
+/* Those that a route has over one endpoint. */
 typedef struct element_leases {
-    element_way_t *way;
+    element_route_t *route;
     wefti_list_t all;
     unsigned n;
 } element_leases_t;
-void wefti_leases_init(element_leases_t *leases, element_way_t *way);
+void wefti_leases_init(element_leases_t *leases, element_route_t *route);
 /* Carry out an IO_ALLOC: `moved` ends it when io->inner is over; until that is posted it is HELD. */
 void wefti_lease_alloc(element_leases_t *leases, weft_ep_t *ep, element_io_t *io, weft_op_fn moved);
 /* For `moved`: its lease turned out to be over, and it was begun again, for another one. */
 bool wefti_lease_again(element_io_t *io);
 void wefti_leases_end(element_leases_t *leases); /* their endpoint is about to be hung up */
 
-/* --- ways ------------------------------------------------------------------------------------------------------------------------ */
+/* --- routes  ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct element_way_ops {
-    void (*begin)(element_way_t *way);
+typedef struct element_route_ops {
+    void (*begin)(element_route_t *route);
     /* Carry it out: ends it, now or later, with wefti_io_end(). */
-    void (*move)(element_way_t *way, element_io_t *io);
+    void (*move)(element_route_t *route, element_io_t *io);
     /* One that is HELD or MOVING has to end, with io->why: have it do so soon. */
-    void (*stop)(element_way_t *way, element_io_t *io);
+    void (*stop)(element_route_t *route, element_io_t *io);
     /* Give the connections up: whatever is under way ends now. */
-    void (*abort)(element_way_t *way);
+    void (*abort)(element_route_t *route);
     /* The transport has gone elsewhere, and nothing is under way here any more: hang up. Once. */
-    void (*leave)(element_way_t *way);
-    void (*free)(element_way_t *way);
-} element_way_ops_t;
+    void (*leave)(element_route_t *route);
+    void (*free)(element_route_t *route);
+} element_route_ops_t;
 
-struct element_way {
-    const element_way_ops_t *ops;
+struct element_route {
+    const element_route_ops_t *ops;
     element_state_t *es;
-    wefti_list_t link;           /* es->ways */
+    wefti_list_t link;           /* es->routes */
     _Atomic uint32_t refs;
     weft_action_t *action;       /* counted */
     weft_transport_t *t;         /* NULL: it has gone elsewhere */
     uint32_t n_ios;              /* MOVING or HELD */
     wefti_list_t pin;            /* t->pins, with a reference */
     bool up, over, left;         /* over: lost, or came to nothing */
-    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through it */
+    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through
+                                    it */
     weft_status_t why;           /* of over */
     uint64_t len;                /* of the memory */
     weft_remote_t *remote;       /* of one without replicas; stays until the last reference goes */
     weft_rma_path_t path;
 };
-void wefti_way_init(element_way_t *way, const element_way_ops_t *ops, weft_transport_t *t);
-static inline void wefti_way_ref(element_way_t *way) { atomic_fetch_add_explicit(&way->refs, 1, memory_order_relaxed); }
-void wefti_way_unref(element_way_t *way); /* NULL is allowed */
+void wefti_route_init(element_route_t *route, const element_route_ops_t *ops, weft_transport_t *t);
+static inline void wefti_route_ref(element_route_t *route) { atomic_fetch_add_explicit(&route->refs, 1, memory_order_relaxed); }
+void wefti_route_unref(element_route_t *route); /* NULL is allowed */
 /* Its transport has no more use for it; takes the transport's reference. NULL is allowed. */
-void wefti_way_part(element_way_t *way);
-void wefti_way_leave_if_idle(element_way_t *way);
-/* An operation of the way's own begins and ends: it counts. */
-void wefti_way_op(element_way_t *way, weft_op_t *op, weft_op_fn fn, void *user);
-void wefti_way_op_done(element_way_t *way);
-void wefti_ways_forget(element_state_t *es); /* the remotes of those that are to `forget` them */
-bool wefti_ways_forgot(element_state_t *es);
-void wefti_ways_free(element_state_t *es);
+void wefti_route_part(element_route_t *route);
+void wefti_route_leave_if_idle(element_route_t *route);
+/* An operation of the route's own begins and ends: it counts. */
+void wefti_route_op(element_route_t *route, weft_op_t *op, weft_op_fn fn, void *user);
+void wefti_route_op_done(element_route_t *route);
+void wefti_routes_forget(element_state_t *es); /* the remotes of those that are to `forget` them */
+bool wefti_routes_forgot(element_state_t *es);
+void wefti_routes_free(element_state_t *es);
 
 /* single.c: to one element. replicas.c: to several. NULL: no memory. */
-element_way_t *wefti_single_new(weft_transport_t *t);
+element_route_t *wefti_single_new(weft_transport_t *t);
 void wefti_single_moved(weft_op_t *inner, void *user); /* io->inner is over */
-element_way_t *wefti_replicas_new(weft_transport_t *t);
+element_route_t *wefti_replicas_new(weft_transport_t *t);
 
-/* --- io.c ------------------------------------------------------------------------------------------------------------------------- */
+/* --- io.c  ------------------------------------------------------------------------------------------------------------ */
 
 enum { IO_READ = 1, IO_WRITE, IO_BATCH, IO_ATOMIC, IO_ALLOC, IO_READY, IO_FLUSH, IO_SERVE };
 enum {
     IO_NEW,
     IO_WAITING, /* for its transport to be READY */
-    IO_HELD,    /* by its way, which waits for something else first */
+    IO_HELD,    /* by its route, which waits for something else first */
     IO_MOVING   /* inner is under way */
 };
 
 struct element_io {
-    weft_op_t inner;             /* the operation of a room below */
+    weft_op_t inner;             /* the operation of libweft or the store */
     weft_op_t *op;               /* the program's; NULL: of a batch, or given up before it was begun */
     weft_transport_t *t;
     wefti_list_t link;           /* t->ios */
     bool counted;                /* it has a reference of the action, and is one of t->slow */
-    wefti_list_t held;           /* the way's */
-    element_way_t *way;          /* from HELD or MOVING on; counted */
+    wefti_list_t held;           /* the route's */
+    element_route_t *route;          /* from HELD or MOVING on; counted */
     weft_buffer_t *buf;          /* counted; NULL: it needs none */
     uint8_t *own;                /* memory of the caller's instead: of one item of a batch */
     weft_ext_timer_t timer;         /* of an operation without a deadline */
@@ -273,7 +281,7 @@ struct element_io {
     uint32_t which, width;
     /* IO_BATCH */
     weft_transport_item_t *items;
-    weft_rma_item_t *rma_items;  /* on a single way */
+    weft_rma_item_t *rma_items;  /* on a single route */
     size_t n, at, left, ok;      /* on replicas: the next, those under way, those that succeeded */
     bool stepping;
     wefti_list_t children;       /* by their link */
@@ -290,20 +298,22 @@ void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why);
 void wefti_ios_limit(weft_transport_t *t); /* the durl has a timeout now */
 /* The transport is READY: what waits may go. */
 void wefti_ios_go(weft_transport_t *t);
-/* For ways: io->inner is about to be posted, and counts in es->under_way. */
+/* For routes: io->inner is about to be posted, and counts in es->under_way. */
 void wefti_io_inner(element_io_t *io, weft_op_fn fn);
 /* On replicas: an io for an item of a batch; NULL: no memory. It has ended. */
 element_io_t *wefti_io_child(element_io_t *batch, size_t item);
 void wefti_io_child_ended(element_io_t *batch, size_t item, weft_status_t st);
-/* What a status of a room below means for who posted: his own wish, or what became of the transport. */
+/* What a status from below means to the program: its own cancel, or what became of the transport. */
 weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
 
-/* --- memory.c ------------------------------------------------------------------------------------------------------------------------ */
+/* --- memory.c  -------------------------------------------------------------------------------------------------------- */
 
 void wefti_memories_free(element_state_t *es);
-weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no memory */
+weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no
+                                                              memory */
 /* weft_memory_open(); with a place (wefti_durl_place()) it goes by that, and not by its name. */
-weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out);
+weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place,
+                                weft_memory_t **memory_out);
 bool wefti_memory_key(weft_memory_t *memory, uint8_t key[WEFT_REGION_KEY_MAX], size_t *len);
 
 #endif

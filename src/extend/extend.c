@@ -1,8 +1,8 @@
 /* extend/extend.c - extensions: which there are, and what each keeps per runtime and per endpoint.
  *
- * The process has one list of extensions, which only grows. A runtime has those that were registered when it was opened: the first
- * `n` of the list. To core they are one room and to conn one traffic, whose state per endpoint is a count and then the state of each
- * extension, one after the other.
+ * The process has one list of extensions, which only grows. A runtime has those that were registered when it was opened: the
+ * first `n` of the list. To core they are one room and to conn one traffic, whose state per endpoint is a count and then the
+ * state of each extension, one after the other.
  *
  * Hooks of an opening are called in the order of registration, those of an ending in the opposite order.
  *
@@ -94,7 +94,7 @@ static void *ep_state(const weft_ep_t *ep, uint32_t i)
 
 void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext)
 {
-    const ep_head_t *head = ep ? (const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND] : NULL;
+    const ep_head_t *head = ep && wefti_driven == ep->rt ? (const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND] : NULL;
     if (!head)
         return NULL;
     uint32_t i = index_of(ext, head->n);

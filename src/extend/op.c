@@ -1,7 +1,8 @@
 /* extend/op.c - what weft/extend.h offers of core and conn: the runtime, the driver, operations, sentences, endpoints.
  *
- * Each is a check and a call of a room below. A caller that is not on the driver where it should be, or names a runtime that is closed,
- * gets a status or nothing: the rest of the library relies on these rules and does not look again. tests/wire/extend_basic.c. */
+ * Each is a check and a call of a room below. A caller that is not on the driver where it should be, or names a runtime that is
+ * closed, gets a status or nothing: the rest of the library relies on these rules and does not look again.
+ * tests/wire/extend_basic.c. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 
 _Static_assert(sizeof(weft_ext_call_t) == sizeof(wefti_call_t) && offsetof(weft_ext_call_t, fn) == offsetof(wefti_call_t, fn),
                "one is used as the other");
-_Static_assert(sizeof(weft_ext_timer_t) == sizeof(wefti_timer_t) && offsetof(weft_ext_timer_t, fn) == offsetof(wefti_timer_t, fn) &&
+_Static_assert(sizeof(weft_ext_timer_t) == sizeof(wefti_timer_t) &&
+                   offsetof(weft_ext_timer_t, fn) == offsetof(wefti_timer_t, fn) &&
                    offsetof(weft_ext_timer_t, when) == offsetof(wefti_timer_t, node.key),
                "one is used as the other");
 _Static_assert(WEFT_EXT_SCRATCH == WEFTI_OP_ROOM_SIZE, "weft/extend.h says how large it is");
@@ -29,6 +31,13 @@ static weft_status_t not_here(const char *what)
 static weft_runtime_t *runtime_of(weft_op_t *op)
 {
     return op ? wefti_opx(op)->rt : NULL;
+}
+
+static weft_status_t posted_here(weft_op_t *op)
+{
+    if (!runtime_of(op))
+        return wefti_fail(WEFT_ERR_INVALID, "the operation %s", op ? "was not prepared" : "is NULL");
+    return drives(runtime_of(op)) ? WEFT_OK : not_here("the operation");
 }
 
 /* --- the runtime --------------------------------------------------------------------------------------------------------- */
@@ -63,8 +72,10 @@ uint32_t weft_ext_use(const weft_runtime_t *rt)
 
 void weft_ext_random(weft_runtime_t *rt, void *buf, size_t n)
 {
-    if (rt && buf && !wefti_gone(rt))
-        rt->fabric->ops->random(rt->fabric, buf, n);
+    if (!rt || !buf || wefti_join(rt))
+        return;
+    rt->fabric->ops->random(rt->fabric, buf, n);
+    wefti_part(rt);
 }
 
 weft_status_t weft_ext_may_wait(void)
@@ -99,7 +110,10 @@ void weft_ext_timer_stop(weft_runtime_t *rt, weft_ext_timer_t *timer)
 weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_op_kind_t *kind)
 {
     if (!rt || !op || !kind || !kind->start || !kind->cancel)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !op ? "the operation" : "the kind, or a function of it,");
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !rt   ? "the runtime"
+                          : !op ? "the operation"
+                                : "the kind, or a function of it,");
     return wefti_op_prepare(rt, op, kind);
 }
 
@@ -122,12 +136,14 @@ void *weft_ext_op_scratch(weft_op_t *op)
 
 weft_status_t weft_ext_op_track(weft_op_t *op)
 {
-    return drives(runtime_of(op)) ? wefti_op_track(op) : not_here("weft_ext_op_track");
+    weft_status_t st = posted_here(op);
+    return st ? st : wefti_op_track(op);
 }
 
 weft_status_t weft_ext_op_may_start(weft_op_t *op)
 {
-    return drives(runtime_of(op)) ? wefti_op_may_start(op) : not_here("weft_ext_op_may_start");
+    weft_status_t st = posted_here(op);
+    return st ? st : wefti_op_may_start(op);
 }
 
 void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence)
@@ -156,7 +172,7 @@ uint64_t weft_ext_sentence(const weft_ep_t *ep, const char *fmt, ...)
 {
     char text[WEFTI_DETAIL_MAX];
     va_list args;
-    if (!fmt || (ep && !drives(ep->rt)))
+    if (!fmt || (ep && (!drives(ep->rt) || !wefti_ep_is_there(ep))))
         return 0;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);

@@ -5,10 +5,10 @@
  *   wires   ordered byte-message channels for the first minute of an acquaintance: hello, authentication, the exchange of
  *           addresses. Slow and careful; a wire stays open for the life of the connection, because the kernel closes it
  *           at once when the peer's process dies. fabric/sock makes them of TCP and Unix sockets.
- *   transports   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/tcp (our own), fabric/ucx
- *           (everything UCX can do). A connection over a transport is a lane. Which transport is used is chosen during the hello.
+ *   transports  fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/tcp (our own), fabric/ucx
+ *           (everything UCX can do). A connection over a transport is a lane. The hello chooses which transport is used.
  *
- * fabric/real.c joins sock, shm, tcp and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
+ * fabric/real.c joins sock, shm, tcp and ucx into the fabric a runtime uses. tests/simnet is a second implementation, with
  * virtual time and one seed.
  *
  * Threads:  everything here is called by the one thread that drives the runtime, upcalls included, except wake() and
@@ -19,12 +19,14 @@
  * Promises (tests/sim and tests/wire hold each implementation to them):
  *   - records and announcements of one lane arrive in the order they were committed or announced, each once or not at all,
  *     and not at all only at the end: when the lane fails or is closed;
- *   - every transfer started (announce, pull, get, put: WEFT_OK) is done exactly once, and only after the fabric has let go of the buffers;
+ *   - every transfer started (announce, pull, get, put: WEFT_OK) is done exactly once, and only after the fabric has let go of
+ *     the buffers;
  *   - bytes from a peer never make the fabric touch memory outside what it was given: a peer that breaks the protocol
  *     fails its own lane or wire with WEFT_ERR_PROTOCOL. */
 #ifndef WEFTI_FABRIC_H
 #define WEFTI_FABRIC_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,19 +51,19 @@ struct wefti_xfer {
     void (*done)(wefti_xfer_t *x, weft_status_t status); /* set by the starter */
 };
 
-/* --- upcalls: filled in by conn ------------------------------------------------------------------------------------- */
+/* --- upcalls: filled in by conn ----------------------------------------------------------------------------------- */
 
 typedef struct wefti_fabric_up {
     /* wires */
-    /* A wire arrived at a post. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
+    /* A wire arrived at an acceptor. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
     void (*wire_accepted)(void *acceptor_user, wefti_wire_t *wire, const char *from);
-    /* There is no descriptor left for a newcomer at this post. True: a wire was closed to make room for it. May be NULL. */
+    /* There is no descriptor left for a newcomer at this acceptor. True: a wire was closed to make space for it. May be NULL. */
     bool (*make_way)(void *acceptor_user);
     void (*wire_opened)(void *wire_user);                                  /* a dialled wire is connected */
     void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
-    /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), the peer was
-     * silent for the bound of wire_watch() (TIMEOUT), bytes that are not ours (PROTOCOL). The wire is gone when this returns: do not
-     * close it. Once per wire not closed by us. */
+    /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), the
+     * peer was silent for the bound of wire_watch() (TIMEOUT), bytes that are not ours (PROTOCOL). The wire is gone when this
+     * returns: do not close it. It comes once for each wire that we did not close. */
     void (*wire_closed)(void *wire_user, weft_status_t why);
 
     /* lanes */
@@ -70,16 +72,16 @@ typedef struct wefti_fabric_up {
     void (*announced)(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
     /* The lane was closed: p (neither pulled nor refused) is gone when this returns. */
     void (*withdrawn)(wefti_pull_t *p);
-    void (*room)(void *lane_user);                                         /* reserve() or announce() that had no room may succeed now */
+    void (*space)(void *lane_user);                                        /* reserve() and announce() may have space again */
     void (*lane_failed)(void *lane_user, weft_status_t why);               /* at most once; close() it */
-    void (*lane_closed)(void *lane_user);                                  /* last word after close(): everything is done and released */
+    void (*lane_closed)(void *lane_user);                                  /* the last upcall: everything is done and released */
 } wefti_fabric_up_t;
 
-/* --- the fabric ------------------------------------------------------------------------------------------------------- */
+/* --- the fabric --------------------------------------------------------------------------------------------------- */
 
 struct wefti_fabric {
     const struct wefti_fabric_ops *ops;
-    const wefti_fabric_up_t *up; /* set by conn before any post, wire or lane exists */
+    const wefti_fabric_up_t *up; /* set by conn before any acceptor, wire or lane exists */
     wefti_transport_t *transports[4];      /* in order of preference */
     unsigned n_transports;
 };
@@ -103,33 +105,36 @@ typedef struct wefti_fabric_ops {
     void (*random)(wefti_fabric_t *f, void *buf, size_t n);
 
     /* Wires. */
-    /* Bind one address. `user` comes back with each wire_accepted. A tcp uri whose host is a device name or has several addresses binds
-     * them all, on one port. WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID with wefti_fail() detail. */
-    weft_status_t (*acceptor_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_acceptor_t **acceptor_out);
+    /* Bind one address. `user` comes back with each wire_accepted. A tcp uri whose host is a device name or has several
+     * addresses binds them all, on one port. WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID with wefti_fail() detail. */
+    weft_status_t (*acceptor_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                   wefti_acceptor_t **acceptor_out);
     /* Bound addresses as URIs joined by commas. */
-    const char *(*acceptor_uri)(wefti_acceptor_t *post);
-    void (*acceptor_close)(wefti_acceptor_t *post);
-    /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. At once: INVALID, NOMEM, LIMIT. */
-    weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
+    const char *(*acceptor_uri)(wefti_acceptor_t *acceptor);
+    void (*acceptor_close)(wefti_acceptor_t *acceptor);
+    /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. At once: INVALID,
+     * NOMEM, LIMIT. */
+    weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
+                               wefti_wire_t **wire_out);
     /* Queue one message (at most WEFTI_WIRE_MAX). WEFT_ERR_NOMEM; a broken wire says so by wire_closed. */
     weft_status_t (*wire_send)(wefti_wire_t *wire, const void *bytes, size_t n);
     /* Close after what was queued is written, as far as that goes without waiting. No upcall follows. */
     void (*wire_close)(wefti_wire_t *wire);
 
-    /* Heartbeats on an open wire. They go on whatever the program does: a thread of the process sends them, reads the peer's, and ends
-     * the wire of a peer that fell silent (fabric/pulse.h). Messages may still be sent and received beside them. */
-    /* Send one every `every_ns` from now on: the smaller of both sides' bounds, divided by WEFTI_BEATS. `by_hand`: only wire_beat_once()
-     * sends. Once per wire.
-     * WEFT_ERR_NOMEM, _LIMIT (no thread). */
+    /* Heartbeats on an open wire. They go on whatever the program does: a thread of the process sends them, reads the peer's,
+     * and ends the wire of a peer that fell silent (fabric/pulse.h). Messages may still be sent and received beside them. */
+    /* Send one every `every_ns` from now on: the smaller of both sides' bounds, divided by WEFTI_BEATS. `by_hand`: only
+     * wire_beat_once() sends. Once per wire. WEFT_ERR_NOMEM, _LIMIT (no thread). */
     weft_status_t (*wire_beat)(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);
     /* From now on the peer counts as lost if it is silent for bound_ns. After wire_beat(). */
     void (*wire_watch)(wefti_wire_t *wire, uint64_t bound_ns);
     void (*wire_beat_once)(wefti_wire_t *wire);
 
     /* Memory. All of it from any thread; NULL where the fabric has no use for it. */
-    /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read payloads out of
-     * it, all of it. It stays so, and fd open, until unshare(), which the caller does before it unmaps the range, and when no payload in it
-     * is announced any more. *id_out 0: of no use to anybody (huge pages, no transport for it). WEFT_ERR_INVALID, _NOMEM, _LIMIT. */
+    /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read
+     * payloads out of it, all of it. It stays so, and fd open, until unshare(), which the caller does before it unmaps the
+     * range, and when no payload in it is announced any more. *id_out 0: of no use to anybody (huge pages, no transport for it).
+     * WEFT_ERR_INVALID, _NOMEM, _LIMIT. */
     weft_status_t (*share)(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out);
     void (*unshare)(wefti_fabric_t *f, uint64_t id);
     /* Register a range with the hardware; *reg_out may be NULL where there is nothing to do. WEFT_ERR_NOMEM, _SYSTEM. */
@@ -143,15 +148,16 @@ typedef struct wefti_fabric_ops {
 struct wefti_wire {
     wefti_fabric_t *fabric;
     void *user;
-    uint64_t source; /* of one that was accepted: the same for all wires from one address, or over a Unix socket from one process */
+    /* Of an accepted wire: the same for all wires from one address, or over a Unix socket from one process. */
+    uint64_t source;
 };
 
 /* Which side of its wire somebody is. */
 enum { WEFTI_SIDE_DIALLER = 0, WEFTI_SIDE_LISTENER = 1 };
 
-/* --- transports and lanes --------------------------------------------------------------------------------------------------- */
+/* --- transports and lanes ----------------------------------------------------------------------------------------- */
 
-#define WEFTI_CAPS_MAX 128     /* bytes of a transport's caps */
+#define WEFTI_CAPS_MAX 128     /* bytes of a transport's capabilities */
 #define WEFTI_LANE_ADDR_MAX 16384 /* bytes of a lane's address */
 #define WEFTI_MAP_HANDLE_MAX 64
 #define WEFTI_KEY_MAX 1024
@@ -160,9 +166,9 @@ enum { WEFTI_SIDE_DIALLER = 0, WEFTI_SIDE_LISTENER = 1 };
 /* What conn knows from the hello when it makes a lane: each side gives the same, but for `side` and `caps`. */
 typedef struct wefti_meeting {
     uint8_t side;                       /* ours */
-    uint8_t secret[WEFTI_SECRET_SIZE];  /* nobody but the two sides can know it, if they proved a key to each other; zeroes: they have none */
-    uint8_t binding[WEFTI_SECRET_SIZE]; /* hash over both hellos: never the same again, so that what is said for it is good once */
-    const void *caps;                   /* the peer's caps of this transport */
+    uint8_t secret[WEFTI_SECRET_SIZE];  /* known to the two sides only, if they proved a key to each other; else zeroes */
+    uint8_t binding[WEFTI_SECRET_SIZE]; /* hash over both hellos, new in each meeting: a MAC over it is good once */
+    const void *caps;                   /* the peer's capabilities for this transport */
     size_t caps_n;
 } wefti_meeting_t;
 
@@ -188,87 +194,102 @@ struct wefti_pull {
 };
 
 typedef struct wefti_transport_ops {
-    /* What a peer must know to tell whether this transport can reach us (host id, user, versions): at most WEFTI_CAPS_MAX bytes; returns how many.
-     * Cheap. `side`: whose hello it is for. The listener's is only shown to a dialler whose own caps matches. */
+    /* Write our capabilities: what a peer must know to tell whether this transport can reach us (host id, user, versions). At
+     * most WEFTI_CAPS_MAX bytes; returns how many. Cheap. `side`: whose hello it is for. The listener shows its own only to a
+     * dialler whose capabilities match. */
     size_t (*caps)(wefti_transport_t *transport, int side, void *buf);
-    /* Could a lane to the owner of this caps work? Symmetric: both sides give the same answer. It is what the peer claims: nothing of the
-     * peer's is touched because of it. */
+    /* Could a lane to the owner of these capabilities work? Both sides give the same answer. The peer only claims them: nothing
+     * of the peer's is touched because of them. */
     bool (*match)(wefti_transport_t *transport, const void *caps, size_t n);
 
-    /* Make our half of a lane with whom we have met, and its address (at most WEFTI_LANE_ADDR_MAX; *n_out how many), which shows that peer,
-     * and only in this meeting, that it is ours. Opens the transport if it was not yet. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED,
-     * _UNREACHABLE (the peer's caps was a lie). */
-    weft_status_t (*lane_new)(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                              wefti_lane_t **lane_out);
-    /* Join it to the peer's half. Called once. After it, records may be sent; whether the peer gets them is for the caller to find
-     * out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE (it may also be another's than the
-     * peer's), _NOMEM, _SYSTEM: close it. */
+    /* Make our half of a lane to the peer of this meeting, and its address (at most WEFTI_LANE_ADDR_MAX; *n_out how many). The
+     * address proves to that peer, and only in this meeting, that it is ours. Opens the transport if it was not yet.
+     * WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED, _UNREACHABLE (the peer's capabilities are not true). */
+    weft_status_t (*lane_new)(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                              size_t *n_out, wefti_lane_t **lane_out);
+    /* Join it to the peer's half. Called once. After it, records may be sent; whether the peer gets them is for the caller to
+     * find out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE (it may also be
+     * another's than the peer's), _NOMEM, _SYSTEM: close it. */
     weft_status_t (*lane_connect)(wefti_lane_t *lane, const void *addr, size_t n);
-    /* Force the lane down. Transfers are done (WEFT_ERR_CANCELLED, or their result), waiting pulls withdrawn, then lane_closed: in later
-     * progress, never from inside this call. The lane may not be used for anything after it. */
+    /* Force the lane down. Transfers are done (WEFT_ERR_CANCELLED, or their result), waiting pulls withdrawn, then lane_closed:
+     * in later progress, never from inside this call. The lane may not be used for anything after it. */
     void (*lane_close)(wefti_lane_t *lane);
 
-    /* Room for one record of n bytes (1 <= n <= frame_max), 8-byte aligned, or NULL when there is none now: `room` is called when it may
-     * be worth trying again. Exactly one commit() follows before anything else is done with the lane. */
+    /* Space for one record of n bytes (1 <= n <= frame_max), 8-byte aligned, or NULL when there is none now: `space` is called
+     * when it may be worth trying again. Exactly one commit() follows before anything else is done with the lane. */
     void *(*reserve)(wefti_lane_t *lane, size_t n);
     /* Send the reserved record, of which the first n bytes were written. A record that is alone goes out at once; those committed
      * while an earlier one is on its way may travel together, at the next progress at the latest. The bytes are the fabric's. */
     void (*commit)(wefti_lane_t *lane, size_t n);
 
-    /* Announce a payload: the peer gets the record (n <= WEFTI_REC_MAX / 2) and `total`, and decides. The pieces stay untouched and the iov
-     * array valid until x is done: WEFT_OK when the peer has the bytes, WEFT_ERR_CANCELLED after lane_close(),
-     * WEFT_ERR_REFUSED when refused. WEFT_ERR_AGAIN: no room now, as with reserve(). Never calls done from inside. */
+    /* Announce a payload: the peer gets the record (n <= WEFTI_REC_MAX / 2) and `total`, and decides. The pieces stay untouched
+     * and the iov array valid until x is done: WEFT_OK when the peer has the bytes, WEFT_ERR_CANCELLED after lane_close(),
+     * WEFT_ERR_REFUSED when refused. WEFT_ERR_AGAIN: no space now, as with reserve(). Never calls done from inside. */
     weft_status_t (*announce)(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                               wefti_xfer_t *x);
-    /* Fetch the first `want` bytes of the payload (0 < want <= total) into the pieces. p is consumed. Done with WEFT_OK, or WEFT_ERR_PEER when the
-     * sender vanished or closed midway (the buffer then holds nothing to rely on), _CANCELLED after lane_close here. A transport may do the whole
-     * copy in here, in pieces during progress, or wait for the hardware. Never calls done from inside. WEFT_ERR_NOMEM: p is still ours. */
+    /* Fetch the first `want` bytes of the payload (0 < want <= total) into the pieces. p is consumed. Done with WEFT_OK, or
+     * WEFT_ERR_PEER when the sender vanished or closed midway (the buffer then holds nothing to rely on), _CANCELLED after
+     * lane_close here. A transport may do the whole copy in here, in pieces during progress, or wait for the hardware. Never
+     * calls done from inside. WEFT_ERR_NOMEM: p is still ours. */
     weft_status_t (*pull)(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
-    /* Do without the payload. p is consumed; the sender's transfer is done with WEFT_OK if `taken` (as good as delivered: a zero-length
-     * pull, a truncated message), else WEFT_ERR_REFUSED. */
+    /* Do without the payload. p is consumed; the sender's transfer is done with WEFT_OK if `taken` (as good as delivered: a
+     * zero-length pull, a truncated message), else WEFT_ERR_REFUSED. */
     void (*refuse)(wefti_pull_t *p, bool taken);
 
-    /* Lend the payload where it lies: *ptr_out is readable, in memory that outlives p, the lane and the peer, until unlend(). Only
-     * payloads in one piece of shared memory (see share()); NULL here or WEFT_ERR_UNSUPPORTED: pull it. p stays ours: refuse(p, true) says
-     * that we are done with it, if it was not withdrawn until then (a closed lane withdraws it; the memory stays, though its owner
-     * may write to it again). *lent_out is for unlend(), on the driver, once. */
+    /* Lend the payload where it lies: *ptr_out is readable, in memory that outlives p, the lane and the peer, until unlend().
+     * Only payloads in one piece of shared memory (see share()); NULL here or WEFT_ERR_UNSUPPORTED: pull it. p stays ours:
+     * refuse(p, true) says that we are done with it, if it was not withdrawn until then (a closed lane withdraws it; the memory
+     * stays, though its owner may write to it again). *lent_out is for unlend(), on the driver, once. */
     weft_status_t (*lend)(wefti_pull_t *p, const void **ptr_out, void **lent_out);
     void (*unlend)(wefti_transport_t *transport, void *lent);
-    bool lent_outlives; /* what is lent also outlives the transport: unlend() may then come from any thread, with a transport that is gone */
+    /* What is lent also outlives the transport: unlend() may then come from any thread, with a transport that is gone. */
+    bool lent_outlives;
 
     /* Memory that the peer of a lane maps, to read and write. NULL where the transport cannot. */
-    /* A map_handle (at most WEFTI_MAP_HANDLE_MAX bytes; returns how many) with which the peer of this lane can map the memfd `fd` of n bytes, sealed
-     * against shrinking, for as long as fd is open. 0: it cannot. */
+    /* Write a map handle (at most WEFTI_MAP_HANDLE_MAX bytes; returns how many) with which the peer of this lane can map the
+     * memfd `fd` of n bytes, sealed against shrinking, for as long as fd is open. 0: it cannot. */
     size_t (*expose)(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
-    /* Map what the peer's map_handle is for, all n bytes, readable and writable. The mapping outlives the lane and the peer, until unmap().
-     * WEFT_ERR_PROTOCOL: the map_handle is nonsense or not for that; _UNREACHABLE: its memory is not there, or not any more (the peer closed it
-     * while the map_handle was on its way); _NOMEM, _LIMIT, _SYSTEM. */
+    /* Map what the peer's map handle is for, all n bytes, readable and writable. The mapping outlives the lane and the peer,
+     * until unmap(). WEFT_ERR_PROTOCOL: the map handle is nonsense or for something else; _UNREACHABLE: its memory is not there,
+     * or not any more (the peer closed it while the map handle was on its way); _NOMEM, _LIMIT, _SYSTEM. */
     weft_status_t (*map)(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
     void (*unmap)(void *ptr, size_t n);
 
-    /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the transport cannot, and where its fabric
-     * is not marked as trusted (the variable "trusted"). Both sides must have them. */
-    /* Let the peer of this lane at [base, base+n), which is ordinary memory and stays until it is taken back: `buf` gets the key for it, at most
-     * WEFTI_KEY_MAX bytes; *len_out says how many. WEFT_ERR_NOMEM, _UNSUPPORTED (it cannot be registered, or its key is longer). */
+    /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the transport cannot,
+     * and where its fabric is not marked as trusted (the variable "trusted"). Both sides must have them. */
+    /* Let the peer of this lane at [base, base+n), which is ordinary memory and stays until it is taken back: `buf` gets the key
+     * for it, at most WEFTI_KEY_MAX bytes; *len_out says how many. WEFT_ERR_NOMEM, _UNSUPPORTED (it cannot be registered, or its
+     * key is longer). */
     weft_status_t (*key_new)(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
-    /* Take it back. x NULL: the peer says that it is done with it, and it is gone when this returns. Else the lane is about to be closed, and
-     * x is done, with WEFT_OK and before lane_closed, when the peer can touch the range no more. One or the other for each key of a lane. */
+    /* Take it back. x NULL: the peer says that it is done with it, and it is gone when this returns. Else the lane is about to
+     * be closed, and x is done, with WEFT_OK and before lane_closed, when the peer can touch the range no more. One or the other
+     * for each key of a lane. */
     void (*key_free)(void *key, wefti_xfer_t *x);
     /* What the peer's key is for, reached over this lane. WEFT_ERR_PROTOCOL (nonsense), _NOMEM, _UNREACHABLE. */
     weft_status_t (*key_open)(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
     /* Transfers under way go on. The lane may be gone. */
     void (*key_close)(void *remote);
-    /* Read n > 0 bytes of it, from offset on, into the pieces, or write them. Pieces are ordinary memory and stay untouched, and the iov array
-     * valid, until x is done: with WEFT_OK when the bytes are here, or in the peer's memory; WEFT_ERR_PEER, _CANCELLED (lane_close), _NOMEM: any
-     * part of them may be. In no order, neither among themselves nor with records. At once, and x is not done: WEFT_ERR_RANGE, _NOMEM, _PEER
-     * (the lane has failed). */
-    weft_status_t (*get)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
-    weft_status_t (*put)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
+    /* Read n > 0 bytes of it, from offset on, into the pieces, or write them. Pieces are ordinary memory and stay untouched, and
+     * the iov array valid, until x is done: with WEFT_OK when the bytes are here, or in the peer's memory; WEFT_ERR_PEER,
+     * _CANCELLED (lane_close), _NOMEM: any part of them may be. In no order, neither among themselves nor with records. At once,
+     * and x is not done: WEFT_ERR_RANGE, _NOMEM, _PEER (the lane has failed). */
+    weft_status_t (*get)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                         wefti_xfer_t *x);
+    weft_status_t (*put)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                         wefti_xfer_t *x);
 } wefti_transport_ops_t;
 
-/* The fabric of this machine: sockets, shared memory, TCP, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),
- * _NOMEM, _LIMIT, _SYSTEM. */
+/* The fabric of this machine: sockets, shared memory, TCP, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such
+ * transport), _NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out);
+
+/* LIMIT and NOMEM for those errno that mean it, whatever was tried. */
+static inline weft_status_t wefti_errno_limit(int err, weft_status_t otherwise)
+{
+    if (err == EMFILE || err == ENFILE || err == ENOSPC)
+        return WEFT_ERR_LIMIT;
+    return err == ENOMEM || err == ENOBUFS ? WEFT_ERR_NOMEM : otherwise;
+}
 
 /* Look a name up without waiting for it (lookup.c). Any thread. WEFT_ERR_NOMEM, _LIMIT. */
 typedef struct wefti_lookup wefti_lookup_t;

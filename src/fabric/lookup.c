@@ -1,18 +1,18 @@
 /* fabric/lookup.c - names looked up without making anyone wait.
  *
- * getaddrinfo() may take a minute and cannot be cancelled, so threads that do nothing else call it: WORKERS of them at most in the process,
- * each from the first question that finds fewer until there is none left. Who asks (a wire of fabric/sock, or a room that talks to a
- * server which is none of ours) has a lookup; lookups of one name at one time share a query:
+ * getaddrinfo() may take a minute and cannot be cancelled, so threads of their own call it, at most WORKERS in the process. A
+ * question starts a thread if there are fewer; a thread ends when no question is left. Whoever asks (a wire of fabric/sock, or a
+ * registry that talks to a foreign server) has a lookup. Lookups of one name at one time share a query:
  *
  *     QUEUED --a worker takes it--> RUNNING --getaddrinfo() returns--> DONE
  *
- * Asking may end at any time: a query that nobody asks any more leaves the queue; one that is running ends unheard, and goes with the last of
- * its lookups and its worker. So while no server of names answers, what is there is WORKERS threads, and one entry for each lookup
- * that somebody still waits for.
+ * A lookup may be dropped at any time. A query without lookups leaves the queue. A running one cannot be stopped: its result is
+ * thrown away, and it is freed with the last of its lookups and its worker. So while no name server answers, there are WORKERS
+ * threads, and one entry for each lookup that somebody still waits for.
  *
- * A forked child has none of the threads: what its parent asked is never answered there, and what the child asks begins anew.
- * tests/wire/fabric_sock.c: a_name_is_dialled, a_wire_closed_while_its_name_is_looked_up_is_silent; tests/fault/conn_lookup.c: a resolver
- * that never answers. */
+ * A forked child has none of the threads: the parent's questions are never answered there, and the child's own start new
+ * threads. tests/wire/fabric_sock.c: a_name_is_dialled, a_wire_closed_while_its_name_is_looked_up_is_silent;
+ * tests/fault/conn_lookup.c: a resolver that never answers. */
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
@@ -53,7 +53,7 @@ static wefti_list_t queue = {&queue, &queue}, running = {&running, &running};
 static wefti_list_t lost = {&lost, &lost}; /* in a forked child: queries whose worker is not here and that nobody holds */
 static unsigned n_workers;
 
-/* --- forks ------------------------------------------------------------------------------------------------------------------- */
+/* --- forks -------------------------------------------------------------------------------------------------------- */
 
 static void before_fork(void)
 {
@@ -85,7 +85,7 @@ static void watch_forks(void)
         wefti_error("no memory to notice forks: a forked child must not look names up");
 }
 
-/* --- queries: under the lock -------------------------------------------------------------------------------------------------- */
+/* --- queries: under the lock -------------------------------------------------------------------------------------- */
 
 static void query_free(query_t *q)
 {
@@ -117,13 +117,13 @@ static void query_done(query_t *q, int rc, struct addrinfo *found)
     while ((it = wefti_list_pop(&q->lookups))) {
         uint64_t one = 1;
         ssize_t n = write(wefti_container_of(it, wefti_lookup_t, link)->fd, &one, sizeof one);
-        (void)n; /* an eventfd with room: cannot fail */
+        (void)n; /* an eventfd with space: cannot fail */
     }
     if (!q->holders)
         query_free(q);
 }
 
-/* --- workers ------------------------------------------------------------------------------------------------------------------- */
+/* --- workers ------------------------------------------------------------------------------------------------------ */
 
 static void *work(void *arg)
 {
@@ -166,7 +166,7 @@ static int new_worker(void)
     return rc;
 }
 
-/* --- lookups ------------------------------------------------------------------------------------------------------------------- */
+/* --- lookups ------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t ask(wefti_lookup_t *l, const char *host)
 {

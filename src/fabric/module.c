@@ -1,8 +1,8 @@
 /* fabric/module.c - finding, checking and loading libweft_ucx.so, so that the library itself needs no UCX.
  *
- * The module lies in the folder "weft" of the folder where libraries are installed, or beside the library or program that asks for it, as in a
- * build folder and a wheel. A failed search is made again by the next who asks: what was missing may be installed by then. A program that runs
- * with more rights than its user gets the installed module or none.
+ * The module lies in the folder "weft" of the folder where libraries are installed, or beside the library or program that asks
+ * for it, as in a build folder and a wheel. A failed search is made again by the next who asks: what was missing may be
+ * installed by then. A program that runs with more rights than its user gets the installed module or none.
  * tests/wire/fabric_module.c. */
 #include "fabric/module.h"
 
@@ -19,7 +19,7 @@
 
 bool wefti_ucx_rendezvous;
 
-/* --- what the module is given ------------------------------------------------------------------------------------------- */
+/* --- what the module is given ------------------------------------------------------------------------------------- */
 
 static int alloc_fails(size_t n)
 {
@@ -33,7 +33,7 @@ static const wefti_module_host_t host = {
     .alloc_fails = alloc_fails,
 };
 
-/* --- where it is ---------------------------------------------------------------------------------------------------------- */
+/* --- where it is -------------------------------------------------------------------------------------------------- */
 
 #define PATH_BYTES 4096
 
@@ -83,7 +83,7 @@ static bool find(search_t *s, const char *chosen)
     return is_in(s, WEFT_LIBDIR, "/weft");
 }
 
-/* --- loading ----------------------------------------------------------------------------------------------------------------- */
+/* --- loading ------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t load(const char *folder, const wefti_module_t **module_out)
 {

@@ -1,8 +1,8 @@
 /* fabric/module.h - the interface between the library and libweft_ucx.so, which is loaded when UCX is wanted.
  *
- * The two meet in this header, in fabric.h, and nowhere else: the module is not linked to the library, since a program may have the
- * library inside itself. What the module uses of base is a copy of its own; what has state there comes with wefti_module_host_t.
- * The library refuses a module whose version or size is not its own. tests/wire/fabric_module.c. */
+ * The two meet in this header, in fabric.h, and nowhere else: the module is not linked to the library, since a program may have
+ * the library inside itself. What the module uses of base is a copy of its own; what has state there comes with
+ * wefti_module_host_t. The library refuses a module whose version or size is not its own. tests/wire/fabric_module.c. */
 #ifndef WEFTI_MODULE_H
 #define WEFTI_MODULE_H
 
@@ -46,7 +46,8 @@ typedef struct wefti_module {
     weft_status_t (*mem_register)(wefti_transport_t *transport, void *base, size_t n, void **reg_out);
     void (*mem_unregister)(wefti_transport_t *transport, void *reg);
 
-    /* Facts: the UCX that runs, the one whose headers the module was built with, and the transports it finds here, separated by spaces. */
+    /* Facts: the UCX that runs, the one whose headers the module was built with, and the transports it finds here, separated by
+     * spaces. */
     const char *(*ucx_version)(void);
     const char *ucx_built_with;
     void (*ucx_transports)(char *buf, size_t cap);
@@ -58,9 +59,9 @@ typedef struct wefti_module {
                 sizeof(wefti_fabric_up_t) + sizeof(wefti_transport_ops_t) + sizeof(wefti_fabric_t) + sizeof(wefti_transport_t) + \
                 sizeof(wefti_lane_t) + sizeof(wefti_pull_t) + sizeof(wefti_xfer_t) + sizeof(wefti_meeting_t)))
 
-/* module.c: load it, or return the one that was loaded; it stays loaded until the process ends. `folder` (the variable "module_path"):
- * look there and nowhere else; "": beside the library or the program, then where the library was to be installed.
- * WEFT_ERR_UNSUPPORTED with a sentence that says what to install. Any thread. */
+/* module.c: load it, or return the one that was loaded; it stays loaded until the process ends. `folder` (the variable
+ * "module_path"): look there and nowhere else; "": beside the library or the program, then where the library was to be
+ * installed. WEFT_ERR_UNSUPPORTED with a sentence that says what to install. Any thread. */
 weft_status_t wefti_module_load(const char *folder, const wefti_module_t **module_out);
 
 extern bool wefti_ucx_rendezvous; /* for tests: of every transport opened from now on, see wefti_ucx_params_t */

@@ -1,13 +1,13 @@
 /* fabric/pulse.h - the arithmetic of heartbeats on one wire: when to send one, and when a silent peer is lost.
  *
- * Each side ticks WEFTI_BEATS times in the smaller of both sides' bounds, on a grid of time, so that one late tick does not make the
- * next one late. At each tick it sends a beat and looks whether the peer was heard since the last one. A peer that was not heard
- * for three quarters of our bound is lost. A tick stamps what it heard up to one tick late, so a peer that stops is found
+ * Each side ticks WEFTI_BEATS times in the smaller of both sides' bounds, on a grid of time, so that one late tick does not make
+ * the next one late. At each tick it sends a beat and looks whether the peer was heard since the last one. A peer that was not
+ * heard for three quarters of our bound is lost. A tick stamps what it heard up to one tick late, so a peer that stops is found
  * between 3/4 and 7/8 of the bound after its last beat; the last eighth is for a machine that is too busy to be on time.
  *
  * If our own tick comes more than two ticks late, this process was stopped or starved, and the silence may be its own. Then the
  * count begins anew, but not more than twice without a word from the peer: a process that is always starved would otherwise
- * find nobody dead. tests/unit/fabric_pulse.c holds us to this, with a clock of its own. */
+ * never find a dead peer. tests/unit/fabric_pulse.c holds us to this, with a clock of its own. */
 #ifndef WEFTI_PULSE_H
 #define WEFTI_PULSE_H
 

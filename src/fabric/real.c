@@ -1,12 +1,12 @@
 /* fabric/real.c - the fabric of this machine: sockets, and the transports for shared memory, TCP and UCX, behind one door.
  *
- * One epoll instance has every descriptor: the sockets, an eventfd for wake(), and the transports' own, which appear with their first
- * lane. It is also what a runtime sleeps on.
+ * One epoll instance has every descriptor: the sockets, an eventfd for wake(), and the transports' own, which appear with their
+ * first lane. It is also what a runtime sleeps on.
  *
- * How often it is looked at: a system call costs more than a message, so while messages flow the sockets are looked at every few
- * milliseconds, and when nothing flows every few hundred microseconds; at once after a sleep, after a call that will have an answer
- * soon (a dial, a send on a wire), and always while there is no lane whose progress could be delayed. Time between looks is measured
- * with the processor's counter, whose rate only matters roughly. tests/wire/fabric_sock.c: wires_are_looked_at_while_a_lane_is_busy. */
+ * A system call costs more than a message. So while messages flow, the sockets are polled every few milliseconds; when nothing
+ * flows, every few hundred microseconds; and at once after a sleep, after a call that will have an answer soon (a dial, a send
+ * on a wire), and while there is no lane that polling could delay. The time between two polls is measured with the processor's
+ * counter, whose exact rate does not matter. tests/wire/fabric_sock.c: wires_are_looked_at_while_a_lane_is_busy. */
 #include <errno.h>
 #include <glob.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ static real_t *real_of(wefti_fabric_t *f)
     return (real_t *)(void *)f;
 }
 
-/* --- progress ------------------------------------------------------------------------------------------------------------ */
+/* --- progress ----------------------------------------------------------------------------------------------------- */
 
 static void woken(wefti_watch_t *w, uint32_t events)
 {
@@ -64,7 +64,7 @@ static void woken(wefti_watch_t *w, uint32_t events)
     uint64_t count;
     (void)events;
     ssize_t n = read(r->wake_fd, &count, sizeof count);
-    (void)n; /* nothing to read: someone was faster */
+    (void)n; /* nothing to read: it was read before */
 }
 
 static void transport_event(wefti_watch_t *w, uint32_t events)
@@ -210,7 +210,7 @@ static void random_bytes(wefti_fabric_t *f, void *buf, size_t n)
     pthread_mutex_unlock(&r->random_lock);
 }
 
-/* --- wires ---------------------------------------------------------------------------------------------------------------- */
+/* --- wires -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
                                    wefti_acceptor_t **acceptor_out)
@@ -236,7 +236,7 @@ static void wire_close(wefti_wire_t *wire)
     wefti_sock_wire_close(wire);
 }
 
-/* --- memory ----------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out)
 {
@@ -262,7 +262,7 @@ static void unshare_id(wefti_fabric_t *f, uint64_t id)
         wefti_shm_unshare(real_of(f)->shm, id);
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 static void real_close(wefti_fabric_t *f)
 {
@@ -316,10 +316,7 @@ static weft_status_t open_descriptors(real_t *r)
     if (r->epoll_fd >= 0 && r->wake_fd >= 0 && !epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->wake_fd, &ev))
         return WEFT_OK;
     int err = errno;
-    return wefti_fail(err == EMFILE || err == ENFILE || err == ENOSPC ? WEFT_ERR_LIMIT
-                      : err == ENOMEM                                 ? WEFT_ERR_NOMEM
-                                                                      : WEFT_ERR_SYSTEM,
-                      "no descriptors for a runtime: %s", strerror(err));
+    return wefti_fail(wefti_errno_limit(err, WEFT_ERR_SYSTEM), "no descriptors for a runtime: %s", strerror(err));
 }
 
 /* Is there a device that only UCX can use? UCX itself is not asked, since it takes long to open. */

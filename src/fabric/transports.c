@@ -1,15 +1,15 @@
 /* fabric/transports.c - what the text of "transports" asks for: "all", or words separated by commas.
  *
- * shm and tcp are our own. Every other word is UCX's: `ucx` is all that UCX has, `ucx_tcp` is its TCP (whose port trusts whoever reaches it, see
- * docs/design/security.md), and any other is a name that UCX knows. `all` is shm, tcp, and UCX without TCP where there is hardware for it;
- * words of UCX's beside `all` say what UCX gets instead. tests/unit/fabric_transports.c. */
+ * shm and tcp are our own. Every other word is UCX's: `ucx` is all that UCX has, `ucx_tcp` is its TCP (its port trusts everybody
+ * who reaches it, see docs/design/security.md), and any other is a name that UCX knows. `all` is shm, tcp, and UCX without TCP
+ * where there is hardware for it; words of UCX's beside `all` say what UCX gets instead. tests/unit/fabric_transports.c. */
 #include "fabric/transports.h"
 
 #include <string.h>
 
 #include "base/log.h"
 
-/* UCX's shared memory and TCP are ours to do better, and its loopback delivers inside the sending call. */
+/* Our own shared memory and TCP are better than UCX's, and UCX's loopback delivers inside the sending call. */
 #define UCX_RDMA "^shm,self,tcp"
 
 static bool is_word(const char *at, size_t n, const char *word)

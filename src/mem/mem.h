@@ -39,6 +39,9 @@ static inline weft_status_t wefti_mem_move(const weft_mem_kind_t *device, void *
 void *wefti_stage_get(weft_runtime_t *rt);
 void wefti_stage_put(weft_runtime_t *rt, void *stage);
 
+/* A pool that its room leaves, as its runtime ends: what is out stays where it is, and the pool goes with the last buffer that is given back. */
+void wefti_pool_leave(weft_pool_t *pool);
+
 /* Memory in one piece that other processes can be let map: a sealed memfd, zero, at one address until close. See memfd.c. It stays where it is while
  * it is open: forks find it. Any thread, one at a time. */
 typedef struct wefti_memfd {

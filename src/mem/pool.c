@@ -317,7 +317,7 @@ static void cut(weft_pool_t *pool)
     pool->rt = NULL;
 }
 
-void weft_pool_leave(weft_pool_t *pool)
+void wefti_pool_leave(weft_pool_t *pool)
 {
     if (!pool)
         return;

@@ -1,22 +1,21 @@
 /* registry/directory.c - dir://PATH: a registry that is a directory of this machine.
  *
- * An entry is a file SERVICE@INSTANCE, locked by its process (hold.c). It is written whole under another name, which is locked
- * before a byte is in it, and then renamed. One rule keeps everyone from taking away what is another's, at every point where a
- * process may be killed:
+ * An entry is a file SERVICE@INSTANCE, locked by its process (hold.c). It is written whole under a temporary name, locked before
+ * its first byte, and then renamed. One rule keeps processes from removing each other's entries, wherever one of them is killed:
  *
- *     what a name means is changed only by who has locked the file that it means now; a name that means nothing is filled by a
- *     rename that replaces nothing.
+ *     Only a process that has locked the file of a name may give the name to another file. A free name is taken by a rename
+ *     that replaces nothing.
  *
- * So whoever finds an entry that is not locked locks it, looks whether the name still means it, and removes it. A file that is
- * no entry is neither believed nor removed. Temporary files of the dead are removed in the same way.
+ * So a process that finds an entry that nobody has locked locks it, checks that the name still means this file, and removes it.
+ * Temporary files of dead processes are removed in the same way. A file that is no entry is neither listed nor removed.
  *
- * The directory must be our own or root's, nobody else may write to it, and the last part of its path is no link. One that is
- * not there is made, also if it was there before: whoever has entries looks after them once a second, and makes them again.
+ * The directory must belong to us or to root, nobody else may write to it, and the last part of its path is no link. A missing
+ * directory is made, also if somebody removed it: each process checks its entries once a second, and makes them again.
  *
- * Changes are told by inotify where there is any left. It also tells of a death, since the kernel closes the file then; but it
- * does so just before it unlocks it, so that one look has to follow another (thread.c).
+ * inotify tells of changes, unless the machine has none left. It also tells of a death, because the kernel closes the file then,
+ * but just before the lock is gone: so a second look follows each change (thread.c).
  *
- * Promise: an entry is found if and only if its process lives, from the end of enter() to that of leave().
+ * Promise: an entry is found if and only if its process lives, between the end of enter() and the end of leave().
  * tests/wire/registry_basic.c, tests/fault/registry_kill.c, tests/fault/registry_place.c. */
 #include <dirent.h>
 #include <errno.h>
@@ -32,32 +31,32 @@
 #include "registry/state.h"
 
 #define NEW_PREFIX ".weft-new-"
-enum { TRIES = 20, FILE_NAME = 2 * REG_NAME_MAX + 2, NEW_NAME = sizeof NEW_PREFIX + 16 };
+enum { TRIES = 20, NEW_NAME = sizeof NEW_PREFIX + 16 };
 
 typedef struct directory {
     int fd; /* -1: not open */
     dev_t dev;
     ino_t ino;
-    int inotify, wake_fd;
-    reg_trouble_t *trouble; /* the registry's */
+    int inotify;
+    weft_registry_t *registry;
     uint8_t bytes[REG_BYTES_MAX + 1];
     char path[];
 } directory_t;
 
-/* --- trouble ---------------------------------------------------------------------------------------------------------------- */
+/* --- trouble ----------------------------------------------------------------------------------------------------------- */
 
-/* What a system call came to, in our words. */
+/* The status of a system call that failed. */
 static weft_status_t trouble(directory_t *d, int err, const char *what)
 {
     if (err == ENOMEM)
         return WEFT_ERR_NOMEM;
-    wefti_reg_trouble(d->trouble, (uint64_t)err, "the registry dir://%s: cannot %s: %s; it is tried again every second", d->path,
+    wefti_reg_trouble(d->registry, (uint64_t)err, "the registry dir://%s: cannot %s: %s; it is tried again every second", d->path,
                       what, strerror(err));
     return err == ENOSPC || err == EDQUOT || err == EFBIG || err == EMFILE || err == ENFILE ? WEFT_ERR_LIMIT
                                                                                             : WEFT_ERR_UNREACHABLE;
 }
 
-/* Is it another user's? In a directory that all may write to, such as /tmp, whoever is first has the name. */
+/* Is it another user's? In a directory that all may write to, such as /tmp, anyone may take the name first. */
 static bool is_anothers(const struct stat *st)
 {
     return st->st_uid != geteuid() && st->st_uid != 0;
@@ -66,12 +65,12 @@ static bool is_anothers(const struct stat *st)
 static weft_status_t refuse(directory_t *d, const struct stat *st)
 {
     if (is_anothers(st))
-        wefti_reg_trouble(d->trouble, UINT64_MAX,
+        wefti_reg_trouble(d->registry, UINT64_MAX,
                           "the registry dir://%s is not used: it belongs to another user (uid %u); have it removed, or give all "
                           "who are to find each other a directory of their own: WEFT_REGISTRY=dir:///PATH",
                           d->path, (unsigned)st->st_uid);
     else
-        wefti_reg_trouble(d->trouble, UINT64_MAX - 1,
+        wefti_reg_trouble(d->registry, UINT64_MAX - 1,
                           "the registry dir://%s is not used: others may write to it; take that away (chmod go-w)", d->path);
     return WEFT_ERR_UNREACHABLE;
 }
@@ -82,18 +81,18 @@ static void nap(void)
     nanosleep(&ts, NULL);
 }
 
-/* --- the directory ---------------------------------------------------------------------------------------------------------- */
+/* --- the directory ----------------------------------------------------------------------------------------------------- */
 
 static void shut(directory_t *d)
 {
     if (d->fd >= 0)
         close(d->fd);
     if (d->inotify >= 0)
-        close(d->inotify); /* and its queue with it */
+        close(d->inotify);
     d->fd = d->inotify = -1;
 }
 
-/* Open it, or find that what is open is still what the path means. */
+/* Open it, unless it is open and the path still means it. */
 static weft_status_t ensure(directory_t *d)
 {
     struct stat st;
@@ -130,7 +129,7 @@ static weft_status_t ensure(directory_t *d)
                                              IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_CLOSE_WRITE |
                                                  IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_DONT_FOLLOW) < 0) {
         close(d->inotify);
-        d->inotify = -1; /* then a look every second has to do */
+        d->inotify = -1; /* a look every second is enough */
     }
     return WEFT_OK;
 }
@@ -141,7 +140,7 @@ static bool is_ours(const char *path)
     return !stat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
 }
 
-/* Where it is if nobody says so. */
+/* The directory of dir://. */
 static void default_path(char *path, size_t cap)
 {
     const char *run = secure_getenv("XDG_RUNTIME_DIR");
@@ -179,8 +178,7 @@ static weft_status_t directory_open(weft_registry_t *registry, const char *rest,
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     memcpy(d->path, path, n);
     d->fd = d->inotify = -1;
-    d->wake_fd = registry->wake_fd;
-    d->trouble = &registry->trouble;
+    d->registry = registry;
     *backend_out = d;
     return WEFT_OK;
 }
@@ -192,21 +190,15 @@ static void directory_close(void *backend)
     wefti_free(d);
 }
 
-/* --- reading ---------------------------------------------------------------------------------------------------------------- */
-
-static void file_name(const reg_entry_t *e, char name[FILE_NAME])
-{
-    snprintf(name, FILE_NAME, "%s@%s", e->service, e->instance);
-}
+/* --- reading ----------------------------------------------------------------------------------------------------------- */
 
 typedef enum sight { GONE, STRANGE, DEAD, ALIVE, FAILED } sight_t;
 
-/* What a name means now. ALIVE and DEAD: *entry_out is it; FAILED: *err_out. */
+/* What a name means now. ALIVE and DEAD: *entry_out is the entry; FAILED: *err_out says why. */
 static sight_t see(directory_t *d, const char *name, reg_entry_t **entry_out, int *err_out)
 {
     struct stat st;
-    reg_entry_t *e = NULL;
-    char right[FILE_NAME];
+    reg_entry_t *e;
     sight_t sight = STRANGE;
     size_t n = 0;
     int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -223,18 +215,13 @@ static sight_t see(directory_t *d, const char *name, reg_entry_t **entry_out, in
             goto out;
         n += (size_t)got;
     }
-    weft_status_t bad = wefti_reg_entry_decode(d->bytes, n, &e);
+    weft_status_t bad = wefti_reg_entry_decode_as(name, d->bytes, n, &e);
     if (bad == WEFT_ERR_NOMEM) {
         *err_out = ENOMEM;
         sight = FAILED;
     }
     if (bad)
         goto out;
-    file_name(e, right);
-    if (strcmp(name, right) != 0) {
-        wefti_reg_entry_unref(e);
-        goto out;
-    }
     int locked = wefti_reg_locked(fd);
     if (locked < 0) {
         *err_out = errno;
@@ -249,11 +236,11 @@ out:
     return sight;
 }
 
-/* The process of that file is dead. 0: the name is free; EAGAIN: it is someone's by now, or soon. */
-static int bury(directory_t *d, const char *name)
+/* Remove the file of a dead process. 0: the name is free; EAGAIN: another process has it by now, or removes it too. */
+static int remove_dead(directory_t *d, const char *name)
 {
     reg_hold_t *h;
-    if (faccessat(d->fd, ".", W_OK, AT_EACCESS)) /* or all who watch would be told of a change, and try again, without end */
+    if (faccessat(d->fd, ".", W_OK, AT_EACCESS)) /* an attempt would be a change that makes all watches look again, without end */
         return errno == EAGAIN ? EACCES : errno;
     int err = wefti_reg_hold_take(d->fd, name, &h);
     if (err)
@@ -279,9 +266,9 @@ static weft_status_t look_at(directory_t *d, const char *name, reg_found_t *foun
             return wefti_reg_found_add(found, e);
         case DEAD:
             wefti_reg_entry_unref(e);
-            if (bury(d, name) != EAGAIN)
+            if (remove_dead(d, name) != EAGAIN)
                 return WEFT_OK; /* also if it may not be removed: it is dead all the same */
-            break;              /* changed under our eyes, or someone else buries it */
+            break;              /* it has changed, or another process removes it */
         }
         if (tries > 2)
             nap();
@@ -289,16 +276,16 @@ static weft_status_t look_at(directory_t *d, const char *name, reg_found_t *foun
     return WEFT_OK;
 }
 
-/* What someone wrote who did not live to rename it. */
+/* Remove a temporary file of a process that died before it could rename it. */
 static void sweep(directory_t *d, const char *name)
 {
     int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return;
-    bool litter = !wefti_reg_locked(fd); /* asked first: to take a lock is a change that others are told of */
+    bool litter = !wefti_reg_locked(fd); /* ask first: to lock it is a change that others are told of */
     close(fd);
     if (litter)
-        bury(d, name);
+        remove_dead(d, name);
 }
 
 static weft_status_t directory_list(void *backend, reg_found_t *found)
@@ -332,9 +319,9 @@ static weft_status_t directory_list(void *backend, reg_found_t *found)
     return st;
 }
 
-/* --- entering --------------------------------------------------------------------------------------------------------------- */
+/* --- entering ---------------------------------------------------------------------------------------------------------- */
 
-/* The entry in a file of another name, locked. */
+/* Write the entry to a file with a temporary name, locked. */
 static int write_new(directory_t *d, const reg_entry_t *e, char name[NEW_NAME], reg_hold_t **hold_out)
 {
     int err = EAGAIN;
@@ -345,7 +332,7 @@ static int write_new(directory_t *d, const reg_entry_t *e, char name[NEW_NAME], 
         snprintf(name, NEW_NAME, NEW_PREFIX "%016llx", (unsigned long long)random);
         err = wefti_reg_hold_make(d->fd, name, hold_out);
         if (err && err != EEXIST)
-            unlinkat(d->fd, name, 0); /* nobody else knows it */
+            unlinkat(d->fd, name, 0); /* the name is random: it is ours */
     }
     if (err)
         return err;
@@ -365,20 +352,20 @@ static int write_new(directory_t *d, const reg_entry_t *e, char name[NEW_NAME], 
     return 0;
 }
 
-/* Give a file a name that means nothing. */
+/* Give a file a free name. */
 static int name_it(directory_t *d, const char *from, const char *to)
 {
     if (!renameat2(d->fd, from, d->fd, to, RENAME_NOREPLACE))
         return 0;
     if (errno != EINVAL && errno != ENOSYS)
         return errno;
-    if (linkat(d->fd, from, d->fd, to, 0)) /* a file system that cannot do that can do this */
+    if (linkat(d->fd, from, d->fd, to, 0)) /* for file systems without RENAME_NOREPLACE */
         return errno;
     unlinkat(d->fd, from, 0);
     return 0;
 }
 
-/* The same where another may have it. WEFT_ERR_STATE: and lives. */
+/* Give a file a name that a dead process may have. WEFT_ERR_STATE: a living one has it. */
 static weft_status_t take_name(directory_t *d, const char *from, const char *to)
 {
     for (int tries = 0; tries < TRIES; tries++) {
@@ -392,19 +379,19 @@ static weft_status_t take_name(directory_t *d, const char *from, const char *to)
         case GONE:
             break;
         case STRANGE:
-            wefti_warn_rarely(&d->trouble->rarely, wefti_rarely_text(to),
+            wefti_warn_rarely(&d->registry->rarely, wefti_rarely_text(to),
                               "the registry dir://%s has a file \"%s\" that is no entry; remove it, or use another name", d->path,
                               to);
             return WEFT_ERR_STATE;
         case FAILED:
             return trouble(d, err, "read an entry");
-        case ALIVE: /* or someone buries it just now */
+        case ALIVE: /* or another process has locked it to remove it */
             wefti_reg_entry_unref(e);
             nap();
             break;
         case DEAD:
             wefti_reg_entry_unref(e);
-            err = bury(d, to);
+            err = remove_dead(d, to);
             if (err && err != EAGAIN)
                 return trouble(d, err, "remove the entry of a dead process");
             break;
@@ -417,14 +404,14 @@ static weft_status_t directory_enter(void *backend, reg_own_t *own)
 {
     directory_t *d = (directory_t *)backend;
     reg_hold_t *old = (reg_hold_t *)own->held, *h = NULL;
-    char name[FILE_NAME], made[NEW_NAME];
+    char name[REG_FULL_NAME], made[NEW_NAME];
     weft_status_t st = ensure(d);
     if (st)
         return st;
     int err = write_new(d, own->entry, made, &h);
     if (err)
         return trouble(d, err, "write an entry");
-    file_name(own->entry, name);
+    wefti_reg_entry_name(own->entry, name);
     if (!old || !wefti_reg_hold_is(old, d->fd, name))
         st = take_name(d, made, name);
     else if (renameat(d->fd, made, d->fd, name))
@@ -439,44 +426,42 @@ static weft_status_t directory_enter(void *backend, reg_own_t *own)
     return WEFT_OK;
 }
 
-static void directory_leave(void *backend, reg_own_t *own)
+static bool directory_leave(void *backend, reg_own_t *own)
 {
     directory_t *d = (directory_t *)backend;
     reg_hold_t *h = (reg_hold_t *)own->held;
-    char name[FILE_NAME];
+    char name[REG_FULL_NAME];
     if (!h)
-        return;
-    file_name(own->entry, name);
-    /* ensure() would make a directory only to find nothing in it; one that was replaced has nothing of ours */
+        return true;
+    wefti_reg_entry_name(own->entry, name);
+    /* without ensure(): it would make the directory, and one that was replaced has nothing of ours */
     if (d->fd >= 0 && wefti_reg_hold_is(h, d->fd, name))
         unlinkat(d->fd, name, 0);
-    own->held = NULL;
     wefti_reg_hold_drop(h);
+    return true;
 }
 
 static weft_status_t directory_keep(void *backend, reg_own_t *own)
 {
     directory_t *d = (directory_t *)backend;
-    char name[FILE_NAME];
+    char name[REG_FULL_NAME];
     weft_status_t st = ensure(d);
     if (st)
         return st;
-    file_name(own->entry, name);
+    wefti_reg_entry_name(own->entry, name);
     if (own->held && wefti_reg_hold_is((reg_hold_t *)own->held, d->fd, name))
         return WEFT_OK;
     return directory_enter(d, own);
 }
 
-/* --- waiting ---------------------------------------------------------------------------------------------------------------- */
+/* --- waiting ----------------------------------------------------------------------------------------------------------- */
 
 static bool directory_wait(void *backend, uint64_t ns)
 {
     directory_t *d = (directory_t *)backend;
-    struct pollfd p[2] = {{d->wake_fd, POLLIN, 0}, {d->inotify, POLLIN, 0}};
-    uint64_t ms = ns == WEFT_FOREVER ? 0 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND;
+    struct pollfd p[2] = {{d->registry->wake_fd, POLLIN, 0}, {d->inotify, POLLIN, 0}};
     bool changed = false;
-    poll(p, d->inotify >= 0 ? 2 : 1, ns == WEFT_FOREVER ? -1 : (int)(ms > 60000 ? 60000 : ms));
-    /* what changed does not matter, only that something did */
+    poll(p, 2, wefti_reg_ms(ns)); /* a descriptor of -1 is left out */
     while (d->inotify >= 0 && read(d->inotify, d->bytes, sizeof d->bytes) > 0)
         changed = true;
     return changed;

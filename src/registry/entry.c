@@ -1,4 +1,4 @@
-/* registry/entry.c - entries: checked, copied, compared, as bytes; and what a look found.
+/* registry/entry.c - entries: checked, copied, compared, as bytes; and lists of them.
  *
  * An entry in a file, little-endian:
  *
@@ -8,15 +8,16 @@
  *     u16      lengths of service, instance, address; 2 bytes zero
  *     ...      service, instance, address, data; and the file ends there
  *
- * Promise: bytes are an entry that could have been entered, and come back from it the same, or are refused.
- * tests/unit/registry_entry.c, tests/fuzz/registry_entry.c. */
+ * Promise: decoding refuses all bytes that encoding does not make. tests/unit/registry_entry.c, tests/fuzz/registry_entry.c. */
+#include <stdio.h>
+
 #include "base/ascii.h"
 #include "base/bytes.h"
 #include "registry/state.h"
 
 #define MAGIC "weftreg1"
 
-/* --- checking --------------------------------------------------------------------------------------------------------------- */
+/* --- checking ---------------------------------------------------------------------------------------------------------- */
 
 static bool name_bytes_ok(const char *name, size_t n)
 {
@@ -33,7 +34,14 @@ bool wefti_reg_name_ok(const char *name)
     return name && name_bytes_ok(name, strnlen(name, REG_NAME_MAX + 1));
 }
 
-/* Whether it can be called is for weft_ep_open() to say; here it only has to be text. */
+weft_status_t wefti_reg_check_service(const char *service)
+{
+    if (wefti_reg_name_ok(service))
+        return WEFT_OK;
+    return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
+}
+
+/* It only has to be text here: weft_ep_open() says whether it is an address. */
 static bool address_ok(const char *address, size_t n)
 {
     if (!n || n > REG_ADDRESS_MAX)
@@ -59,8 +67,9 @@ static reg_entry_t *entry_alloc(uint32_t load, const void *data, size_t data_len
 
 weft_status_t wefti_reg_entry_new(const weft_entry_t *entry, const char *instance, reg_entry_t **entry_out)
 {
-    if (!wefti_reg_name_ok(entry->service))
-        return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
+    weft_status_t st = wefti_reg_check_service(entry->service);
+    if (st)
+        return st;
     if (!wefti_reg_name_ok(instance))
         return wefti_fail(WEFT_ERR_INVALID, "an instance has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
     size_t address_len = entry->address ? strnlen(entry->address, REG_ADDRESS_MAX + 1) : 0;
@@ -112,7 +121,12 @@ bool wefti_reg_entry_same(const reg_entry_t *a, const reg_entry_t *b)
                       !strcmp(a->address, b->address) && !memcmp(a->data, b->data, a->data_len));
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------------------------------ */
+void wefti_reg_entry_name(const reg_entry_t *e, char name[REG_FULL_NAME])
+{
+    snprintf(name, REG_FULL_NAME, "%s@%s", e->service, e->instance);
+}
+
+/* --- bytes ------------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_reg_entry_encode(const reg_entry_t *e, uint8_t *bytes, size_t cap)
 {
@@ -159,7 +173,23 @@ weft_status_t wefti_reg_entry_decode(const void *bytes, size_t n, reg_entry_t **
     return WEFT_OK;
 }
 
-/* --- what a look found ------------------------------------------------------------------------------------------------------ */
+weft_status_t wefti_reg_entry_decode_as(const char *name, const void *bytes, size_t n, reg_entry_t **entry_out)
+{
+    char right[REG_FULL_NAME];
+    reg_entry_t *e;
+    weft_status_t st = wefti_reg_entry_decode(bytes, n, &e);
+    if (st)
+        return st;
+    wefti_reg_entry_name(e, right);
+    if (strcmp(name, right) != 0) {
+        wefti_reg_entry_unref(e);
+        return WEFT_ERR_PROTOCOL;
+    }
+    *entry_out = e;
+    return WEFT_OK;
+}
+
+/* --- lists ------------------------------------------------------------------------------------------------------------- */
 
 reg_found_t *wefti_reg_found_new(void)
 {
@@ -171,18 +201,20 @@ reg_found_t *wefti_reg_found_new(void)
 
 weft_status_t wefti_reg_found_add(reg_found_t *f, reg_entry_t *e)
 {
-    if (f->n == f->cap) {
-        size_t cap = f->cap ? 2 * f->cap : 16;
-        reg_entry_t **at = (reg_entry_t **)wefti_realloc(f->at, cap * sizeof *at);
-        if (!at) {
-            wefti_reg_entry_unref(e);
-            return WEFT_ERR_NOMEM;
-        }
-        f->at = at;
-        f->cap = cap;
+    if (!wefti_reg_grow(&f->at, &f->cap, f->n + 1, sizeof(reg_entry_t *))) {
+        wefti_reg_entry_unref(e);
+        return WEFT_ERR_NOMEM;
     }
     f->at[f->n++] = e;
     return WEFT_OK;
+}
+
+weft_status_t wefti_reg_found_add_all(reg_found_t *f, const reg_found_t *more)
+{
+    weft_status_t st = WEFT_OK;
+    for (size_t i = 0; !st && i < more->n; i++)
+        st = wefti_reg_found_add(f, wefti_reg_entry_ref(more->at[i]));
+    return st;
 }
 
 static int by_name(const void *a, const void *b)

@@ -1,19 +1,20 @@
 /* registry/etcd.c - etcd://HOST[:PORT][,HOST...]: a registry in etcd, over its JSON gateway.
  *
- * All our entries are under one lease, which is kept alive at a third of its time; so they vanish together when this process is
- * gone for that long. Whose an entry is its lease says: one is made if the key is not there, changed and taken away if it is
- * under our lease, and otherwise another's. All three are transactions, so a request whose answer was lost may be sent again.
+ * All our entries are under one lease, which is kept alive at a third of its time; they disappear together when this process
+ * has been gone for that long. The lease says whose an entry is: we make one if the key is not there, and change or remove it
+ * if it is under our lease; otherwise it is another's. All three are transactions, so a request whose answer was lost may be
+ * sent again.
  *
- *     no lease --granted--> lease --etcd does not know it any more--> no lease: what is ours is entered again
+ *     no lease --granted--> lease --etcd does not know it any more--> no lease: our entries are entered again
  *
- * With each keep-alive we ask what is under the lease, and put back what someone deleted. What could not be taken away because
- * etcd was out of reach is owed: it is taken away when etcd is back, or goes with the lease.
+ * With each keep-alive we ask which keys are under the lease, and put back what someone deleted. An entry that could not be
+ * removed because etcd was out of reach is owed: it is removed when etcd is back, or goes with the lease.
  *
- * When no host answers nothing is tried for a while, 50 ms at first and a second in the end, so that neither a thousand entries
- * nor a close wait a thousand times. What watches know stays with them (etcd_watch.c).
+ * When no host answers, nothing is tried for a while, 50 ms at first and a second in the end, so that neither a thousand entries
+ * nor a close wait a thousand times. Watches keep what they know (etcd_watch.c).
  *
- * Promise: every call returns within seconds, whatever etcd does or does not. tests/wire/registry_etcd.c,
- * tests/fault/registry_etcd.c, tests/fault/registry_etcd_hostile.c. */
+ * Promise: every call returns within seconds, whatever etcd does. tests/wire/registry_etcd.c, tests/fault/registry_etcd.c,
+ * tests/fault/registry_etcd_hostile.c. */
 #include "registry/etcd.h"
 
 #include <assert.h>
@@ -30,7 +31,6 @@
 #define PAUSE_MIN_NS (50 * WEFT_MILLISECOND)
 #define PAUSE_MAX_NS WEFT_SECOND
 enum { TRIES = 4, PAGE = 512, DEFAULT_PORT = 2379 };
-
 /* gRPC's numbers */
 enum { CODE_NOTFOUND = 5, CODE_DENIED = 7, CODE_EXHAUSTED = 8, CODE_OUT_OF_RANGE = 11, CODE_UNAUTHENTICATED = 16 };
 
@@ -38,20 +38,11 @@ const char wefti_etcd_path_range[] = "/v3/kv/range";
 static const char path_txn[] = "/v3/kv/txn", path_grant[] = "/v3/lease/grant", path_keep[] = "/v3/lease/keepalive",
                   path_revoke[] = "/v3/lease/revoke", path_under[] = "/v3/lease/timetolive";
 
-/* An entry of ours that is there, if `term` is the backend's; or one that is owed. */
-typedef struct hold {
-    wefti_list_t link;
-    uint32_t term;
-    bool seen;
-    bool asked; /* a put of it was sent */
-    char service[REG_NAME_MAX + 1], instance[REG_NAME_MAX + 1];
-} hold_t;
-
-/* --- asking ------------------------------------------------------------------------------------------------------------------ */
+/* --- asking ------------------------------------------------------------------------------------------------------------ */
 
 weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why)
 {
-    wefti_reg_trouble(e->trouble, wefti_rarely_text(why), "the registry %s: %s; it is tried again", e->name, why);
+    wefti_reg_complain(e->registry, why);
     snprintf(e->why, sizeof e->why, "%s", why);
     e->bad_path = path;
     return st;
@@ -60,20 +51,14 @@ weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, 
 /* No host answers. */
 static weft_status_t is_down(etcd_t *e, weft_status_t st, const char *path, const char *why)
 {
-    e->pause = !e->pause ? PAUSE_MIN_NS : 2 * e->pause > PAUSE_MAX_NS ? PAUSE_MAX_NS : 2 * e->pause;
-    e->down_until = wefti_clock_ns() + e->pause / 2 + wefti_rng_below(&e->rng, e->pause / 2 + 1);
+    wefti_reg_pause(&e->pause, &e->rng, PAUSE_MIN_NS, PAUSE_MAX_NS);
     e->down = st;
     wefti_reg_http_stream_end(e->http); /* it is of no use either */
     e->doubt = true;
     return wefti_etcd_trouble(e, st, path, why);
 }
 
-static bool is_about_size(const char *message)
-{
-    return strstr(message, "larger than max") != NULL;
-}
-
-/* An answer that is a refusal, in our words. */
+/* The status of an answer that is a refusal. */
 static weft_status_t refusal(etcd_t *e, const char *path, const reg_http_reply_t *got, const etcd_reply_t *r, bool readable)
 {
     char why[sizeof e->why];
@@ -81,12 +66,12 @@ static weft_status_t refusal(etcd_t *e, const char *path, const reg_http_reply_t
         return WEFT_ERR_NOTFOUND;
     if (readable && r->code == CODE_OUT_OF_RANGE)
         return WEFT_ERR_STALE;
-    if (readable && r->code == CODE_EXHAUSTED && is_about_size(r->message))
+    if (readable && r->code == CODE_EXHAUSTED && strstr(r->message, "larger than max"))
         return WEFT_ERR_TRUNCATED;
     bool denied = readable && (r->code == CODE_DENIED || r->code == CODE_UNAUTHENTICATED);
     snprintf(why, sizeof why, "%s %s (%ld%s%s)", e->hosts[e->at], denied ? "may not be used" : "refuses", got->code,
              readable && *r->message ? ": " : "", readable ? r->message : "");
-    if (readable && (denied || r->code == CODE_EXHAUSTED)) { /* it works, but not for this */
+    if (readable && (denied || r->code == CODE_EXHAUSTED)) { /* it works, but not for this kind of request */
         weft_status_t st = denied ? WEFT_ERR_UNREACHABLE : WEFT_ERR_LIMIT;
         if (path == path_txn || path == path_grant) {
             e->full_until = wefti_clock_ns() + PAUSE_MAX_NS;
@@ -106,7 +91,7 @@ weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns,
     reg_http_limits_t limits = {QUIET_NS < ns ? QUIET_NS : ns, now + ns, ETCD_REPLY_MAX};
     weft_status_t st = WEFT_ERR_UNREACHABLE;
     assert(e->n_hosts);
-    if (now < e->down_until)
+    if (now < e->pause.until)
         return e->down;
     for (unsigned tries = 0; tries < e->n_hosts && st != WEFT_OK && wefti_clock_ns() < limits.end; tries++) {
         if (tries)
@@ -131,102 +116,88 @@ weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns,
         e->at = (e->at + 1) % e->n_hosts;
         return is_down(e, WEFT_ERR_UNREACHABLE, path, why);
     }
-    e->pause = 0;
+    e->pause.ns = 0;
     e->heard = now;
     if (e->bad_path == path && *e->why) {
-        wefti_info("the registry %s is well again", e->name);
+        wefti_info("the registry %s is well again", e->registry->uri);
         *e->why = 0;
     }
     return st;
 }
 
-/* For what is not asked about anything that may be missing. */
+/* For requests that cannot be answered by "not found": such an answer makes no sense. */
 static weft_status_t odd(etcd_t *e, weft_status_t st, const char *path)
 {
     bool is = st == WEFT_ERR_NOTFOUND || st == WEFT_ERR_STALE || st == WEFT_ERR_TRUNCATED || st == WEFT_ERR_PROTOCOL;
     return is ? is_down(e, WEFT_ERR_UNREACHABLE, path, "it gives an answer that makes no sense") : st;
 }
 
-/* --- the lease --------------------------------------------------------------------------------------------------------------- */
+/* --- the lease --------------------------------------------------------------------------------------------------------- */
 
-static void forgive(etcd_t *e)
+static void forget_owed(etcd_t *e)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&e->owed));)
-        wefti_free(wefti_container_of(l, hold_t, link));
+        wefti_reg_own_free(wefti_container_of(l, reg_own_t, link));
 }
 
-/* And everything that was under it with it. */
+/* All that is under the lease is lost with it. */
 static void lost(etcd_t *e)
 {
     e->lease = 0;
-    e->term++;
-    e->n_held = 0;
-    forgive(e);
-}
-
-static hold_t *find_hold(wefti_list_t *list, const char *service, const char *instance)
-{
-    wefti_list_each(l, list) {
-        hold_t *h = wefti_container_of(l, hold_t, link);
-        if (!strcmp(h->service, service) && !strcmp(h->instance, instance))
-            return h;
+    wefti_list_each(l, &e->registry->ours) {
+        reg_own_t *own = wefti_container_of(l, reg_own_t, link);
+        own->held = NULL;
+        own->sure = false;
     }
-    return NULL;
+    forget_owed(e);
 }
 
 static weft_status_t see_key(const etcd_kv_t *kv, void *user)
 {
     etcd_t *e = (etcd_t *)user;
-    hold_t *h = kv->service ? find_hold(&e->held, kv->service, kv->instance) : NULL;
-    if (h)
-        h->seen = true;
+    reg_own_t *own = kv->service ? wefti_reg_own_find(&e->registry->ours, kv->service, kv->instance) : NULL;
+    if (own && own->held)
+        own->sure = true;
     return WEFT_OK;
 }
 
-/* Is all that we hold there? What is not is entered again by keep(). */
-static weft_status_t count_held(etcd_t *e)
+/* Are all of ours there? keep() enters those again that are not. */
+static weft_status_t check_keys(etcd_t *e)
 {
     etcd_reply_t r;
-    if (!e->n_held)
+    size_t sure = 0;
+    wefti_list_each(l, &e->registry->ours)
+        sure += wefti_container_of(l, reg_own_t, link)->sure;
+    if (!sure)
         return WEFT_OK;
     weft_status_t st = wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, NULL, NULL, &r, NULL);
-    if (st || (r.keys == e->n_held && wefti_list_empty(&e->owed)))
+    if (st || (r.keys == sure && wefti_list_empty(&e->owed)))
         return st;
-    wefti_list_each(l, &e->held)
-        wefti_container_of(l, hold_t, link)->seen = false;
-    st = wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, see_key, e, &r, NULL);
-    if (st)
-        return st;
-    wefti_list_each(l, &e->held) {
-        hold_t *h = wefti_container_of(l, hold_t, link);
-        if (h->term != e->term || h->seen)
-            continue;
-        h->term = 0;
-        e->n_held--;
-    }
-    return WEFT_OK;
+    wefti_list_each(l, &e->registry->ours)
+        wefti_container_of(l, reg_own_t, link)->sure = false;
+    return wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, see_key, e, &r, NULL);
 }
 
-static weft_status_t take_away(etcd_t *e, const hold_t *h)
+static weft_status_t take_away(etcd_t *e, const reg_own_t *own)
 {
     etcd_reply_t r;
-    size_t n = wefti_etcd_delete(e->body, h->service, h->instance, e->lease);
+    size_t n = wefti_etcd_delete(e->body, own->entry->service, own->entry->instance, e->lease);
     weft_status_t st = wefti_etcd_ask(e, path_txn, n, ASK_NS, NULL, NULL, &r, NULL);
     return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st;
 }
 
-static void pay(etcd_t *e)
+static void take_away_owed(etcd_t *e)
 {
     while (!wefti_list_empty(&e->owed)) {
-        hold_t *h = wefti_container_of(e->owed.next, hold_t, link);
-        if (take_away(e, h))
+        reg_own_t *own = wefti_container_of(e->owed.next, reg_own_t, link);
+        if (take_away(e, own))
             return;
-        wefti_list_remove(&h->link);
-        wefti_free(h);
+        wefti_list_remove(&own->link);
+        wefti_reg_own_free(own);
     }
 }
 
-/* There is a lease, and it is not about to end. */
+/* Make sure that there is a lease, and that it does not end soon. */
 static weft_status_t upkeep(etcd_t *e)
 {
     etcd_reply_t r;
@@ -238,9 +209,9 @@ static weft_status_t upkeep(etcd_t *e)
         st = wefti_etcd_ask(e, path_keep, wefti_etcd_lease(e->body, e->lease, false), ASK_NS, NULL, NULL, &r, NULL);
         if (!st && r.ttl > 0) {
             e->kept = now;
-            st = odd(e, count_held(e), path_under);
+            st = odd(e, check_keys(e), path_under);
             if (!st)
-                pay(e);
+                take_away_owed(e);
             return st;
         }
         if (st && st != WEFT_ERR_NOTFOUND)
@@ -260,7 +231,7 @@ static weft_status_t upkeep(etcd_t *e)
     return WEFT_OK;
 }
 
-/* --- entries ----------------------------------------------------------------------------------------------------------------- */
+/* --- entries ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct there {
     bool any;
@@ -275,44 +246,23 @@ static weft_status_t see_there(const etcd_kv_t *kv, void *user)
     return WEFT_OK;
 }
 
-static hold_t *hold_of(etcd_t *e, reg_own_t *own)
+/* It is wanted again before it was taken away. */
+static void take_back(etcd_t *e, reg_own_t *own)
 {
-    hold_t *h = (hold_t *)own->held;
-    if (h)
-        return h;
-    h = find_hold(&e->owed, own->entry->service, own->entry->instance);
-    if (h) { /* it is wanted again before it was taken away */
-        wefti_list_remove(&h->link);
-        e->n_held += h->term == e->term;
-    } else {
-        h = (hold_t *)wefti_calloc(1, sizeof *h);
-        if (!h)
-            return NULL;
-        memcpy(h->service, own->entry->service, sizeof h->service);
-        memcpy(h->instance, own->entry->instance, sizeof h->instance);
-    }
-    wefti_list_push_back(&e->held, &h->link);
-    own->held = h;
-    return h;
-}
-
-static void set_there(etcd_t *e, hold_t *h, bool there)
-{
-    bool was = h->term == e->term;
-    h->term = there ? e->term : 0;
-    if (there && !was)
-        e->n_held++;
-    else if (was && !there)
-        e->n_held--;
+    reg_own_t *owed = wefti_reg_own_find(&e->owed, own->entry->service, own->entry->instance);
+    if (!owed)
+        return;
+    own->held = owed->held;
+    own->sure = owed->sure;
+    wefti_list_remove(&owed->link);
+    wefti_reg_own_free(owed);
 }
 
 static weft_status_t etcd_enter(void *backend, reg_own_t *own)
 {
     etcd_t *e = (etcd_t *)backend;
-    hold_t *h = hold_of(e, own);
     bool mine = false;
-    if (!h)
-        return WEFT_ERR_NOMEM;
+    take_back(e, own);
     for (int tries = 0; tries < TRIES; tries++) {
         etcd_reply_t r;
         there_t there = {false, 0};
@@ -322,11 +272,11 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
         if (wefti_clock_ns() < e->full_until)
             return e->full;
         if (!tries)
-            mine = h->term == e->term;
+            mine = own->sure;
         size_t n = wefti_etcd_put(e->body, own->entry, e->lease, mine);
         if (!n)
             return WEFT_ERR_NOMEM;
-        h->asked = true; /* from here on it may be there, even if we are not told */
+        own->held = own; /* from here on it may be there, even if the answer is lost */
         st = wefti_etcd_ask(e, path_txn, n, ASK_NS, see_there, &there, &r, NULL);
         if (st == WEFT_ERR_NOTFOUND) { /* there is no such lease */
             lost(e);
@@ -336,10 +286,10 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
         if (st)
             return odd(e, st, path_txn);
         if (r.succeeded) {
-            set_there(e, h, true);
+            own->sure = true;
             return WEFT_OK;
         }
-        set_there(e, h, false);
+        own->sure = false;
         if (there.any && there.lease != e->lease)
             return WEFT_ERR_STATE;
         mine = there.any;
@@ -347,21 +297,13 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
     return is_down(e, WEFT_ERR_UNREACHABLE, path_txn, "an entry is neither taken nor refused");
 }
 
-static void etcd_leave(void *backend, reg_own_t *own)
+static bool etcd_leave(void *backend, reg_own_t *own)
 {
     etcd_t *e = (etcd_t *)backend;
-    hold_t *h = (hold_t *)own->held;
-    if (!h)
-        return;
-    own->held = NULL;
-    wefti_list_remove(&h->link);
-    if (e->lease && h->term == e->term)
-        e->n_held--;
-    /* what goes is ours alone: it is taken away under our lease */
-    if (e->lease && h->asked && take_away(e, h))
-        wefti_list_push_back(&e->owed, &h->link);
-    else
-        wefti_free(h);
+    if (!e->lease || !own->held || !take_away(e, own) || !own->held) /* a lease that was lost meanwhile took it along */
+        return true;
+    wefti_list_push_back(&e->owed, &own->link);
+    return false;
 }
 
 static weft_status_t etcd_renew(void *backend, wefti_list_t *ours)
@@ -372,29 +314,33 @@ static weft_status_t etcd_renew(void *backend, wefti_list_t *ours)
 
 static weft_status_t etcd_keep(void *backend, reg_own_t *own)
 {
-    etcd_t *e = (etcd_t *)backend;
-    const hold_t *h = (const hold_t *)own->held;
-    return h && e->lease && h->term == e->term ? WEFT_OK : etcd_enter(e, own);
+    return own->sure ? WEFT_OK : etcd_enter(backend, own);
 }
 
-/* With the lease everything of ours goes at once. */
+/* Revoking the lease removes all of ours at once. */
 static void etcd_leave_all(void *backend, wefti_list_t *ours)
 {
     etcd_t *e = (etcd_t *)backend;
     etcd_reply_t r;
-    (void)ours;
-    if (e->lease && (e->n_held || !wefti_list_empty(&e->owed)) &&
+    if (e->lease && (!wefti_list_empty(ours) || !wefti_list_empty(&e->owed)) &&
         wefti_etcd_ask(e, path_revoke, wefti_etcd_lease(e->body, e->lease, false), PART_NS, NULL, NULL, &r, NULL))
-        wefti_debug("the registry %s: our entries stay until their lease is over", e->name);
+        wefti_debug("the registry %s: our entries stay until their lease is over", e->registry->uri);
     lost(e);
 }
 
-/* --- all there is ------------------------------------------------------------------------------------------------------------ */
+/* --- all there is ------------------------------------------------------------------------------------------------------ */
 
 typedef struct gathered {
     reg_found_t *found;
     size_t bytes;
 } gathered_t;
+
+static void trim(gathered_t *g, size_t n, size_t bytes)
+{
+    while (g->found->n > n)
+        wefti_reg_entry_unref(g->found->at[--g->found->n]);
+    g->bytes = bytes;
+}
 
 static weft_status_t gather(const etcd_kv_t *kv, void *user)
 {
@@ -405,12 +351,6 @@ static weft_status_t gather(const etcd_kv_t *kv, void *user)
     if (g->found->n >= ETCD_ENTRIES_MAX || g->bytes > ETCD_ALL_MAX)
         return WEFT_ERR_LIMIT;
     return wefti_reg_found_add(g->found, wefti_reg_entry_ref(kv->entry));
-}
-
-static void trim(reg_found_t *f, size_t n)
-{
-    while (f->n > n)
-        wefti_reg_entry_unref(f->at[--f->n]);
 }
 
 weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out)
@@ -430,14 +370,12 @@ weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_ou
         size_t n = wefti_etcd_range(e->body, r.start, r.start_len, limit, revision);
         weft_status_t st = wefti_etcd_ask(e, path, n, end - now, gather, &g, &next, NULL);
         if (st == WEFT_ERR_TRUNCATED && limit > 1) {
-            trim(found, had);
-            g.bytes = had_bytes;
+            trim(&g, had, had_bytes);
             limit /= 8;
             continue;
         }
-        if (st == WEFT_ERR_STALE && again++ < TRIES) { /* what we were reading was compacted */
-            trim(found, 0);
-            g.bytes = 0;
+        if (st == WEFT_ERR_STALE && again++ < TRIES) { /* etcd has compacted the revision that we read */
+            trim(&g, 0, 0);
             revision = 0;
             r.start_len = sizeof ETCD_PREFIX - 1;
             memcpy(r.start, ETCD_PREFIX, r.start_len);
@@ -468,13 +406,13 @@ static weft_status_t etcd_list(void *backend, reg_found_t *found)
     return wefti_etcd_all((etcd_t *)backend, found, &revision);
 }
 
-/* --- opening and closing ----------------------------------------------------------------------------------------------------- */
+/* --- opening and closing ----------------------------------------------------------------------------------------------- */
 
 static void etcd_close(void *backend)
 {
     etcd_t *e = (etcd_t *)backend;
     wefti_etcd_watch_end(e);
-    forgive(e);
+    forget_owed(e);
     wefti_reg_http_free(e->http);
     for (unsigned i = 0; i < e->n_hosts; i++)
         wefti_free(e->hosts[i]);
@@ -522,12 +460,8 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
     etcd_t *e = (etcd_t *)wefti_calloc(1, sizeof *e);
     if (!e)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
-    e->wake_fd = registry->wake_fd;
-    e->name = registry->uri;
-    e->trouble = &registry->trouble;
-    e->term = 1;
+    e->registry = registry;
     e->lease_s = (registry->lease_ns + WEFT_SECOND - 1) / WEFT_SECOND;
-    wefti_list_init(&e->held);
     wefti_list_init(&e->owed);
     if (getrandom(&e->rng, sizeof e->rng, 0) != (ssize_t)sizeof e->rng)
         e->rng.state = wefti_clock_ns();
@@ -542,7 +476,7 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
         etcd_close(e);
         return st;
     }
-    e->at = (unsigned)wefti_rng_below(&e->rng, e->n_hosts); /* not all of a cluster's clients at the first of its hosts */
+    e->at = (unsigned)wefti_rng_below(&e->rng, e->n_hosts); /* spread the clients over the hosts */
     *backend_out = e;
     return WEFT_OK;
 }

@@ -1,17 +1,15 @@
-/* registry/etcd_watch.c - what watches know of etcd: a list, and then the changes as etcd tells them.
+/* registry/etcd_watch.c - what watches know of etcd: a list, and then the changes that etcd tells.
  *
  *     nothing --a list--> doubted --a stream from the list's revision on--> mirrored --change--> mirrored ...
  *     mirrored --the stream ended, was compacted away, made no sense; etcd is down or another--> doubted --a list--> ...
  *
- * Events up to the revision of the list are in it already, and left out. While there is no stream, a look a second lists all
- * there is; while there is one and nothing is heard for three seconds, a small question finds out whether etcd still lives, and
- * whether it is still the one that we know: an answer over a new connection, or of an earlier revision, comes from one that was
- * started anew, maybe without its data.
+ * Events up to the revision of the list are in the list already, and are left out. Without a stream, a look every second lists
+ * everything. With one that is silent for three seconds, a small request finds out whether etcd is alive, and still the same: an
+ * answer over a new connection, or of an earlier revision, comes from one that was restarted, maybe without its data.
  *
- * An etcd that comes back without its data shows nothing for as long as it takes those who live to put themselves back. So what
- * was known before we were cut off is believed in for a few seconds longer, unless etcd says that it went.
- *
- * When nobody has watched for a while the stream ends.
+ * An etcd that comes back without its data shows nothing until all living processes have put their entries back. So what was
+ * known before is kept for a few seconds, unless etcd says that it was deleted. When nobody has watched for a while the stream
+ * ends.
  *
  * Promise: what is known is what etcd had at some revision, never an earlier one than before unless etcd itself went back.
  * tests/wire/registry_etcd.c, tests/fault/registry_etcd.c. */
@@ -27,7 +25,7 @@
 #define PAUSE_MIN_NS (100 * WEFT_MILLISECOND)
 #define PAUSE_MAX_NS (5 * WEFT_SECOND)
 
-/* --- the mirror -------------------------------------------------------------------------------------------------------------- */
+/* --- the mirror -------------------------------------------------------------------------------------------------------- */
 
 /* Where it is, or would be. */
 static size_t place_of(const reg_found_t *f, const char *service, const char *instance, bool *is_out)
@@ -81,7 +79,7 @@ static weft_status_t apply(const etcd_kv_t *kv, void *user)
         return WEFT_OK;
     if (!kv->entry && e->before) {
         size_t was = place_of(e->before, kv->service, kv->instance, &is);
-        if (is) { /* it has gone, and was not only lost */
+        if (is) { /* it was deleted, not just lost */
             remove_at(e->before, was);
             e->news = true;
         }
@@ -113,7 +111,7 @@ static weft_status_t apply(const etcd_kv_t *kv, void *user)
     return WEFT_OK;
 }
 
-/* --- the stream -------------------------------------------------------------------------------------------------------------- */
+/* --- the stream -------------------------------------------------------------------------------------------------------- */
 
 /* False: list it all again. */
 static bool take_line(etcd_t *e, char *line, size_t n)
@@ -127,19 +125,11 @@ static bool take_line(etcd_t *e, char *line, size_t n)
     return true;
 }
 
-/* The line so far, and these. */
+/* Add bytes to the line. */
 static bool add_to_line(etcd_t *e, const char *bytes, size_t n)
 {
-    if (n > ETCD_REPLY_MAX - e->line_n)
+    if (n > ETCD_REPLY_MAX - e->line_n || !wefti_reg_grow(&e->line, &e->line_cap, e->line_n + n, 1))
         return false;
-    if (e->line_n + n > e->line_cap) {
-        size_t cap = 2 * (e->line_n + n);
-        char *line = (char *)wefti_realloc(e->line, cap);
-        if (!line)
-            return false;
-        e->line = line;
-        e->line_cap = cap;
-    }
     if (n)
         memcpy(e->line + e->line_n, bytes, n);
     e->line_n += n;
@@ -183,21 +173,18 @@ static void stream_over(etcd_t *e)
     drop_line(e);
     e->streams = false;
     e->doubt = true;
-    /* one that ends as soon as it has begun is not begun again at once */
+    /* one that ends soon after it has begun is not begun again at once */
     if (now - e->stream_began > STREAM_NS)
-        e->stream_pause = 0;
+        e->stream_pause = (reg_pause_t){0, 0};
     else
-        e->stream_pause = !e->stream_pause                     ? PAUSE_MIN_NS
-                          : 2 * e->stream_pause > PAUSE_MAX_NS ? PAUSE_MAX_NS
-                                                               : 2 * e->stream_pause;
-    e->stream_again = now + e->stream_pause;
+        wefti_reg_pause(&e->stream_pause, &e->rng, PAUSE_MIN_NS, PAUSE_MAX_NS);
 }
 
 static void stream_begin(etcd_t *e)
 {
     char url[320];
     uint64_t now = wefti_clock_ns();
-    if (now < e->stream_again)
+    if (now < e->stream_pause.until)
         return;
     wefti_etcd_watch(e->body, e->revision + 1);
     snprintf(url, sizeof url, "%s/v3/watch", e->hosts[e->at]);
@@ -224,7 +211,7 @@ void wefti_etcd_watch_end(etcd_t *e)
     forget_before(e);
 }
 
-/* --- for the thread ---------------------------------------------------------------------------------------------------------- */
+/* --- for the thread ---------------------------------------------------------------------------------------------------- */
 
 static weft_status_t renew(etcd_t *e)
 {
@@ -240,7 +227,7 @@ static weft_status_t renew(etcd_t *e)
         return st;
     }
     wefti_reg_found_sort(f);
-    forget_before(e); /* we were cut off, and who answers now may have lost everything */
+    forget_before(e); /* the etcd that answers now may have lost everything */
     e->before = e->mirror;
     e->before_until = wefti_clock_ns() + BEFORE_NS;
     e->mirror = f;
@@ -251,7 +238,7 @@ static weft_status_t renew(etcd_t *e)
     return WEFT_OK;
 }
 
-/* Is etcd there, and the one we know? */
+/* Is etcd alive, and the one we know? */
 static weft_status_t probe(etcd_t *e)
 {
     etcd_reply_t r;
@@ -275,8 +262,8 @@ weft_status_t wefti_etcd_known(void *backend, reg_found_t *found)
     if (!st && (!e->mirror || e->doubt || !e->streams))
         st = renew(e);
     e->news = false;
-    for (size_t i = 0; !st && i < e->mirror->n; i++)
-        st = wefti_reg_found_add(found, wefti_reg_entry_ref(e->mirror->at[i]));
+    if (!st)
+        st = wefti_reg_found_add_all(found, e->mirror);
     if (e->before && e->asked >= e->before_until)
         forget_before(e);
     for (size_t i = 0; !st && e->before && i < e->before->n; i++) {
@@ -292,18 +279,18 @@ weft_status_t wefti_etcd_known(void *backend, reg_found_t *found)
 bool wefti_etcd_wait(void *backend, uint64_t ns)
 {
     etcd_t *e = (etcd_t *)backend;
-    uint64_t now = wefti_clock_ns(), ms = (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND;
+    uint64_t now = wefti_clock_ns();
     if (e->mirror && now - e->asked > UNWATCHED_NS)
         wefti_etcd_watch_end(e);
     if (e->mirror && ns > UNWATCHED_NS)
-        ms = UNWATCHED_NS / WEFT_MILLISECOND + 1; /* to look again whether anyone watches */
+        ns = UNWATCHED_NS + 1; /* to see whether anyone still watches */
     if (!e->news && !(e->streams && !wefti_reg_http_streaming(e->http)))
-        wefti_reg_http_wait(e->http, e->wake_fd, ns == WEFT_FOREVER && !e->mirror ? -1 : (int)(ms > 60000 ? 60000 : ms));
+        wefti_reg_http_wait(e->http, e->registry->wake_fd, wefti_reg_ms(ns));
     if (e->streams && !wefti_reg_http_streaming(e->http)) {
         stream_over(e);
         return true;
     }
     bool news = e->news;
-    e->news = false; /* said once: if nobody watches any more, nobody looks */
+    e->news = false; /* say it once: without a watch there is no known() to clear it */
     return news;
 }

@@ -1,10 +1,10 @@
 /* registry/etcd_wire.c - requests to etcd's JSON gateway as text, and what its replies say.
  *
- * An entry is the key /weft/SERVICE/INSTANCE with the bytes of entry.c as its value; the gateway has both in base64. Replies of
- * all kinds are read by one walk, since their members have the same meaning wherever they are: a range has "kvs", a watch
- * "events", a transaction "responses" with ranges in them, streams a "result" around each.
+ * An entry is the key /weft/SERVICE/INSTANCE with the bytes of entry.c as its value; the gateway has both in base64. One walk
+ * reads all kinds of replies, because their members have the same meaning wherever they are: a range has "kvs", a watch
+ * "events", a transaction "responses" with ranges in them, a stream a "result" around each.
  *
- * Promise: any bytes are a reply or refused. What is told of is an entry under its own key, or a key whose entry is not there.
+ * Promise: any bytes are a reply or are refused. fn gets entries under their own key only, or keys without an entry.
  * tests/unit/registry_etcd.c, tests/fuzz/registry_etcd.c. */
 #include <assert.h>
 #include <sodium.h>
@@ -16,8 +16,9 @@
 #include "registry/etcd.h"
 
 #define BASE64 sodium_base64_VARIANT_ORIGINAL
+#define BASE64_LEN(n) sodium_base64_ENCODED_LEN(n, BASE64)
 
-/* --- replies ----------------------------------------------------------------------------------------------------------------- */
+/* --- replies ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct walk {
     wefti_json_t j;
@@ -28,7 +29,7 @@ typedef struct walk {
     uint8_t *bytes; /* REG_BYTES_MAX of them */
 } walk_t;
 
-/* At most cap bytes; more, or no base64, is SIZE_MAX. */
+/* From base64. SIZE_MAX: it is none, or more than cap bytes. */
 static size_t decode(const wefti_json_text_t *t, void *bytes, size_t cap)
 {
     size_t n;
@@ -39,7 +40,7 @@ static size_t decode(const wefti_json_text_t *t, void *bytes, size_t cap)
     return n;
 }
 
-/* Cuts "/weft/SERVICE/INSTANCE" up. */
+/* Cut "/weft/SERVICE/INSTANCE" up. */
 static bool names_of(char *key, size_t n, etcd_kv_t *kv)
 {
     size_t prefix = sizeof ETCD_PREFIX - 1;
@@ -56,10 +57,9 @@ static bool names_of(char *key, size_t n, etcd_kv_t *kv)
     return true;
 }
 
-/* The next page begins behind this key. Behind one that is longer than any of ours, and what begins like it, that is. */
+/* The next page begins behind this key. A key longer than ours is cut off: then the page begins behind all keys that begin so. */
 static void turn_page(etcd_reply_t *r, const wefti_json_text_t *key64)
 {
-    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     unsigned char *p = (unsigned char *)r->start;
     size_t n = decode(key64, p, ETCD_START_MAX);
     r->start_len = 0;
@@ -68,19 +68,12 @@ static void turn_page(etcd_reply_t *r, const wefti_json_text_t *key64)
         r->start_len = n + 1;
         return;
     }
-    for (n = 0; n < ETCD_START_MAX / 3 * 3 && n / 3 * 4 + 4 <= key64->n; n += 3) {
-        uint32_t bits = 0;
-        for (size_t i = 0; i < 4; i++) {
-            char c = key64->p[n / 3 * 4 + i];
-            const char *at = c ? strchr(alphabet, c) : NULL;
-            if (!at)
-                return;
-            bits = bits << 6 | (uint32_t)(at - alphabet);
-        }
-        p[n] = (unsigned char)(bits >> 16);
-        p[n + 1] = (unsigned char)(bits >> 8);
-        p[n + 2] = (unsigned char)bits;
-    }
+    wefti_json_text_t cut = {key64->p, key64->n / 4 * 4};
+    if (cut.n > ETCD_START_MAX / 3 * 4)
+        cut.n = ETCD_START_MAX / 3 * 4;
+    n = decode(&cut, p, ETCD_START_MAX);
+    if (n == SIZE_MAX)
+        return;
     while (n && p[n - 1] == 0xff)
         n--;
     if (n)
@@ -88,7 +81,7 @@ static void turn_page(etcd_reply_t *r, const wefti_json_text_t *key64)
     r->start_len = n;
 }
 
-/* A key and its value as they came. */
+/* A key and its value as they came, in base64. */
 typedef struct raw {
     wefti_json_text_t key, value;
     int64_t revision, lease;
@@ -122,13 +115,9 @@ static weft_status_t read_entry(walk_t *w, const wefti_json_text_t *value, etcd_
     kv->bytes = decode(value, w->bytes, REG_BYTES_MAX);
     if (kv->bytes == SIZE_MAX)
         return WEFT_OK; /* no entry is that long */
-    if (wefti_reg_entry_decode(w->bytes, kv->bytes, &kv->entry) == WEFT_ERR_NOMEM)
-        return WEFT_ERR_NOMEM;
-    if (kv->entry && (strcmp(kv->entry->service, kv->service) != 0 || strcmp(kv->entry->instance, kv->instance) != 0)) {
-        wefti_reg_entry_unref(kv->entry); /* one that was put under the key of another */
-        kv->entry = NULL;
-    }
-    return WEFT_OK;
+    char name[REG_FULL_NAME];
+    snprintf(name, sizeof name, "%s@%s", kv->service, kv->instance);
+    return wefti_reg_entry_decode_as(name, w->bytes, kv->bytes, &kv->entry) == WEFT_ERR_NOMEM ? WEFT_ERR_NOMEM : WEFT_OK;
 }
 
 static void tell(walk_t *w, const raw_t *raw, bool gone)
@@ -171,7 +160,7 @@ static void read_event(walk_t *w)
     tell(w, &raw, gone);
 }
 
-/* "error" is its words in an answer, and an object that has them in a stream. */
+/* An "error" is a text in an answer, and an object with a "message" in a stream. */
 static void read_message(walk_t *w)
 {
     wefti_json_t *j = &w->j;
@@ -213,7 +202,7 @@ static void read_responses(walk_t *w)
                 wefti_json_skip(j);
 }
 
-/* The keys of a lease, of which only the names are known. */
+/* The keys of a lease, without values. */
 static void read_keys(walk_t *w)
 {
     wefti_json_t *j = &w->j;
@@ -227,6 +216,21 @@ static void read_member(walk_t *w, const wefti_json_text_t *key)
 {
     wefti_json_t *j = &w->j;
     etcd_reply_t *r = w->reply;
+    const struct {
+        const char *name;
+        int64_t *number;
+        bool *flag;
+    } plain[] = {{"ID", &r->id, NULL},           {"TTL", &r->ttl, NULL},          {"compact_revision", &r->compacted, NULL},
+                 {"code", &r->code, NULL},       {"more", NULL, &r->more},        {"succeeded", NULL, &r->succeeded},
+                 {"created", NULL, &r->created}, {"canceled", NULL, &r->canceled}};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (wefti_json_is(key, plain[i].name)) {
+            if (plain[i].number)
+                *plain[i].number = wefti_json_i64(j);
+            else
+                *plain[i].flag = wefti_json_bool(j);
+            return;
+        }
     if (wefti_json_is(key, "header"))
         read_header(w);
     else if (wefti_json_is(key, "kvs"))
@@ -243,29 +247,13 @@ static void read_member(walk_t *w, const wefti_json_text_t *key)
         read_keys(w);
     else if (wefti_json_is(key, "result"))
         read_reply(w);
-    else if (wefti_json_is(key, "ID"))
-        r->id = wefti_json_i64(j);
-    else if (wefti_json_is(key, "TTL"))
-        r->ttl = wefti_json_i64(j);
-    else if (wefti_json_is(key, "compact_revision"))
-        r->compacted = wefti_json_i64(j);
-    else if (wefti_json_is(key, "code"))
-        r->code = wefti_json_i64(j);
-    else if (wefti_json_is(key, "succeeded"))
-        r->succeeded = wefti_json_bool(j);
-    else if (wefti_json_is(key, "more"))
-        r->more = wefti_json_bool(j);
-    else if (wefti_json_is(key, "created"))
-        r->created = wefti_json_bool(j);
-    else if (wefti_json_is(key, "canceled"))
-        r->canceled = wefti_json_bool(j);
     else if (wefti_json_is(key, "error") || wefti_json_is(key, "message"))
         read_message(w);
     else
         wefti_json_skip(j);
 }
 
-/* In each other only as deep as JSON may be. */
+/* The reader bounds how deep they may be in each other. */
 static void read_reply(walk_t *w)
 {
     wefti_json_text_t key;
@@ -282,123 +270,93 @@ weft_status_t wefti_etcd_read(char *text, size_t n, etcd_kv_fn fn, void *user, e
     return w.st ? w.st : wefti_json_end(&w.j) ? WEFT_OK : WEFT_ERR_PROTOCOL;
 }
 
-/* --- requests ---------------------------------------------------------------------------------------------------------------- */
+/* --- requests ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct text {
-    char *p;
-    size_t n;
-} text_t;
+/* In base64, as the test has it. */
+#define PREFIX64 "L3dlZnQv"     /* ETCD_PREFIX */
+#define PREFIX_END64 "L3dlZnQw" /* ETCD_PREFIX_END */
 
-static __attribute__((format(printf, 2, 3))) void add(text_t *t, const char *format, ...)
+static __attribute__((format(printf, 2, 3))) size_t print(char *body, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(t->p + t->n, ETCD_BODY_MAX - t->n, format, args);
+    int n = vsnprintf(body, ETCD_BODY_MAX, format, args);
     va_end(args);
-    assert(n >= 0 && (size_t)n < ETCD_BODY_MAX - t->n);
-    t->n += (size_t)n;
+    assert(n >= 0 && n < ETCD_BODY_MAX);
+    return (size_t)n;
 }
 
-/* "name":"base64" */
-static void add_bytes(text_t *t, const char *name, const void *bytes, size_t n)
+static void encode(char *text, size_t cap, const void *bytes, size_t n)
 {
-    add(t, "\"%s\":\"", name);
-    assert(sodium_base64_encoded_len(n, BASE64) <= ETCD_BODY_MAX - t->n);
-    sodium_bin2base64(t->p + t->n, ETCD_BODY_MAX - t->n, (const unsigned char *)bytes, n, BASE64);
-    t->n += strlen(t->p + t->n);
-    add(t, "\"");
+    sodium_bin2base64(text, cap, (const unsigned char *)bytes, n, BASE64);
 }
 
-static void add_key(text_t *t, const char *service, const char *instance)
+typedef char key64_t[BASE64_LEN(ETCD_KEY_MAX)];
+
+static void encode_key(key64_t text, const char *service, const char *instance)
 {
     char key[ETCD_KEY_MAX + 1];
     int n = snprintf(key, sizeof key, ETCD_PREFIX "%s/%s", service, instance);
-    add_bytes(t, "key", key, (size_t)n);
-}
-
-static text_t begin(char *body)
-{
-    text_t t = {body, 0};
-    return t;
+    encode(text, sizeof(key64_t), key, (size_t)n);
 }
 
 size_t wefti_etcd_grant(char *body, uint64_t seconds)
 {
-    text_t t = begin(body);
-    add(&t, "{\"TTL\":\"%llu\"}", (unsigned long long)seconds);
-    return t.n;
+    return print(body, "{\"TTL\":\"%llu\"}", (unsigned long long)seconds);
 }
 
 size_t wefti_etcd_lease(char *body, int64_t lease, bool keys)
 {
-    text_t t = begin(body);
-    add(&t, "{\"ID\":\"%lld\"%s}", (long long)lease, keys ? ",\"keys\":true" : "");
-    return t.n;
+    return print(body, "{\"ID\":\"%lld\"%s}", (long long)lease, keys ? ",\"keys\":true" : "");
 }
 
 size_t wefti_etcd_put(char *body, const reg_entry_t *e, int64_t lease, bool mine)
 {
-    text_t t = begin(body);
-    uint8_t *bytes = (uint8_t *)wefti_malloc(REG_BYTES_MAX);
-    if (!bytes)
+    key64_t key;
+    char owner[80] = "\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\"";
+    char *value = (char *)wefti_malloc(BASE64_LEN(REG_BYTES_MAX) + REG_BYTES_MAX);
+    if (!value)
         return 0;
-    size_t n = wefti_reg_entry_encode(e, bytes, REG_BYTES_MAX);
-    add(&t, "{\"compare\":[{");
-    add_key(&t, e->service, e->instance);
+    uint8_t *bytes = (uint8_t *)value + BASE64_LEN(REG_BYTES_MAX);
+    encode(value, BASE64_LEN(REG_BYTES_MAX), bytes, wefti_reg_entry_encode(e, bytes, REG_BYTES_MAX));
+    encode_key(key, e->service, e->instance);
     if (mine)
-        add(&t, ",\"target\":\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"%lld\"}]", (long long)lease);
-    else
-        add(&t, ",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\"}]");
-    add(&t, ",\"success\":[{\"request_put\":{");
-    add_key(&t, e->service, e->instance);
-    add(&t, ",");
-    add_bytes(&t, "value", bytes, n);
-    add(&t, ",\"lease\":\"%lld\"}}],\"failure\":[{\"request_range\":{", (long long)lease);
-    add_key(&t, e->service, e->instance);
-    add(&t, "}}]}");
-    wefti_free(bytes);
-    return t.n;
+        snprintf(owner, sizeof owner, "\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"%lld\"", (long long)lease);
+    size_t n = print(body,
+                     "{\"compare\":[{\"key\":\"%s\",\"target\":%s}],"
+                     "\"success\":[{\"request_put\":{\"key\":\"%s\",\"value\":\"%s\",\"lease\":\"%lld\"}}],"
+                     "\"failure\":[{\"request_range\":{\"key\":\"%s\"}}]}",
+                     key, owner, key, value, (long long)lease, key);
+    wefti_free(value);
+    return n;
 }
 
 size_t wefti_etcd_delete(char *body, const char *service, const char *instance, int64_t lease)
 {
-    text_t t = begin(body);
-    add(&t, "{\"compare\":[{");
-    add_key(&t, service, instance);
-    add(&t, ",\"target\":\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"%lld\"}],\"success\":[{\"request_delete_range\":{",
-        (long long)lease);
-    add_key(&t, service, instance);
-    add(&t, "}}]}");
-    return t.n;
+    key64_t key;
+    encode_key(key, service, instance);
+    return print(body,
+                 "{\"compare\":[{\"key\":\"%s\",\"target\":\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"%lld\"}],"
+                 "\"success\":[{\"request_delete_range\":{\"key\":\"%s\"}}]}",
+                 key, (long long)lease, key);
 }
 
 size_t wefti_etcd_range(char *body, const char *start, size_t start_len, unsigned limit, int64_t revision)
 {
-    text_t t = begin(body);
-    add(&t, "{");
-    add_bytes(&t, "key", start, start_len);
-    add(&t, ",");
-    add_bytes(&t, "range_end", ETCD_PREFIX_END, sizeof ETCD_PREFIX_END - 1);
-    add(&t, ",\"limit\":\"%u\",\"revision\":\"%lld\"}", limit, (long long)revision);
-    return t.n;
+    char key[BASE64_LEN(ETCD_START_MAX + 1)];
+    encode(key, sizeof key, start, start_len);
+    return print(body, "{\"key\":\"%s\",\"range_end\":\"" PREFIX_END64 "\",\"limit\":\"%u\",\"revision\":\"%lld\"}", key, limit,
+                 (long long)revision);
 }
 
 size_t wefti_etcd_count(char *body)
 {
-    text_t t = begin(body);
-    add(&t, "{");
-    add_bytes(&t, "key", ETCD_PREFIX, sizeof ETCD_PREFIX - 1);
-    add(&t, ",\"count_only\":true}");
-    return t.n;
+    return print(body, "{\"key\":\"" PREFIX64 "\",\"count_only\":true}");
 }
 
 size_t wefti_etcd_watch(char *body, int64_t revision)
 {
-    text_t t = begin(body);
-    add(&t, "{\"create_request\":{");
-    add_bytes(&t, "key", ETCD_PREFIX, sizeof ETCD_PREFIX - 1);
-    add(&t, ",");
-    add_bytes(&t, "range_end", ETCD_PREFIX_END, sizeof ETCD_PREFIX_END - 1);
-    add(&t, ",\"start_revision\":\"%lld\"}}", (long long)revision);
-    return t.n;
+    return print(body,
+                 "{\"create_request\":{\"key\":\"" PREFIX64 "\",\"range_end\":\"" PREFIX_END64 "\",\"start_revision\":\"%lld\"}}",
+                 (long long)revision);
 }

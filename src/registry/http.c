@@ -1,54 +1,41 @@
 /* registry/http.c - HTTP by libcurl: the only file that calls it.
  *
- * The library is loaded when the first registry asks for it, for the life of the process, and what is needed of its interface is
- * in curl.h. Two handles: one for requests, used again and again so that its connection stays, one for the answer that never
- * ends. Both are driven by whatever waits: a request, or wefti_reg_http_wait().
+ * The library is loaded when the first registry needs it, and stays loaded. Two handles: one for requests, which keeps its
+ * connection, and one for the answer that never ends. Whatever waits drives both: a request, or wefti_reg_http_wait().
  *
- *     stream: none --stream()--> going --ended by the server, by an error, or by its function--> over --end()--> none
+ *     stream: none --stream()--> going --the server, an error or its function ends it--> over --end()--> none
  *
- * No proxy, no redirection, HTTP/1.1 and nothing else; headers and bodies have a bound. Sockets are not inherited by programs
- * that are executed.
+ * No proxy, no redirection, HTTP/1.1 and nothing else. Headers and bodies have a bound. Programs that are executed do not
+ * inherit the sockets.
  *
- * Promise: a request ends within its limits, whatever the server does. tests/unit/registry_etcd.c, tests/fault/registry_etcd_hostile.c. */
+ * Promise: a request ends within its limits, whatever the server does. tests/fault/registry_etcd_hostile.c. */
 #include "registry/http.h"
 
-#include <dlfcn.h>
+#define CURL_DISABLE_TYPECHECK   /* its macros call the functions by name, and we do not link them */
+#define CURL_DISABLE_DEPRECATION /* the successor of CURLOPT_PROTOCOLS is not in libraries before 7.85 */
+#include <curl/curl.h>
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "base/alloc.h"
 #include "base/ascii.h"
 #include "base/clock.h"
-#include "base/log.h"
-#include "registry/curl.h"
+#include "registry/state.h"
 
-#define MS UINT64_C(1000000)
 enum { HEADERS_MAX = 64 << 10, KEEP_BYTES = 256 << 10 };
-
-static struct {
-#define CURL_MEMBER(result, member, symbol, args) result(*member) args;
-    CURL_CALLS(CURL_MEMBER)
-#undef CURL_MEMBER
-} curl;
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool ready;
-static char why_absent[256];
 
 typedef struct transfer {
     reg_http_t *h;
-    void *easy;
+    CURL *easy;
     size_t headers;
     bool going, done;
-    int result; /* CURLE_, of what is done */
-    char said[WEFT_CURL_ERROR_SIZE];
+    CURLcode result; /* of what is done */
+    char said[CURL_ERROR_SIZE];
 } transfer_t;
 
 struct reg_http {
-    void *multi, *headers;
+    CURLM *multi;
+    struct curl_slist *headers;
     transfer_t request, stream;
     reg_http_fn fn;
     void *user;
@@ -58,53 +45,64 @@ struct reg_http {
     char *body;
     size_t n, cap, max;
     bool too_long, no_memory;
-    char why[WEFT_CURL_ERROR_SIZE + 64];
+    char why[CURL_ERROR_SIZE + 64];
 };
 
-/* --- the library ------------------------------------------------------------------------------------------------------------- */
+/* --- the library ------------------------------------------------------------------------------------------------------- */
 
-static void load(void)
+#define CALLS(X) \
+    X(curl_global_init) \
+    X(curl_easy_init) \
+    X(curl_easy_setopt) \
+    X(curl_easy_getinfo) \
+    X(curl_easy_cleanup) \
+    X(curl_easy_strerror) \
+    X(curl_slist_append) \
+    X(curl_slist_free_all) \
+    X(curl_multi_init) \
+    X(curl_multi_add_handle) \
+    X(curl_multi_remove_handle) \
+    X(curl_multi_perform) \
+    X(curl_multi_poll) \
+    X(curl_multi_info_read) \
+    X(curl_multi_cleanup)
+
+static struct {
+#define MEMBER(name) __typeof__(&name) name;
+    CALLS(MEMBER)
+#undef MEMBER
+} lib;
+
+static weft_status_t load(void)
 {
-    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        snprintf(
-            why_absent, sizeof why_absent,
-            "there is no libcurl on this machine; install it (Debian: apt-get install libcurl4; Fedora: dnf install libcurl)");
-        return;
+    static const char *const files[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
+    static const reg_symbol_t symbols[] = {
+#define SYMBOL(name) {#name, &lib.name},
+        CALLS(SYMBOL)
+#undef SYMBOL
+    };
+    const char *missing;
+    if (wefti_reg_load(files, symbols, sizeof symbols / sizeof *symbols, &missing)) {
+        CURLcode code = lib.curl_global_init(CURL_GLOBAL_DEFAULT);
+        return code ? wefti_fail(WEFT_ERR_UNSUPPORTED, "libcurl does not start: %s", lib.curl_easy_strerror(code)) : WEFT_OK;
     }
-    /* through a copy of the bytes: ISO C has no cast from an object pointer to a function pointer */
-#define CURL_RESOLVE(result, member, symbol, args) \
-    { \
-        void *found = dlsym(library, symbol); \
-        if (!found) { \
-            snprintf(why_absent, sizeof why_absent, \
-                     "the libcurl of this machine is too old: it has no " symbol "; 7.66 or later is needed"); \
-            dlclose(library); \
-            return; \
-        } \
-        memcpy(&curl.member, &found, sizeof found); \
-    }
-    CURL_CALLS(CURL_RESOLVE)
-#undef CURL_RESOLVE
-    int r = curl.global_init(WEFT_CURL_GLOBAL_DEFAULT);
-    if (r)
-        snprintf(why_absent, sizeof why_absent, "libcurl does not start: %s", curl.easy_strerror(r));
-    ready = !r;
+    if (missing)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "the libcurl of this machine is too old: it has no %s; 7.66 or later is needed",
+                          missing);
+    return wefti_fail(WEFT_ERR_UNSUPPORTED, "there is no libcurl on this machine; install it "
+                                            "(Debian: apt-get install libcurl4; Fedora: dnf install libcurl)");
 }
 
-/* --- what libcurl calls ------------------------------------------------------------------------------------------------------ */
+/* --- what libcurl calls ------------------------------------------------------------------------------------------------ */
 
-static int open_socket(void *user, int purpose, curl_address_t *a)
+static curl_socket_t open_socket(void *user, curlsocktype purpose, struct curl_sockaddr *a)
 {
     reg_http_t *h = (reg_http_t *)user;
     (void)purpose;
-    int fd = socket(a->family, a->type | SOCK_CLOEXEC, a->protocol);
+    int fd = socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
     h->socket_errno = fd < 0 ? errno : 0;
     /* cppcheck-suppress resourceLeak ; libcurl closes it */
-    return fd < 0 ? WEFT_CURL_SOCKET_BAD : fd;
+    return fd < 0 ? CURL_SOCKET_BAD : fd;
 }
 
 /* Anything but n ends the transfer. */
@@ -127,15 +125,9 @@ static size_t take_body(const char *bytes, size_t size, size_t count, void *user
         h->too_long = true;
         return 0;
     }
-    if (h->n + n + 1 > h->cap) {
-        size_t cap = 2 * (h->n + n + 1);
-        char *body = (char *)wefti_realloc(h->body, cap);
-        if (!body) {
-            h->no_memory = true;
-            return 0;
-        }
-        h->body = body;
-        h->cap = cap;
+    if (!wefti_reg_grow(&h->body, &h->cap, h->n + n + 1, 1)) {
+        h->no_memory = true;
+        return 0;
     }
     memcpy(h->body + h->n, bytes, n);
     h->n += n;
@@ -146,53 +138,56 @@ static size_t take_stream(const char *bytes, size_t size, size_t count, void *us
 {
     reg_http_t *h = (reg_http_t *)user;
     long code = 0;
-    curl.easy_getinfo(h->stream.easy, WEFT_CURLINFO_RESPONSE_CODE, &code);
+    lib.curl_easy_getinfo(h->stream.easy, CURLINFO_RESPONSE_CODE, &code);
     h->told = true;
     return code == 200 && h->fn(bytes, size * count, h->user) ? size * count : 0;
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------------------ */
+/* --- making ------------------------------------------------------------------------------------------------------------ */
 
 static bool prepare(reg_http_t *h, transfer_t *t, const char *ca)
 {
-    void *e = t->easy = curl.easy_init();
-    bool stream = t == &h->stream;
+    CURL *e = t->easy = lib.curl_easy_init();
+    unsigned bad = 0;
     if (!e)
         return false;
     t->h = h;
-    int bad = 0;
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_NOSIGNAL, 1L);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_PROXY, ""); /* whatever the environment says */
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_PROTOCOLS, (long)(WEFT_CURLPROTO_HTTP | WEFT_CURLPROTO_HTTPS));
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_HTTP_VERSION, (long)WEFT_CURL_HTTP_VERSION_1_1);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_POST, 1L);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_HTTPHEADER, h->headers);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_TCP_KEEPALIVE, 1L);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_ERRORBUFFER, t->said);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_OPENSOCKETFUNCTION, open_socket);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_OPENSOCKETDATA, h);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_HEADERFUNCTION, take_header);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_HEADERDATA, t);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_WRITEFUNCTION, stream ? take_stream : take_body);
-    bad |= curl.easy_setopt(e, WEFT_CURLOPT_WRITEDATA, h);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_PROXY, ""); /* whatever the environment says */
+    bad |= lib.curl_easy_setopt(e, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+    bad |= lib.curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_POST, 1L);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_HTTPHEADER, h->headers);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_ERRORBUFFER, t->said);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, h);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, take_header);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_HEADERDATA, t);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, t == &h->stream ? take_stream : take_body);
+    bad |= lib.curl_easy_setopt(e, CURLOPT_WRITEDATA, h);
     if (ca)
-        bad |= curl.easy_setopt(e, WEFT_CURLOPT_CAINFO, ca);
-    /* a name that is being looked up is not waited for when its request is over; a library older than this option waits */
-    curl.easy_setopt(e, WEFT_CURLOPT_QUICK_EXIT, 1L);
+        bad |= lib.curl_easy_setopt(e, CURLOPT_CAINFO, ca);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    /* do not wait for the lookup of a name when its request is over; a library older than this option waits */
+    lib.curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L);
+#endif
     return !bad;
 }
 
 weft_status_t wefti_reg_http_new(const char *ca, reg_http_t **http_out)
 {
-    pthread_once(&once, load);
-    if (!ready)
-        return wefti_fail(WEFT_ERR_UNSUPPORTED, "%s", why_absent);
+    static reg_once_t once = REG_ONCE_INIT;
+    weft_status_t st = wefti_reg_once(&once, load);
+    if (st)
+        return st;
     reg_http_t *h = (reg_http_t *)wefti_calloc(1, sizeof *h);
     if (!h)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a client of HTTP");
-    h->multi = curl.multi_init();
-    h->headers = curl.slist_append(NULL, "Content-Type: application/json");
-    void *more = h->headers ? curl.slist_append(h->headers, "Expect:") : NULL; /* send at once, do not ask first */
+    h->multi = lib.curl_multi_init();
+    h->headers = lib.curl_slist_append(NULL, "Content-Type: application/json");
+    /* "Expect:" for sending at once, without asking first */
+    struct curl_slist *more = h->headers ? lib.curl_slist_append(h->headers, "Expect:") : NULL;
     if (!h->multi || !more || !prepare(h, &h->request, ca) || !prepare(h, &h->stream, ca)) {
         wefti_reg_http_free(h);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a client of HTTP");
@@ -207,28 +202,28 @@ void wefti_reg_http_free(reg_http_t *h)
         return;
     wefti_reg_http_stream_end(h);
     if (h->request.easy)
-        curl.easy_cleanup(h->request.easy);
+        lib.curl_easy_cleanup(h->request.easy);
     if (h->stream.easy)
-        curl.easy_cleanup(h->stream.easy);
+        lib.curl_easy_cleanup(h->stream.easy);
     if (h->multi)
-        curl.multi_cleanup(h->multi);
-    curl.slist_free_all(h->headers);
+        lib.curl_multi_cleanup(h->multi);
+    lib.curl_slist_free_all(h->headers);
     wefti_free(h->body);
     wefti_free(h);
 }
 
-/* --- driving ----------------------------------------------------------------------------------------------------------------- */
+/* --- driving ----------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t begin(transfer_t *t, const char *url, const char *body, size_t n)
 {
     *t->said = 0;
     t->headers = 0;
     t->done = false;
-    t->result = 0;
-    if (curl.easy_setopt(t->easy, WEFT_CURLOPT_URL, url) || curl.easy_setopt(t->easy, WEFT_CURLOPT_POSTFIELDSIZE, (long)n) ||
-        curl.easy_setopt(t->easy, WEFT_CURLOPT_COPYPOSTFIELDS, body))
+    t->result = CURLE_OK;
+    if (lib.curl_easy_setopt(t->easy, CURLOPT_URL, url) || lib.curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE, (long)n) ||
+        lib.curl_easy_setopt(t->easy, CURLOPT_COPYPOSTFIELDS, body))
         return WEFT_ERR_NOMEM;
-    if (curl.multi_add(t->h->multi, t->easy))
+    if (lib.curl_multi_add_handle(t->h->multi, t->easy))
         return WEFT_ERR_NOMEM;
     t->going = true;
     return WEFT_OK;
@@ -237,10 +232,10 @@ static weft_status_t begin(transfer_t *t, const char *url, const char *body, siz
 static void drive(reg_http_t *h)
 {
     int running, left;
-    curl.multi_perform(h->multi, &running);
-    for (curl_message_t *m; (m = curl.multi_info(h->multi, &left));) {
-        transfer_t *t = m->easy == h->request.easy ? &h->request : &h->stream;
-        if (m->msg != WEFT_CURLMSG_DONE)
+    lib.curl_multi_perform(h->multi, &running);
+    for (CURLMsg *m; (m = lib.curl_multi_info_read(h->multi, &left));) {
+        transfer_t *t = m->easy_handle == h->request.easy ? &h->request : &h->stream;
+        if (m->msg != CURLMSG_DONE)
             continue;
         t->result = m->data.result;
         t->done = true;
@@ -250,7 +245,7 @@ static void drive(reg_http_t *h)
 static void finish(transfer_t *t)
 {
     if (t->going)
-        curl.multi_remove(t->h->multi, t->easy);
+        lib.curl_multi_remove_handle(t->h->multi, t->easy);
     t->going = false;
 }
 
@@ -269,18 +264,18 @@ static weft_status_t outcome(reg_http_t *h)
     const transfer_t *t = &h->request;
     if (!t->done)
         return because(h, WEFT_ERR_TIMEOUT, "no answer in time");
-    if (t->result == WEFT_CURLE_OK)
+    if (t->result == CURLE_OK)
         return WEFT_OK;
     if (h->too_long)
         return because(h, WEFT_ERR_TRUNCATED, "an answer that is too long");
-    if (h->no_memory || t->result == WEFT_CURLE_OUT_OF_MEMORY)
+    if (h->no_memory || t->result == CURLE_OUT_OF_MEMORY)
         return because(h, WEFT_ERR_NOMEM, "no memory for the answer");
     if (h->socket_errno)
         return because(h, h->socket_errno == EMFILE || h->socket_errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_UNREACHABLE,
                        strerror(h->socket_errno));
     if (t->headers > HEADERS_MAX)
         return because(h, WEFT_ERR_UNREACHABLE, "an answer whose headers do not end");
-    return because(h, WEFT_ERR_UNREACHABLE, *t->said ? t->said : curl.easy_strerror(t->result));
+    return because(h, WEFT_ERR_UNREACHABLE, *t->said ? t->said : lib.curl_easy_strerror(t->result));
 }
 
 weft_status_t wefti_reg_http_post(reg_http_t *h, const char *url, const char *body, size_t n, const reg_http_limits_t *limits,
@@ -292,12 +287,8 @@ weft_status_t wefti_reg_http_post(reg_http_t *h, const char *url, const char *bo
         h->body = NULL;
         h->cap = 0;
     }
-    if (!h->body) {
-        h->cap = 4096;
-        h->body = (char *)wefti_malloc(h->cap);
-        if (!h->body)
-            return because(h, WEFT_ERR_NOMEM, "no memory for the answer");
-    }
+    if (!wefti_reg_grow(&h->body, &h->cap, 2048, 1))
+        return because(h, WEFT_ERR_NOMEM, "no memory for the answer");
     h->n = 0;
     h->max = limits->bytes;
     h->too_long = h->no_memory = false;
@@ -313,12 +304,12 @@ weft_status_t wefti_reg_http_post(reg_http_t *h, const char *url, const char *bo
             end = limits->end;
         if (h->request.done || now >= end)
             break;
-        curl.multi_poll(h->multi, NULL, 0, (int)((end - now) / MS) + 1, NULL);
+        lib.curl_multi_poll(h->multi, NULL, 0, wefti_reg_ms(end - now), NULL);
     }
     st = outcome(h);
     if (!st) {
-        curl.easy_getinfo(h->request.easy, WEFT_CURLINFO_RESPONSE_CODE, &reply_out->code);
-        curl.easy_getinfo(h->request.easy, WEFT_CURLINFO_NUM_CONNECTS, &connects);
+        lib.curl_easy_getinfo(h->request.easy, CURLINFO_RESPONSE_CODE, &reply_out->code);
+        lib.curl_easy_getinfo(h->request.easy, CURLINFO_NUM_CONNECTS, &connects);
         h->body[h->n] = 0;
         reply_out->body = h->body;
         reply_out->n = h->n;
@@ -333,7 +324,7 @@ const char *wefti_reg_http_why(const reg_http_t *h)
     return h->why;
 }
 
-/* --- the stream -------------------------------------------------------------------------------------------------------------- */
+/* --- the stream -------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_reg_http_stream(reg_http_t *h, const char *url, const char *body, reg_http_fn fn, void *user)
 {
@@ -356,17 +347,17 @@ bool wefti_reg_http_streaming(const reg_http_t *h)
 
 void wefti_reg_http_wait(reg_http_t *h, int fd, int ms)
 {
-    uint64_t end = wefti_clock_ns() + (uint64_t)(ms < 0 ? 0 : ms) * MS;
+    uint64_t end = wefti_clock_ns() + (uint64_t)(ms < 0 ? 0 : ms) * WEFT_MILLISECOND;
     bool was = wefti_reg_http_streaming(h);
     h->told = false;
     for (;;) {
-        curl_fd_t extra = {fd, WEFT_CURL_WAIT_POLLIN, 0};
+        struct curl_waitfd extra = {fd, CURL_WAIT_POLLIN, 0};
         uint64_t now = wefti_clock_ns();
         drive(h);
         if (h->told || (was && !wefti_reg_http_streaming(h)))
             return;
-        int left = ms < 0 ? 60000 : now >= end ? 0 : (int)((end - now) / MS) + 1;
-        if (curl.multi_poll(h->multi, &extra, 1, left, NULL)) {
+        int left = ms < 0 ? 60000 : now >= end ? 0 : wefti_reg_ms(end - now);
+        if (lib.curl_multi_poll(h->multi, &extra, 1, left, NULL)) {
             struct pollfd p = {fd, POLLIN, 0}; /* it cannot even wait: no memory */
             poll(&p, 1, left < 100 ? left : 100);
             return;

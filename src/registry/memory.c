@@ -1,14 +1,12 @@
 /* registry/memory.c - memory://NAME: a registry within this process.
  *
- * A hub per name, made by the first that opens it and gone with the last. It has the entries, and the eventfds of all who are
- * there, to wake them at each change. What a forked child opens under the same name is another hub: that of its parent belongs
- * to threads that are not there.
+ * The first that opens a name makes its hub, and the last that closes it frees it. A hub has the entries and the registries,
+ * which it wakes at each change. A forked child gets a hub of its own under the same name: that of its parent belongs to
+ * threads that the child does not have.
  *
- * One lock for all hubs, the one that is held while a process forks, so that a child finds them whole. Nothing here blocks.
+ * All hubs share the lock that is held during a fork, so that a child finds them whole. Nothing here blocks.
  * tests/wire/registry_basic.c. */
-#include <errno.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include "registry/state.h"
 
@@ -24,7 +22,7 @@ typedef struct member {
     wefti_list_t link;
     hub_t *hub;
     weft_registry_t *registry;
-    bool changed, due; /* since it last looked; it is to be woken */
+    bool changed, due; /* there was a change since it last looked; it is to be woken */
 } member_t;
 
 typedef struct kept {
@@ -72,7 +70,7 @@ static weft_status_t memory_open(weft_registry_t *registry, const char *rest, vo
     return WEFT_OK;
 }
 
-/* With the lock, which keeps the registries of other threads where they are. */
+/* With the lock, so that no registry of another thread is freed meanwhile. */
 static void changed(hub_t *hub)
 {
     wefti_list_each(l, &hub->members) {
@@ -84,8 +82,8 @@ static void changed(hub_t *hub)
     }
 }
 
-/* Without the lock: who has no thread looks when it is woken, and may do anything then, even leave. All of those belong to the thread that calls,
- * as does `hub`. */
+/* Without the lock: a registry without a thread does its work when it is woken, and that may even be to leave. All of those
+ * belong to the calling thread, as does `hub`. */
 static void wake_due(hub_t *hub)
 {
     for (weft_registry_t *r = NULL;; r = NULL) {
@@ -135,13 +133,12 @@ static weft_status_t memory_enter(void *backend, reg_own_t *own)
     return st;
 }
 
-static void memory_leave(void *backend, reg_own_t *own)
+static bool memory_leave(void *backend, reg_own_t *own)
 {
     member_t *m = (member_t *)backend;
     kept_t *k = (kept_t *)own->held;
     if (!k)
-        return;
-    own->held = NULL;
+        return true;
     wefti_reg_fork_lock();
     wefti_list_remove(&k->link);
     changed(m->hub);
@@ -149,11 +146,7 @@ static void memory_leave(void *backend, reg_own_t *own)
     wefti_reg_entry_unref(k->entry);
     wefti_free(k);
     wake_due(m->hub);
-}
-
-static weft_status_t memory_keep(void *backend, reg_own_t *own)
-{
-    return own->held ? WEFT_OK : memory_enter(backend, own);
+    return true;
 }
 
 static weft_status_t memory_list(void *backend, reg_found_t *found)
@@ -172,11 +165,10 @@ static bool memory_wait(void *backend, uint64_t ns)
 {
     member_t *m = (member_t *)backend;
     struct pollfd p = {m->registry->wake_fd, POLLIN, 0};
-    uint64_t ms = ns == WEFT_FOREVER ? 0 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND;
-    poll(&p, 1, ns == WEFT_FOREVER ? -1 : (int)(ms > 60000 ? 60000 : ms));
+    poll(&p, 1, wefti_reg_ms(ns));
     wefti_reg_fork_lock();
     bool news = m->changed;
-    m->changed = false; /* said once: where nobody watches, nobody looks */
+    m->changed = false; /* say it once: without a watch there is no list() to clear it */
     wefti_reg_fork_unlock();
     return news;
 }
@@ -202,7 +194,6 @@ const reg_backend_t wefti_reg_memory = {
     .open = memory_open,
     .enter = memory_enter,
     .leave = memory_leave,
-    .keep = memory_keep,
     .list = memory_list,
     .wait = memory_wait,
     .close = memory_close,

@@ -1,11 +1,11 @@
-/* registry/redis_address.c - where a Redis server is, as people write it.
+/* registry/redis_address.c - the URI of a Redis server.
  *
  *     redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]           HOST: a name, an IPv4 address, or an IPv6 address in brackets
  *     redis+unix://[[USER]:PASSWORD@]/PATH[?db=DB]
  *
- * In USER and PASSWORD %XX stands for a byte, as '@', '/' and '%' must be written.
+ * In USER and PASSWORD %XX stands for a byte; '@', '/' and '%' must be written like this.
  *
- * Promise: what is refused is refused with a sentence that says how to write it, and without the password in it.
+ * Promise: every refusal says how to write it, and does not show the password.
  * tests/unit/registry_redis.c. */
 #include <stdio.h>
 #include <sys/un.h>
@@ -24,7 +24,7 @@ static int hex(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* [from, to) without its escapes; false: too long, or an escape is none. */
+/* Copy [from, to) without its escapes. False: it is too long, or has a '%' without two digits. */
 static bool unescape(const char *from, const char *to, char *out, size_t cap)
 {
     size_t n = 0;
@@ -43,7 +43,7 @@ static bool unescape(const char *from, const char *to, char *out, size_t cap)
     return true;
 }
 
-/* A number of decimal digits, all of the text; -1: it is none, or above max. */
+/* The text as a decimal number; -1: it is none, or above max. */
 static long number(const char *text, const char *end, long max)
 {
     long n = 0;

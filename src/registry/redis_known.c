@@ -1,40 +1,32 @@
-/* registry/redis_known.c - what a Redis server had when it was last looked at, so that only what has changed is fetched.
+/* registry/redis_known.c - what a Redis server had when it was last listed, so that only changed values are fetched.
  *
- *     there --not in the next list--> vanished --REDIS_GRACE_NS--> forgotten
- *                                     vanished --in a list again--> there
+ *     there --not in the next list--> lost --REDIS_GRACE_NS--> forgotten
+ *                                     lost --in a list again--> there
  *     there --its key is empty: it has left--> forgotten
  *
- * A server that was emptied, or started again without its data, shows nothing for as long as it takes those who live to put
- * themselves back. So what vanishes is believed in for a while longer; what leaves says so. That holds only for who keeps looking:
- * if the last look was longer ago than that, what is not there is gone.
+ * A server that was emptied, or started again without its data, shows nothing until all living processes have put their entries
+ * back. So an entry that disappears is kept for a while; a process that leaves says so. This holds only if the last list is
+ * recent: after a longer break a missing entry is gone.
  *
- * Values are anyone's bytes: what is not an entry under its own name is remembered as strange, and not fetched again until it
+ * Values are anyone's bytes: a value that is no entry of its name is remembered as strange, and not fetched again until it
  * changes.
  *
- * Promise: in order, each name once; nothing that is strange is told. tests/unit/registry_redis.c. */
-#include <stdio.h>
-
+ * Promise: in order, each name once; nothing strange is told. tests/unit/registry_redis.c. */
 #include "registry/redis.h"
 
 bool wefti_redis_known_add(redis_known_t *k, const char *name, size_t name_n, const void *head, size_t head_n)
 {
     if (!name_n || name_n > REDIS_NAME_MAX || memchr(name, 0, name_n) || (head_n && head_n != REDIS_HEAD))
         return true;
-    if (k->n == k->cap) {
-        size_t cap = k->cap ? 2 * k->cap : 16;
-        redis_seen_t *at = (redis_seen_t *)wefti_realloc(k->at, cap * sizeof *at);
-        if (!at)
-            return false;
-        k->at = at;
-        k->cap = cap;
-    }
+    if (!wefti_reg_grow(&k->at, &k->cap, k->n + 1, sizeof *k->at))
+        return false;
     redis_seen_t *s = &k->at[k->n++];
     memset(s, 0, sizeof *s);
     memcpy(s->name, name, name_n);
     if (head_n)
         memcpy(s->head, head, head_n);
     else
-        s->fetched = true; /* there is nothing to be fetched, and it is no entry */
+        s->fetched = true; /* there is nothing to fetch */
     return true;
 }
 
@@ -102,26 +94,15 @@ bool wefti_redis_known_turn(redis_known_t *old, redis_known_t *now, uint64_t tim
 
 bool wefti_redis_known_value(redis_seen_t *s, const void *value, size_t n)
 {
-    char right[REDIS_NAME_MAX + 1];
     reg_entry_t *e = NULL;
     const uint8_t *bytes = (const uint8_t *)value;
-    if (n > REDIS_HEAD) {
-        weft_status_t st = wefti_reg_entry_decode(bytes + REDIS_HEAD, n - REDIS_HEAD, &e);
-        if (st == WEFT_ERR_NOMEM)
-            return false;
-    }
-    if (e) {
-        snprintf(right, sizeof right, "%s@%s", e->service, e->instance);
-        if (strcmp(right, s->name) != 0) {
-            wefti_reg_entry_unref(e);
-            e = NULL;
-        }
-    }
+    if (n > REDIS_HEAD && wefti_reg_entry_decode_as(s->name, bytes + REDIS_HEAD, n - REDIS_HEAD, &e) == WEFT_ERR_NOMEM)
+        return false;
     if (n >= REDIS_HEAD) /* it may have changed since it was listed */
         memcpy(s->head, bytes, REDIS_HEAD);
     drop(s);
     s->entry = e;
-    s->fetched = n != 0; /* else it went in between; the next list says how */
+    s->fetched = n != 0; /* else it is gone since it was listed; the next list says how */
     return true;
 }
 

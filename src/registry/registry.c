@@ -1,14 +1,13 @@
 /* registry/registry.c - the room, and opening and closing a registry.
  *
- *     open --close, or the runtime closes--> closing: watches end, the thread does what was asked and takes our entries away
+ *     open --close, or the runtime closes--> closing: watches end, the thread serves its requests and takes our entries away
  *          --its last call of the driver--> closed: the thread is joined, memory freed, the operation completes
  *
- * What there is to tell comes from the thread (thread.c) by a call to the driver, which may happen inside a post of the
- * program's. So the call only completes an operation of the registry's own, whose function progress then calls: functions of the
- * program run there and nowhere else.
+ * The thread (thread.c) passes its news on by a call to the driver, which may happen inside a post of the program. So the call
+ * only completes an operation of the registry's own: its function runs in progress, as all functions of the program must.
  *
  * Promise: closing ends, and a runtime that closes takes its registries with it. A thread that hangs in a file system for longer
- * than the runtime waits is left to itself, and frees what is left when it comes back. tests/wire/registry_basic.c,
+ * than the runtime waits is left alone, and frees the registry when it comes back. tests/wire/registry_basic.c,
  * tests/fault/registry_place.c. */
 #include "registry/registry.h"
 
@@ -24,16 +23,31 @@
 
 #define LOOK_NS WEFT_SECOND
 
-static const reg_backend_t *const backends[] = {&wefti_reg_memory,     &wefti_reg_directory, &wefti_reg_redis,
-                                                &wefti_reg_redis_unix, &wefti_reg_etcd,      &wefti_reg_etcds};
+static const reg_backend_t *const backends[] = {
+    &wefti_reg_memory, &wefti_reg_directory,
+#ifdef WEFT_HIREDIS
+    &wefti_reg_redis,  &wefti_reg_redis_unix,
+#endif
+#ifdef WEFT_CURL
+    &wefti_reg_etcd,   &wefti_reg_etcds,
+#endif
+};
+
+/* Kinds that need the header of a library when Weft is built. */
+static const struct {
+    const char *scheme, *library, *package;
+} optional[] = {{"redis", "hiredis", "libhiredis-dev"},
+                {"redis+unix", "hiredis", "libhiredis-dev"},
+                {"etcd", "libcurl", "libcurl4-openssl-dev"},
+                {"etcd+https", "libcurl", "libcurl4-openssl-dev"}};
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_registry_t, name);
 
-/* --- telling ---------------------------------------------------------------------------------------------------------------- */
+/* --- telling ----------------------------------------------------------------------------------------------------------- */
 
 static void closed(weft_registry_t *r);
 
-/* In progress: everything that the thread has for us. The request that closes is the last there will be. */
+/* In progress: take everything that the thread has for us. The request that closes is the last one. */
 static void told(weft_op_t *op, void *user)
 {
     weft_registry_t *r = (weft_registry_t *)user;
@@ -68,13 +82,7 @@ static weft_status_t tell_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static void tell_cancel(weft_op_t *op, weft_status_t why)
-{
-    (void)op;
-    (void)why;
-}
-
-static const wefti_op_kind_t tell_kind = {.name = "registry", .start = tell_start, .cancel = tell_cancel};
+static const wefti_op_kind_t tell_kind = {.name = "registry", .start = tell_start, .cancel = wefti_reg_no_cancel};
 
 static void called(wefti_call_t *call)
 {
@@ -83,21 +91,21 @@ static void called(wefti_call_t *call)
         wefti_op_begin(&r->tell);
         wefti_op_complete(&r->tell, WEFT_OK);
     } else if (wefti_reg_is_own_thread(r)) {
-        r->late = true; /* it calls again: see call_driver() */
+        r->late = true; /* it calls again: call_driver() in thread.c */
     } else {
-        told(&r->tell, r); /* the runtime closes: this is its last progress */
+        told(&r->tell, r); /* the runtime closes, and there is no more progress */
     }
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------------- */
+/* --- opening ----------------------------------------------------------------------------------------------------------- */
 
-/* One that nobody else has, and that tells people where it is: host-pid-random. */
+/* A unique name that tells people where the process is: host-pid-random. */
 static void make_name(weft_runtime_t *rt, char name[REG_NAME_MAX + 1])
 {
     char host[33] = "";
     uint64_t random = 0;
     if (rt->virtual_time) {
-        random = wefti_rng_next(&rt->rng); /* there is only this thread; and the same seed makes the same name */
+        random = wefti_rng_next(&rt->rng); /* the same seed makes the same name */
         snprintf(host, sizeof host, "%.32s", rt->name);
     } else {
         if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
@@ -111,6 +119,11 @@ static void make_name(weft_runtime_t *rt, char name[REG_NAME_MAX + 1])
              (unsigned long long)(random & 0xffffffffffff));
 }
 
+static bool is_scheme(const char *uri, size_t n, const char *scheme)
+{
+    return strlen(scheme) == n && wefti_same_text(uri, scheme, n);
+}
+
 static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out, const char **rest_out)
 {
     const char *mark = strstr(uri, "://");
@@ -119,11 +132,16 @@ static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out
         return wefti_fail(WEFT_ERR_INVALID,
                           "\"%.60s\" is no registry; write memory://NAME, dir:///PATH, dir://, redis://HOST or etcd://HOST", uri);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
-        if (strlen(backends[i]->scheme) == n && wefti_same_text(uri, backends[i]->scheme, n)) {
+        if (is_scheme(uri, n, backends[i]->scheme)) {
             *ops_out = backends[i];
             *rest_out = mark + 3;
             return WEFT_OK;
         }
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+        if (is_scheme(uri, n, optional[i].scheme))
+            return wefti_fail(WEFT_ERR_UNSUPPORTED,
+                              "this Weft was built without %s, and so without %s://; install %s and build it again",
+                              optional[i].library, optional[i].scheme, optional[i].package);
     return wefti_fail(
         WEFT_ERR_UNSUPPORTED,
         "this build has no registries of the kind %.*s://; it has memory://NAME, dir:///PATH, dir://, redis://HOST, "
@@ -147,7 +165,7 @@ void wefti_reg_free(weft_registry_t *r)
     wefti_handle_free(&handles, r);
 }
 
-/* Have it taken along when the runtime closes, or say that this has begun. */
+/* List it, so that the runtime's close takes it along. WEFT_ERR_CLOSED: that close has begun, and the registry frees itself. */
 static weft_status_t list(weft_registry_t *r)
 {
     reg_state_t *rs = reg_state(r->rt);
@@ -164,6 +182,37 @@ static weft_status_t list(weft_registry_t *r)
     weft_status_t st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", r->rt->name);
     wefti_reg_thread_do(r, &r->closer);
     return st;
+}
+
+/* Without what a backend or a thread needs. NULL: no memory. */
+static weft_registry_t *registry_new(weft_runtime_t *rt, const reg_backend_t *ops, uint64_t lease_ns, const char *uri)
+{
+    weft_registry_t *r = (weft_registry_t *)wefti_handle_new(&handles);
+    char *shown = r ? (char *)wefti_malloc(strlen(uri) + 4) : NULL;
+    if (!shown) {
+        wefti_handle_free(&handles, r);
+        return NULL;
+    }
+    wefti_uri_hide(uri, shown, strlen(uri) + 4);
+    r->uri = shown;
+    r->rt = rt;
+    r->ops = ops;
+    r->threaded = !rt->virtual_time;
+    r->lease_ns = lease_ns;
+    r->look_ns = lease_ns / 3 < LOOK_NS ? lease_ns / 3 : LOOK_NS;
+    make_name(rt, r->name);
+    r->call.fn = called;
+    r->tell.fn = told;
+    r->tell.user = r;
+    r->closer.what = REG_CLOSE;
+    r->closer.registry = r;
+    wefti_list_init(&r->todo);
+    wefti_list_init(&r->done);
+    wefti_list_init(&r->ours);
+    wefti_list_init(&r->watches);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->called, NULL);
+    return r;
 }
 
 static weft_status_t open_on(weft_runtime_t *rt, const char *uri, const weft_registry_opts_t *opts,
@@ -188,41 +237,15 @@ static weft_status_t open_on(weft_runtime_t *rt, const char *uri, const weft_reg
     if (given.lease_ns < REG_LEASE_MIN_NS || given.lease_ns > REG_LEASE_MAX_NS)
         return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is not between a second and an hour",
                           (unsigned long long)given.lease_ns);
-    weft_registry_t *r = (weft_registry_t *)wefti_handle_new(&handles);
+    weft_registry_t *r = registry_new(rt, ops, given.lease_ns, uri);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
-    r->rt = rt;
-    r->ops = ops;
-    r->threaded = !rt->virtual_time;
-    r->lease_ns = given.lease_ns;
-    r->look_ns = r->lease_ns / 3 < LOOK_NS ? r->lease_ns / 3 : LOOK_NS;
-    make_name(rt, r->name);
-    r->call.fn = called;
-    r->tell.fn = told;
-    r->tell.user = r;
-    r->closer.what = REG_CLOSE;
-    r->closer.registry = r;
-    wefti_list_init(&r->todo);
-    wefti_list_init(&r->done);
-    wefti_list_init(&r->ours);
-    wefti_list_init(&r->watches);
-    r->uri = (char *)wefti_malloc(strlen(uri) + 4);
-    if (!r->uri) {
-        wefti_handle_free(&handles, r);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
-    }
-    wefti_uri_hide(uri, r->uri, strlen(uri) + 4);
     r->wake_fd = r->threaded ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
-    if (r->threaded && r->wake_fd < 0) {
+    if (r->threaded && r->wake_fd < 0)
         st = wefti_fail(WEFT_ERR_LIMIT, "no file descriptor for the registry %s", r->uri);
-        wefti_free(r->uri);
-        wefti_handle_free(&handles, r);
-        return st;
-    }
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->called, NULL);
     wefti_reg_fork_watch();
-    st = ops->open(r, rest, &r->backend);
+    if (!st)
+        st = ops->open(r, rest, &r->backend);
     if (!st)
         st = wefti_reg_thread_start(r);
     if (st) {
@@ -234,7 +257,6 @@ static weft_status_t open_on(weft_runtime_t *rt, const char *uri, const weft_reg
         *registry_out = r;
     return st;
 }
-
 weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft_registry_opts_t *opts,
                                  weft_registry_t **registry_out)
 {
@@ -287,11 +309,7 @@ weft_status_t weft_registry_state(const weft_registry_t *registry)
     return st;
 }
 
-/* --- closing ---------------------------------------------------------------------------------------------------------------- */
-
-typedef struct closing {
-    weft_registry_t *registry;
-} closing_t;
+/* --- closing ----------------------------------------------------------------------------------------------------------- */
 
 static void closed(weft_registry_t *r)
 {
@@ -300,14 +318,14 @@ static void closed(weft_registry_t *r)
     bool own = op == &r->closer.own;
     r->over = true;
     if (atomic_load(&r->coming))
-        return; /* the last of them ends it */
+        return; /* the last that arrives calls this again */
     if (r->threaded)
-        pthread_join(r->thread, NULL); /* it is on its way out */
+        pthread_join(r->thread, NULL); /* it is about to end */
     pthread_mutex_lock(&rs->lock);
     wefti_list_remove(&r->link);
     pthread_mutex_unlock(&rs->lock);
     if (own)
-        wefti_op_complete(op, WEFT_OK); /* before what it is in goes */
+        wefti_op_complete(op, WEFT_OK); /* before its memory is freed */
     wefti_reg_free(r);
     if (op && !own)
         wefti_op_complete(op, WEFT_OK);
@@ -319,19 +337,19 @@ void wefti_reg_came(weft_registry_t *r)
         closed(r);
 }
 
-/* Nobody is inside any more: whoever was is counted as coming. */
+/* Nobody is inside of it any more: those who were are counted in `coming`. */
 static void end(weft_registry_t *r)
 {
     if (r->closing)
         return;
     r->closing = true;
     wefti_reg_watches_end(r);
-    wefti_reg_thread_do(r, &r->closer); /* without a thread it may be gone by now */
+    wefti_reg_thread_do(r, &r->closer); /* without a thread it may be freed by now */
 }
 
 static weft_status_t start_close(weft_op_t *op)
 {
-    weft_registry_t *r = wefti_op_scratch(op, closing_t)->registry;
+    weft_registry_t *r = *wefti_op_scratch(op, weft_registry_t *);
     wefti_handle_quiet(&r->handle);
     r->closer.op = op;
     end(r);
@@ -339,14 +357,8 @@ static weft_status_t start_close(weft_op_t *op)
     return WEFT_OK;
 }
 
-/* It takes as long as the file system takes; until then functions of the registry's may be called. */
-static void cancel_close(weft_op_t *op, weft_status_t why)
-{
-    (void)op;
-    (void)why;
-}
-
-static const wefti_op_kind_t close_kind = {.name = "registry close", .start = start_close, .cancel = cancel_close};
+/* Not to be cut short: until the file system has answered, functions of the registry may be called. */
+static const wefti_op_kind_t close_kind = {.name = "registry close", .start = start_close, .cancel = wefti_reg_no_cancel};
 
 weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
 {
@@ -355,25 +367,11 @@ weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
     weft_status_t st = wefti_reg_enter(registry);
     if (st)
         return st;
-    if (!op)
-        op = &registry->closer.own;
-    if (!wefti_handle_close(&registry->handle))
-        st = wefti_fail(WEFT_ERR_CLOSED, "the registry is being closed already");
-    else if ((st = wefti_op_prepare(registry->rt, op, &close_kind)))
-        wefti_handle_reopen(&registry->handle); /* it is as it was */
-    else
-        atomic_fetch_add(&registry->coming, 1);
-    wefti_reg_leave(registry);
-    if (st)
-        return st;
-    wefti_op_scratch(op, closing_t)->registry = registry;
-    st = wefti_op_go(registry->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
-    if (st)
-        atomic_fetch_sub(&registry->coming, 1);
-    return st;
+    return wefti_reg_post_end(registry->rt, &registry->handle, &registry->coming, &close_kind, registry,
+                              op ? op : &registry->closer.own, "the registry is being closed already");
 }
 
-/* --- the room, for core ----------------------------------------------------------------------------------------------------- */
+/* --- the room, for core ------------------------------------------------------------------------------------------------ */
 
 static void shutdown(weft_runtime_t *rt)
 {

@@ -1,17 +1,40 @@
-/* registry/request.c - operations on a registry: enter, leave, find, close.
+/* registry/request.c - operations on a registry: enter, leave, find; and posting those that end something.
  *
  *     posted --the driver starts it--> with the thread (thread.c) --> done, told in progress --> complete
  *
- * Cancelling, or running out of time, completes the operation at once; what the thread does is done all the same, and nobody is
- * told of it.
+ * A cancel or a timeout completes the operation at once. The thread serves the request all the same, and nobody is told.
  *
- * Promise: every operation completes once, and whatever was posted first by one thread is done first.
+ * Promise: every operation completes once, and requests of one thread are served in the order of their posts.
  * tests/wire/registry_basic.c, tests/fault/registry_place.c. */
 #include "registry/state.h"
 
-typedef struct asking {
-    reg_request_t *q;
-} asking_t;
+void wefti_reg_no_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op;
+    (void)why;
+}
+
+weft_status_t wefti_reg_post_end(weft_runtime_t *rt, wefti_handle_t *handle, _Atomic uint32_t *coming,
+                                 const wefti_op_kind_t *kind, void *object, weft_op_t *op, const char *twice)
+{
+    weft_status_t st = wefti_gone(rt) ? wefti_fail_gone(rt) : WEFT_OK;
+    if (!st && !wefti_handle_close(handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "%s", twice);
+    else if (!st && (st = wefti_op_prepare(rt, op, kind)))
+        wefti_handle_reopen(handle); /* it is as it was */
+    else if (!st)
+        atomic_fetch_add(coming, 1);
+    wefti_handle_leave(handle);
+    if (st)
+        return st;
+    *wefti_op_scratch(op, void *) = object;
+    st = wefti_op_go(rt, op); /* start() never fails, but the runtime may be closed meanwhile */
+    if (st)
+        atomic_fetch_sub(coming, 1);
+    return st;
+}
+
+/* --- a request --------------------------------------------------------------------------------------------------------- */
 
 static void request_free(reg_request_t *q)
 {
@@ -22,7 +45,7 @@ static void request_free(reg_request_t *q)
 
 static reg_request_t *request_of(weft_op_t *op)
 {
-    return wefti_op_scratch(op, asking_t)->q;
+    return *wefti_op_scratch(op, reg_request_t *);
 }
 
 static weft_status_t start(weft_op_t *op)
@@ -33,7 +56,7 @@ static weft_status_t start(weft_op_t *op)
     q->came = true;
     if (!st) {
         q->op = op;
-        if (!wefti_reg_thread_do(r, q)) /* else it may be gone by now */
+        if (!wefti_reg_thread_do(r, q)) /* if taken, it may be freed by now */
             st = wefti_fail(WEFT_ERR_CLOSED, "the registry was closed");
     }
     wefti_reg_came(r);
@@ -44,7 +67,7 @@ static void failed(weft_op_t *op, weft_status_t st)
 {
     reg_request_t *q = request_of(op);
     wefti_op_complete(op, st);
-    request_free(q); /* the operation may be in it */
+    request_free(q); /* the operation may be a part of it */
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
@@ -75,7 +98,7 @@ static weft_status_t post(reg_request_t *q, weft_op_t *op)
         wefti_reg_leave(r);
     }
     if (!st) {
-        wefti_op_scratch(op, asking_t)->q = q;
+        *wefti_op_scratch(op, reg_request_t *) = q;
         st = wefti_op_go_by(rt, op, start);
         if (st && !q->came) /* the runtime was closed meanwhile */
             atomic_fetch_sub(&r->coming, 1);
@@ -100,9 +123,9 @@ static weft_status_t request_new(weft_registry_t *r, reg_what_t what, reg_reques
     return WEFT_OK;
 }
 
-/* --- what is done ----------------------------------------------------------------------------------------------------------- */
+/* --- what is done ------------------------------------------------------------------------------------------------------ */
 
-/* The function may cancel the operation, and then hears no more. */
+/* The function may cancel the operation, and is not called again then. */
 static uint64_t tell_found(reg_request_t *q)
 {
     uint64_t n = 0;
@@ -127,14 +150,14 @@ void wefti_reg_request_done(reg_request_t *q)
     if (!own)
         request_free(q);
     if (op) {
-        op->len = n;
+        op->count = n;
         wefti_op_complete_why(op, st, detail);
     }
     if (own)
-        request_free(q); /* nobody waits for it, so it is done with */
+        request_free(q); /* nobody but the request has that operation */
 }
 
-/* --- the calls -------------------------------------------------------------------------------------------------------------- */
+/* --- the calls --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t *entry, weft_op_t *op)
 {
@@ -158,18 +181,16 @@ weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t 
 weft_status_t weft_registry_leave(weft_registry_t *registry, const char *service, const char *instance, weft_op_t *op)
 {
     reg_request_t *q;
-    weft_status_t st = wefti_reg_enter(registry);
+    weft_status_t st = request_new(registry, REG_LEAVE, &q);
     if (st)
         return st;
-    wefti_reg_leave(registry);
     if (!instance)
         instance = registry->name;
-    if (!wefti_reg_name_ok(service) || !wefti_reg_name_ok(instance))
+    if (!wefti_reg_name_ok(service) || !wefti_reg_name_ok(instance)) {
+        request_free(q);
         return wefti_fail(WEFT_ERR_INVALID, "a service and an instance have names of 1 to %d letters, digits, '.', '-' and '_'",
                           REG_NAME_MAX);
-    st = request_new(registry, REG_LEAVE, &q);
-    if (st)
-        return st;
+    }
     memcpy(q->service, service, strlen(service));
     memcpy(q->instance, instance, strlen(instance));
     return post(q, op);
@@ -180,9 +201,9 @@ weft_status_t weft_registry_find(weft_registry_t *registry, const char *service,
     reg_request_t *q;
     if (!fn || !op)
         return wefti_fail(WEFT_ERR_INVALID, "there is no function to be called, or no operation");
-    if (service && !wefti_reg_name_ok(service))
-        return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
-    weft_status_t st = request_new(registry, REG_FIND, &q);
+    weft_status_t st = service ? wefti_reg_check_service(service) : WEFT_OK;
+    if (!st)
+        st = request_new(registry, REG_FIND, &q);
     if (st)
         return st;
     if (service)

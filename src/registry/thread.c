@@ -1,24 +1,20 @@
-/* registry/thread.c - the thread of an open registry, which does all that can block.
+/* registry/thread.c - the thread of an open registry, which does everything that can block.
  *
- *     sleeping in the backend --a request, a change, a second is over--> requests, then a look, if anyone wants one --> sleeping
+ *     sleeping in the backend --a request, a change, or a second has passed--> requests, then a look if needed --> sleeping
  *
- * A look keeps what is ours, and if there are watches lists all there is; what was found is news if it differs from the last
- * time. The driver is called once for any number of news: it takes what is there when it comes, and of several lists only the
- * last, so that a program that never drives piles nothing up.
+ * A look renews our entries, and lists all entries if there are watches. The list is news if it differs from the last one. One
+ * call of the driver is enough for any number of news: the driver takes what is there when it comes, and of several lists only
+ * the last. So nothing piles up in a program that never drives.
  *
- * After a change there is a second look soon, since a dead process is told of just before its lock is gone; and never so many
- * that looking takes more than a quarter of a processor.
+ * A change is followed by a second look soon, because the death of a process is noticed just before its lock is gone. Looks take
+ * at most a quarter of a processor.
  *
  * On a simulated network there is no thread: the driver does the same in turns, with a backend that never blocks.
  *
- * Promise: every request comes back once, those that came too late with WEFT_ERR_CLOSED; and the one that closes is the last
- * thing the driver hears of. tests/wire/registry_basic.c,
- * tests/sim/registry_turns.c. */
+ * Promise: every request comes back once, with WEFT_ERR_CLOSED if it came too late. The one that closes is the last that the
+ * driver gets. tests/wire/registry_basic.c, tests/sim/registry_turns.c. */
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,12 +38,12 @@ void wefti_reg_wake(weft_registry_t *r)
     }
 }
 
-/* With the lock, which is let go; after the thread's wake: then it may do what is asked, and another free all this. */
+/* Wake it, and release the lock. The thread is woken with the lock held: once it is released, others may free the registry. */
 static void wake_unlock(weft_registry_t *r)
 {
-    if (r->threaded)
-        wefti_reg_wake(r);
     bool threaded = r->threaded;
+    if (threaded)
+        wefti_reg_wake(r);
     pthread_mutex_unlock(&r->lock);
     if (!threaded)
         wefti_reg_wake(r);
@@ -56,8 +52,7 @@ static void wake_unlock(weft_registry_t *r)
 bool wefti_reg_thread_do(weft_registry_t *r, reg_request_t *q)
 {
     pthread_mutex_lock(&r->lock);
-    bool taken = !r->shut;
-    if (!taken) {
+    if (r->shut) {
         pthread_mutex_unlock(&r->lock);
         return false;
     }
@@ -80,8 +75,8 @@ bool wefti_reg_is_own_thread(const weft_registry_t *r)
     return runs == r;
 }
 
-/* There is something for the driver: `lock` is held, and let go. Where nobody drives it is this thread for a moment, and a runtime that is about
- * to close has its closer's do it: the last of what there is to tell ends with a wait for this thread. */
+/* There is something for the driver. `lock` is held, and released. If nobody drives, this thread does for a moment; but in a
+ * runtime that is about to close the closing thread has to do it, since the last news makes it wait for this thread. */
 static void call_driver(weft_registry_t *r)
 {
     const struct timespec nap = {.tv_nsec = 1000000};
@@ -109,11 +104,11 @@ static void note(weft_registry_t *r, weft_status_t st)
         atomic_store_explicit(&r->state, (int)st, memory_order_relaxed);
 }
 
-/* --- ours ------------------------------------------------------------------------------------------------------------------- */
+/* --- ours -------------------------------------------------------------------------------------------------------------- */
 
-static reg_own_t *find_own(weft_registry_t *r, const char *service, const char *instance)
+reg_own_t *wefti_reg_own_find(wefti_list_t *owns, const char *service, const char *instance)
 {
-    wefti_list_each(l, &r->ours) {
+    wefti_list_each(l, owns) {
         reg_own_t *own = wefti_container_of(l, reg_own_t, link);
         if (!strcmp(own->entry->service, service) && !strcmp(own->entry->instance, instance))
             return own;
@@ -121,17 +116,22 @@ static reg_own_t *find_own(weft_registry_t *r, const char *service, const char *
     return NULL;
 }
 
-static void drop_own(weft_registry_t *r, reg_own_t *own)
+void wefti_reg_own_free(reg_own_t *own)
 {
-    r->ops->leave(r->backend, own);
-    wefti_list_remove(&own->link);
     wefti_reg_entry_unref(own->entry);
     wefti_free(own);
 }
 
+static void drop_own(weft_registry_t *r, reg_own_t *own)
+{
+    wefti_list_remove(&own->link);
+    if (r->ops->leave(r->backend, own))
+        wefti_reg_own_free(own);
+}
+
 static weft_status_t enter(weft_registry_t *r, reg_entry_t *entry)
 {
-    reg_own_t *own = find_own(r, entry->service, entry->instance);
+    reg_own_t *own = wefti_reg_own_find(&r->ours, entry->service, entry->instance);
     bool fresh = !own;
     if (fresh) {
         own = (reg_own_t *)wefti_calloc(1, sizeof *own);
@@ -154,7 +154,7 @@ static weft_status_t enter(weft_registry_t *r, reg_entry_t *entry)
 
 static weft_status_t leave(weft_registry_t *r, const char *service, const char *instance)
 {
-    reg_own_t *own = find_own(r, service, instance);
+    reg_own_t *own = wefti_reg_own_find(&r->ours, service, instance);
     if (!own)
         return WEFT_ERR_NOTFOUND;
     drop_own(r, own);
@@ -165,11 +165,14 @@ static weft_status_t keep_one(weft_registry_t *r, reg_own_t *own)
 {
     if (r->ops->noisy && own->status && wefti_clock_ns() < own->again_at)
         return own->status;
-    weft_status_t st = own->stale ? r->ops->enter(r->backend, own) : r->ops->keep(r->backend, own);
+    weft_status_t st = own->stale          ? r->ops->enter(r->backend, own)
+                       : r->ops->keep      ? r->ops->keep(r->backend, own)
+                       : own->held == NULL ? r->ops->enter(r->backend, own)
+                                           : WEFT_OK;
     if (!st)
         own->stale = false;
     if (st == WEFT_ERR_STATE && own->status != st)
-        wefti_warn_rarely(&r->trouble.rarely, wefti_rarely_text(own->entry->service) ^ wefti_rarely_text(own->entry->instance),
+        wefti_warn_rarely(&r->rarely, wefti_rarely_text(own->entry->service) ^ wefti_rarely_text(own->entry->instance),
                           "the registry %s: another process has taken %s@%s while it was out of reach", r->uri,
                           own->entry->service, own->entry->instance);
     own->status = st;
@@ -191,9 +194,9 @@ static weft_status_t keep(weft_registry_t *r)
     return worst;
 }
 
-/* --- looking ---------------------------------------------------------------------------------------------------------------- */
+/* --- looking ----------------------------------------------------------------------------------------------------------- */
 
-/* `fresh`: as the place has it now, not as it was heard of. */
+/* fresh: ask the place now, whatever it told before. */
 static weft_status_t list(weft_registry_t *r, bool fresh, reg_found_t **found_out)
 {
     reg_found_t *f = wefti_reg_found_new();
@@ -210,7 +213,7 @@ static weft_status_t list(weft_registry_t *r, bool fresh, reg_found_t **found_ou
     return WEFT_OK;
 }
 
-/* False: what was wanted could not be told. */
+/* tell: even if it is no news. False: it failed, so that nobody was told. */
 static bool look(weft_registry_t *r, bool tell)
 {
     reg_found_t *f;
@@ -225,7 +228,7 @@ static bool look(weft_registry_t *r, bool tell)
     if (list(r, false, &f))
         return false;
     if (!wefti_list_empty(&r->ours))
-        note(r, mine); /* that others can be read does not mean that ours could be written */
+        note(r, mine); /* that reading works does not mean that ours could be written */
     if (!tell && wefti_reg_found_same(r->last, f)) {
         wefti_reg_found_unref(f);
         return true;
@@ -239,7 +242,7 @@ static bool look(weft_registry_t *r, bool tell)
     return true;
 }
 
-/* --- requests --------------------------------------------------------------------------------------------------------------- */
+/* --- requests ---------------------------------------------------------------------------------------------------------- */
 
 static void finish(weft_registry_t *r, reg_request_t *q)
 {
@@ -248,22 +251,13 @@ static void finish(weft_registry_t *r, reg_request_t *q)
     call_driver(r);
 }
 
-void wefti_reg_trouble(reg_trouble_t *t, uint64_t kind, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(t->last, sizeof t->last, fmt, args);
-    va_end(args);
-    wefti_warn_rarely(&t->rarely, kind, "%s", t->last);
-}
-
-/* What a request says that failed. */
+/* Why a request failed, as a detail. */
 static uint64_t explain(const weft_registry_t *r, const reg_request_t *q)
 {
     switch (q->status) {
     case WEFT_ERR_UNREACHABLE:
     case WEFT_ERR_LIMIT:
-        return *r->trouble.last ? wefti_detail_put(r->trouble.last) : 0;
+        return *r->trouble ? wefti_detail_put(r->trouble) : 0;
     case WEFT_ERR_STATE:
         return q->entry ? wefti_detail_format("the registry %s: another process has entered %s@%s", r->uri, q->entry->service,
                                               q->entry->instance)
@@ -294,7 +288,7 @@ static void serve(weft_registry_t *r, reg_request_t *q)
     }
 }
 
-/* True: that was the last. */
+/* Serve what is in `todo`. True: the registry is to be closed, and takes no more. */
 static bool serve_all(weft_registry_t *r, bool *wanted)
 {
     uint64_t count;
@@ -354,7 +348,7 @@ static void *run(void *arg)
             gap = 3 * (looked - now) > GAP_NS ? 3 * (looked - now) : GAP_NS;
             due = looked + (changed ? AGAIN_NS : r->look_ns);
             if (wanted && gap < r->look_ns)
-                looked += r->look_ns - gap; /* it failed: not again before the second is over */
+                looked += r->look_ns - gap; /* it failed: try again after look_ns, not after gap */
             changed = false;
             now = wefti_clock_ns();
         }
@@ -377,7 +371,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* On the driver, instead of all this. */
+/* On the driver, instead of run(). */
 static void turn(wefti_call_t *call)
 {
     weft_registry_t *r = wefti_container_of(call, weft_registry_t, turn);

@@ -1,13 +1,13 @@
 /* registry/watch.c - watches: what has changed since they were last told.
  *
- *     begun --what there is is known--> told --a look found something else--> told ...
+ *     begun --the first list--> told --a look found something else--> told ...
  *     --end, or the registry closes--> ended, freed when fn returns
  *
- * What a watch knows is the list it was last told of, whole, and shared with all others that know the same; the difference to
- * the newest is what it is told. fn may do anything but wait: end its watch or another, begin one, close the registry. So after
- * each call everything is looked at anew.
+ * A watch keeps the list that it was last told, shared with all watches that know the same. It is told the difference to the
+ * newest list. fn may do anything but wait: end its watch or another, begin one, close the registry. So after each call
+ * everything is looked at anew.
  *
- * Promise: an instance comes, changes and goes in this order, and none goes that did not come; nothing is told after the end.
+ * Promise: an instance comes, changes and goes in this order, and none goes that did not come; fn is not called after the end.
  * tests/wire/registry_basic.c. */
 #include "registry/state.h"
 
@@ -19,14 +19,14 @@ static void watch_free(weft_watch_t *w)
     wefti_handle_free(&handles, w);
 }
 
-/* It has ended: free it, unless its function runs, or its beginning or an end of the program's is on its way. */
+/* It has ended: free it, unless its function runs, or its beginning or its end is on the way to the driver. */
 static void let_go(weft_watch_t *w)
 {
     if (!w->busy && !atomic_load(&w->coming))
         watch_free(w);
 }
 
-/* --- telling ---------------------------------------------------------------------------------------------------------------- */
+/* --- telling ----------------------------------------------------------------------------------------------------------- */
 
 static void say(weft_watch_t *w, weft_change_t change, const reg_entry_t *e)
 {
@@ -78,21 +78,18 @@ void wefti_reg_watches_tell(weft_registry_t *r)
     }
 }
 
-/* --- beginning and ending --------------------------------------------------------------------------------------------------- */
+/* --- beginning and ending ---------------------------------------------------------------------------------------------- */
 
 static void begin(wefti_call_t *call)
 {
     weft_watch_t *w = wefti_container_of(call, weft_watch_t, call);
     weft_registry_t *r = w->registry;
     atomic_fetch_sub(&w->coming, 1);
-    if (w->ended) { /* an end on the driver was faster */
-        let_go(w);
-        wefti_reg_came(r);
-        return;
-    }
-    if (r->closing) {
+    if (!w->ended && r->closing) {
         w->ended = true;
         wefti_handle_shut(&w->handle);
+    }
+    if (w->ended) { /* by the close, or by an end on the driver that arrived first */
         let_go(w);
         wefti_reg_came(r);
         return;
@@ -121,7 +118,7 @@ void wefti_reg_watches_end(weft_registry_t *r)
     while (!wefti_list_empty(&r->watches)) {
         weft_watch_t *w = wefti_container_of(r->watches.next, weft_watch_t, link);
         end(w);
-        wefti_handle_shut(&w->handle); /* whoever is on the way is counted as coming then */
+        wefti_handle_shut(&w->handle); /* calls on their way are counted in `coming` then */
         let_go(w);
     }
 }
@@ -131,24 +128,22 @@ weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service
 {
     if (!registry || !fn || !watch_out)
         return wefti_fail(WEFT_ERR_INVALID, "there is no registry, no function to be called, or nowhere to put the watch");
-    if (service && !wefti_reg_name_ok(service))
-        return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
+    weft_status_t st = service ? wefti_reg_check_service(service) : WEFT_OK;
+    if (!st)
+        st = wefti_reg_enter(registry);
+    if (st)
+        return st;
+    weft_runtime_t *rt = registry->rt;
     weft_watch_t *w = (weft_watch_t *)wefti_handle_new(&handles);
     if (!w)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a watch");
-    weft_status_t st = wefti_reg_enter(registry);
-    if (st) {
-        wefti_handle_free(&handles, w);
-        return st;
-    }
-    weft_runtime_t *rt = registry->rt;
-    if (wefti_closing(rt)) {
-        wefti_reg_leave(registry);
-        wefti_handle_free(&handles, w);
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
-    }
-    atomic_fetch_add(&registry->coming, 1);
+        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a watch");
+    else if (wefti_closing(rt))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    else
+        atomic_fetch_add(&registry->coming, 1);
     wefti_reg_leave(registry);
+    if (st)
+        goto err_watch;
     w->rt = rt;
     w->registry = registry;
     if (service)
@@ -162,39 +157,31 @@ weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service
         return WEFT_OK;
     atomic_fetch_sub(&w->coming, 1);
     atomic_fetch_sub(&registry->coming, 1);
-    wefti_handle_free(&handles, w);
     *watch_out = NULL;
-    return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the registry is closed");
-}
+    st = wefti_fail(WEFT_ERR_CLOSED, "the runtime of the registry is closed");
 
-typedef struct ending {
-    weft_watch_t *watch;
-} ending_t;
+err_watch:
+    wefti_handle_free(&handles, w);
+    return st;
+}
 
 static weft_status_t start_end(weft_op_t *op)
 {
-    weft_watch_t *w = wefti_op_scratch(op, ending_t)->watch;
+    weft_watch_t *w = *wefti_op_scratch(op, weft_watch_t *);
     bool own = op == &w->own;
     wefti_handle_quiet(&w->handle);
     atomic_fetch_sub(&w->coming, 1);
     if (!w->ended)
         end(w);
     if (own)
-        wefti_op_complete(op, WEFT_OK); /* before what it is in may go */
+        wefti_op_complete(op, WEFT_OK); /* before its memory is freed */
     let_go(w);
     if (!own)
         wefti_op_complete(op, WEFT_OK);
     return WEFT_OK;
 }
 
-/* It is never under way for longer than it takes to reach the driver. */
-static void cancel_end(weft_op_t *op, weft_status_t why)
-{
-    (void)op;
-    (void)why;
-}
-
-static const wefti_op_kind_t end_kind = {.name = "watch end", .start = start_end, .cancel = cancel_end};
+static const wefti_op_kind_t end_kind = {.name = "watch end", .start = start_end, .cancel = wefti_reg_no_cancel};
 
 weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
 {
@@ -202,22 +189,6 @@ weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
         return WEFT_OK;
     if (!wefti_handle_enter(&watch->handle))
         return wefti_fail(WEFT_ERR_CLOSED, "the watch has ended");
-    weft_runtime_t *rt = watch->rt;
-    weft_status_t st = wefti_gone(rt) ? wefti_fail_gone(rt) : WEFT_OK;
-    if (!op)
-        op = &watch->own;
-    if (!st && !wefti_handle_close(&watch->handle))
-        st = wefti_fail(WEFT_ERR_CLOSED, "the watch is being ended already");
-    else if (!st && (st = wefti_op_prepare(rt, op, &end_kind)))
-        wefti_handle_reopen(&watch->handle); /* it is as it was */
-    else if (!st)
-        atomic_fetch_add(&watch->coming, 1);
-    wefti_handle_leave(&watch->handle);
-    if (st)
-        return st;
-    wefti_op_scratch(op, ending_t)->watch = watch;
-    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
-    if (st)
-        atomic_fetch_sub(&watch->coming, 1);
-    return st;
+    return wefti_reg_post_end(watch->rt, &watch->handle, &watch->coming, &end_kind, watch, op ? op : &watch->own,
+                              "the watch is being ended already");
 }

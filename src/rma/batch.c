@@ -1,15 +1,15 @@
-/* rma/batch.c - many accesses in one post, and waiting for those before.
+/* rma/batch.c - many accesses in one post, and waiting for earlier ones.
  *
- * A batch is an array of accesses whose ends are counted. Those that a mapped region can take at once need none of that. Cancelling a batch cancels
- * what of it is still under way. A flush waits in its remote until every access with a lower number has ended.
+ * A batch is an array of accesses whose ends are counted; items that a mapped region takes at once do without. Cancelling a batch
+ * cancels those of its accesses that are still under way. A flush waits in its remote until every earlier access has ended.
  *
- * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c holds us to it. */
-#include "rma/state.h"
+ * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c. */
+#include "rma/mapped.h"
 
 #define BATCH_MAX 65536u
 #define FENCED ((weft_status_t)1) /* of an item that has not begun: there was a fence before it */
 
-/* --- batches ---------------------------------------------------------------------------------------------------------------------- */
+/* --- batches ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct rma_post {
     weft_rma_item_t *items;
@@ -27,7 +27,7 @@ static void finish(weft_op_t *op, const weft_rma_item_t *items, size_t n, weft_s
         if (items[i].status && !first)
             first = items[i].status;
     }
-    op->len = ok;
+    op->count = ok;
     wefti_op_complete(op, ok < n && why ? why : first);
 }
 
@@ -47,13 +47,13 @@ void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status)
     one_less(b);
 }
 
-/* Items one after the other are mostly of one remote: what is done for the remote is done once for all of them. */
+/* Neighbours are mostly of one remote: what concerns the remote is done once for all of them. */
 static inline bool first_of_remote(const weft_rma_item_t *items, size_t i)
 {
     return !i || items[i].remote != items[i - 1].remote;
 }
 
-/* It has begun, or has no chance to. */
+/* It has begun, or never will. */
 static inline void item_came(const weft_rma_item_t *items, size_t n, size_t i)
 {
     if (i + 1 == n || items[i + 1].remote != items[i].remote)
@@ -79,8 +79,10 @@ static bool at_once(weft_rma_item_t *it)
     bool read = it->what == WEFT_RMA_DO_READ;
     if (it->len)
         memcpy(read ? it->buf : r->bytes + it->offset, read ? r->bytes + it->offset : it->buf, it->len);
-    wefti_count_up(read ? &r->count.reads : &r->count.writes, 1);
-    wefti_count_up(read ? &r->count.bytes_read : &r->count.bytes_written, it->len);
+    if (read)
+        rma_count_read(&r->count, it->len);
+    else
+        rma_count_write(&r->count, it->len);
     wefti_count_up(&r->fast, 1);
     it->status = rma_leave(r);
     return true;
@@ -161,7 +163,7 @@ static void batch_cancel(weft_op_t *op, weft_status_t why)
     rma_batch_t *b = p->batch;
     if (!p->why)
         p->why = why;
-    b->left++; /* it must not go away under our feet */
+    b->left++; /* so that it is not freed meanwhile */
     for (size_t i = b->first; i < b->n; i++)
         if (b->acc[i - b->first].remote)
             wefti_rma_cancel(&b->acc[i - b->first], why);
@@ -216,7 +218,7 @@ err_coming:
     return st;
 }
 
-/* --- flushes ---------------------------------------------------------------------------------------------------------------------- */
+/* --- flushes ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct rma_flush {
     weft_remote_t *remote;
@@ -268,14 +270,9 @@ weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
     if (!r || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a flush needs a remote and an operation");
     weft_runtime_t *rt = r->rt;
-    weft_status_t st = wefti_op_prepare(rt, op, &flush_kind);
+    weft_status_t st = wefti_rma_prepare(r, op, &flush_kind);
     if (st)
         return st;
-    st = wefti_rma_coming(r);
-    if (st) {
-        wefti_op_unprepare(op);
-        return st;
-    }
     *wefti_op_scratch(op, rma_flush_t) = (rma_flush_t){.remote = r};
     op->from = r->owner;
     op->len = 0;

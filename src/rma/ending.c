@@ -4,33 +4,30 @@
  *        |  \--weft_region_revoke()--> LISTED, one generation on
  *        \--the runtime closes--> FREEING
  *
- * Any thread begins to revoke and to free regions: the generation is one more, and a freed region is closed and in no table,
- * when the call returns. A call that was handed to the driver and has not arrived is counted (`coming`): until then the region stays. So
- * keys made after it are good, those from before find nothing, and the name can be used again. The
- * rest is the driver's: grants of older generations become stale, and the operation waits until nothing made with them is under
- * way.
+ * Any thread may revoke or free a region. When the call returns, the generation is one more, and a freed region is closed and
+ * in no table. So keys made later are good, earlier ones find nothing, and the name can be used again. A call that has not
+ * reached the driver yet is counted (`coming`), and the region stays until then. The driver does the rest: grants of older
+ * generations become stale, and the operation waits until nothing made with them is under way.
  *
  * Under way are payloads into or out of the memory (rma_grant_t.under_way), and accesses of peers that have it mapped (the busy
  * word of their slot). The former end by themselves, at the latest with their endpoint. The latter are looked at again and again.
- * A peer that was lost in the middle of one, or that does not come to the end of one for STUCK, is left alone with the memory it
- * has: the region's bytes move to fresh memory under the same address, and nothing that peer does is seen any more. No grant is
- * mapped between a revoke and its end, so that it does not lose its memory in this way. A free needs none of that: the memory
- * goes, and whoever has it mapped has it to itself.
+ * If a peer was lost in the middle of an access, or does not end one for STUCK, the region's bytes move to fresh memory under the
+ * same address: the peer keeps the old memory, and nothing that it does is seen. No grant is mapped between a revoke and its end,
+ * so that it does not lose its memory in this way. A free needs none of that: a peer that has the memory mapped keeps it.
  *
- * Moving memory and giving it back take time: a region that is long does it piece by piece, in rounds of the driver between which others are served.
- * Whatever is moved already stays so, also when there is no memory for the rest: the next revoke goes on. Only a runtime that closes gives
- * everything back at once, for then nobody is to be served.
+ * Moving memory and giving it back take time: a long region does it piece by piece, one piece per round of the driver. What is
+ * moved stays moved, also when there is no memory for the rest: the next revoke goes on. Only a runtime that closes gives
+ * everything back at once.
  *
  * A revoke that is cancelled or runs out of time completes with that; it is not undone. A free of memory that the library made
- * does the same, and goes on. A free of the program's own memory completes when it is the program's again and not before, since
- * then the program uses it.
+ * does the same, and goes on. A free of the program's own memory completes only when nobody uses the memory any more.
  *
  * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier key touches the region's memory.
  * Each completes once. tests/unit/rma_region.c, rma_grant.c. */
 #include "rma/state.h"
 
 #define LOOK WEFT_MILLISECOND
-#define GIVE 4            /* giving memory back costs so much less than copying it */
+#define GIVE 4            /* giving memory back is so much cheaper than copying it */
 #define STUCK WEFT_SECOND /* an access takes microseconds; one that takes this long belongs to a process that is stopped */
 
 typedef struct ending {
@@ -45,7 +42,7 @@ static ending_t *ending(weft_op_t *op)
 
 static const wefti_op_kind_t revoke_kind, free_kind;
 
-/* --- the end of accesses ------------------------------------------------------------------------------------------------------ */
+/* --- the end of accesses ----------------------------------------------------------------------------------------------- */
 
 static void make_stale(weft_region_t *region, uint64_t generation)
 {
@@ -98,7 +95,7 @@ static uint64_t oldest_payload(const weft_region_t *region)
     return oldest;
 }
 
-/* --- work that takes long: one piece per round ---------------------------------------------------------------------------------- */
+/* --- work that takes long: one piece per round ------------------------------------------------------------------------- */
 
 static void next_piece(rma_state_t *rs);
 
@@ -122,10 +119,10 @@ static bool works(const weft_region_t *region)
     return wefti_list_linked(&region->work_link);
 }
 
-/* Leave the memory to those who do not let go of it: the next piece. WEFT_ERR_AGAIN: there are more. */
+/* Move the next piece of the memory away from peers that do not end an access. WEFT_ERR_AGAIN: there are more. */
 static weft_status_t move_away(weft_region_t *region)
 {
-    /* One that is good and mapped, if there is one, would write to the old memory from now on. */
+    /* A good grant that is mapped would write to the old memory from now on. */
     wefti_list_each(it, &region->grants) {
         rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
         if (g->slot >= 0)
@@ -174,14 +171,14 @@ static weft_status_t keep_looking(weft_region_t *region)
     return wefti_timer_at(region->rs->rt, &region->look, now + LOOK);
 }
 
-/* Is its memory to be left to those who do not let go of it? */
+/* Must its bytes move to fresh memory? */
 static bool must_move(weft_region_t *region, uint64_t busy)
 {
     bool stuck = busy != UINT64_MAX && region->look_until && wefti_now(region->rs->rt) >= region->look_until;
     return wefti_rma_share_replacing(&region->share) || stuck || any_lost(region);
 }
 
-/* Revokes that wait: see who is done with it, and what is to be done about those who never will be. */
+/* Complete revokes that have nothing to wait for, and move the memory away from peers that never end. */
 static void settle_revokes(weft_region_t *region)
 {
     uint64_t upto = oldest_payload(region), busy = UINT64_MAX;
@@ -191,7 +188,7 @@ static void settle_revokes(weft_region_t *region)
     } else if (region->share.fd >= 0 && !region->freeing) {
         busy = oldest_busy(region);
         if (must_move(region, busy)) {
-            /* Not under those who have a fabric key: their accesses would still reach the old memory. */
+            /* Not while a peer has a fabric key: its accesses would still reach the old memory. */
             bool held = wefti_rma_native_hold(region);
             st = held ? WEFT_OK : move_away(region);
             busy = held || st ? 0 : UINT64_MAX;
@@ -214,11 +211,11 @@ static void settle_revokes(weft_region_t *region)
         }
     }
     stop_looking(region);
-    if (st) /* no memory: they know no more than that it is revoked. The next one tries again */
+    if (st) /* no memory: it is revoked, but accesses may be under way. The next revoke tries again */
         end_waiting(region, ALL_REVOKES, st);
 }
 
-/* The end of a region that nobody has under way any more. */
+/* The end of a region that nobody uses any more. */
 static void gone(weft_region_t *region)
 {
     rma_state_t *rs = region->rs;
@@ -230,7 +227,7 @@ static void gone(weft_region_t *region)
     wefti_list_init(&waiting);
     wefti_list_splice(&waiting, &region->waiting);
     for (wefti_list_t *l; (l = wefti_list_pop(&waiting));)
-        wefti_op_complete(wefti_op_of_link(l), WEFT_OK); /* own_op is one, perhaps */
+        wefti_op_complete(wefti_op_of_link(l), WEFT_OK); /* one may be own_op */
     wefti_rma_region_gone(region);
 }
 
@@ -267,7 +264,7 @@ static void look_again(wefti_timer_t *t)
     wefti_rma_settle(wefti_container_of(t, weft_region_t, look));
 }
 
-/* One piece, of the first. */
+/* One piece of the first region. */
 static void piece(rma_state_t *rs)
 {
     weft_region_t *region = wefti_container_of(wefti_list_first(&rs->works), weft_region_t, work_link);
@@ -311,17 +308,16 @@ void wefti_rma_works_init(rma_state_t *rs)
     rs->work.fn = on_work;
 }
 
-/* --- revoking and freeing ------------------------------------------------------------------------------------------------------ */
+/* --- revoking and freeing ---------------------------------------------------------------------------------------------- */
 
-/* On the driver. A call that came from elsewhere is here. */
+/* On the driver: the call has arrived. */
 static weft_status_t end_start(weft_op_t *op)
 {
     ending_t *e = ending(op);
     weft_region_t *region = e->region;
     bool frees = wefti_opx(op)->kind == &free_kind;
     if (frees) {
-        wefti_handle_quiet(
-            &region->handle); /* it is closed: whoever is on the way here is counted as coming when nobody is inside */
+        wefti_handle_quiet(&region->handle); /* now all calls on their way are counted in `coming` */
         region->freeing = true;
     }
     atomic_fetch_sub(&region->coming, 1);
@@ -385,7 +381,7 @@ weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op)
     if (st)
         return st;
     uint64_t generation = atomic_fetch_add(&region->generation, 1) + 1;
-    /* One call that is on its way does for all who want one: it has not looked at the generation yet. */
+    /* One call on its way is enough for all: it has not read the generation yet. */
     bool posts = op || !atomic_exchange(&region->revoke_called, true);
     if (posts)
         atomic_fetch_add(&region->coming, 1);
@@ -421,7 +417,7 @@ weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op)
 
 void wefti_rma_regions_shutdown(rma_state_t *rs)
 {
-    /* Whoever makes a region has listed it now, or sees that the runtime closes. */
+    /* After this, a thread that makes a region has listed it, or sees that the runtime closes. */
     pthread_mutex_lock(&rs->lock);
     pthread_mutex_unlock(&rs->lock);
     wefti_list_each_safe(it, &rs->regions) {

@@ -3,9 +3,8 @@
  *     GOOD --revoked, expired, freed--> STALE          whatever it asks for from then on is refused
  *        \        \--its peer lets go, or the endpoint is down--> DROPPED --nothing under way--> gone
  *
- * The driver's alone. A claim (of a key that was opened, or of a name) becomes a grant if it is still true when it arrives: the
- * region is there, of that generation, and the key's time is not over. From then on only the grant counts: its part, its
- * rights, and whether it is stale.
+ * The driver's alone. A claim (of a key or a name) becomes a grant if it is true when it arrives: the region is there, of that
+ * generation, and the key has not expired. From then on only the grant counts: its part, its rights, and whether it is stale.
  *
  * A grant that is dropped while a payload moves into or out of the region stays, without endpoint, until that has ended: whoever
  * revokes or frees the region waits for it. A region that is gone leaves its grants behind without region, for their peers to
@@ -17,7 +16,7 @@
  * endpoint that is down leaves no grant that others could wait for in vain. tests/unit/rma_grant.c holds us to it. */
 #include "rma/state.h"
 
-/* --- good --------------------------------------------------------------------------------------------------------------------- */
+/* --- good -------------------------------------------------------------------------------------------------------------- */
 
 static void expired(wefti_timer_t *t)
 {
@@ -100,7 +99,8 @@ static weft_status_t refuse(rma_grant_t *g, weft_status_t why)
 weft_status_t wefti_rma_grant_check(rma_grant_t *g, uint32_t rights, uint64_t offset, uint64_t len, uint8_t **at_out)
 {
     weft_region_t *region = g->region;
-    /* The generation too: a revoke counts from its call on, which may come from another thread. One that is not stale has a region. */
+    /* The generation too: a revoke counts from its call on, which may come from another thread. One that is not stale has a
+     * region. */
     if (g->stale || g->generation != atomic_load_explicit(&region->generation, memory_order_relaxed))
         return refuse(g, WEFT_ERR_STALE);
     uint64_t until = atomic_load_explicit(&region->until, memory_order_relaxed);
@@ -115,7 +115,7 @@ weft_status_t wefti_rma_grant_check(rma_grant_t *g, uint32_t rights, uint64_t of
     return WEFT_OK;
 }
 
-/* --- stale, dropped, gone -------------------------------------------------------------------------------------------------------- */
+/* --- stale, dropped, gone ---------------------------------------------------------------------------------------------- */
 
 void wefti_rma_grant_stale(rma_grant_t *g)
 {

@@ -1,9 +1,10 @@
-/* rma/key.c - keys of regions: what a region's owner gives out, and what comes back from whoever has it.
+/* rma/key.c - keys of regions: making and checking them.
  *
- * A region's key says what its bearer may have, and ends with a hash of all that under a secret (docs/design/wire.md has the bytes).
- * The secret is random, belongs to one runtime and never leaves it; it has nothing to do with the authentication key. Nobody else can
- * make a region's key, and this runtime cannot tell one of another runtime from a forgery, except by the instance, which is random too
- * and no secret. So a key of an owner that was since restarted is stale, and one whose bytes were changed is not genuine.
+ * A region's key says what its bearer may have, and ends with a hash of all that under a secret (docs/design/wire.md has the
+ * bytes). The secret is random, belongs to one runtime and never leaves it; it has nothing to do with the authentication key.
+ * Nobody else can make a region's key, and this runtime cannot tell one of another runtime from a forgery, except by the
+ * instance, which is random too and no secret. So a key of an owner that was since restarted is stale, and one whose bytes were
+ * changed is not genuine.
  *
  * It is checked in three steps: its shape, whose it is, and the hash, which is compared in time that does not depend on the
  * bytes. Only then is anything it says looked at; whether the region still is that of the key is for grant.c to say.
@@ -47,7 +48,7 @@ void wefti_rma_key_end(rma_state_t *rs)
     sodium_memzero(rs->secret, sizeof rs->secret);
 }
 
-/* --- codec ----------------------------------------------------------------------------------------------------------------- */
+/* --- codec ------------------------------------------------------------------------------------------------------------- */
 
 static size_t encode(const rma_state_t *rs, const rma_claim_t *c, const char *owner, uint8_t out[WEFT_REGION_KEY_MAX])
 {
@@ -125,7 +126,7 @@ weft_status_t wefti_rma_key_open(const rma_state_t *rs, const void *key, size_t 
     return WEFT_OK;
 }
 
-/* --- the calls ------------------------------------------------------------------------------------------------------------- */
+/* --- the calls --------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t make(const weft_region_t *region, const weft_region_key_opts_t *o, uint8_t *key, size_t *n_out)
 {

@@ -1,29 +1,28 @@
-/* rma/mapped.c - accesses to memory of a peer that is mapped here, as far as post.c could not carry them out at once.
+/* rma/mapped.c - accesses to memory of a peer that is mapped here, unless post.c carried them out at once.
  *
- * They are carried out one after the other, in steps: a long one takes several rounds of progress, so that its deadline is kept, others get their
- * turn, and an owner that revokes the region does not wait long for us. Between two steps the slot is free, and each looks anew whether the
- * memory may still be touched. If not, the owner is asked to do it, so that the program hears the same as over the checked path. A write that
- * notifies sends its notification when its bytes are there, as a request over the lane.
+ * They are carried out one after the other, in steps: a long one takes several rounds of progress, so that it keeps its deadline,
+ * others get their turn, and an owner that revokes the region does not wait long for us. Between two steps the slot is free, and
+ * each step checks anew that the memory may be touched. If not, the owner is asked to do the access, so that the program gets the
+ * same status as on the checked path. A write that notifies sends a request over the lane when its bytes are there.
  *
- * The slot's busy word may be set when an access comes: by another thread of ours, for moments; or by a peer that scribbles on the page, for
- * ever. So an access that finds it set does not keep others from going on: it is HELD, with all of its remote behind it, which keep their order.
- * They are let go when the word is clear. It is looked at with each round at first, then once a millisecond; if it stays set for STUCK, the owner
- * is asked to do what is held, and what comes behind that (weft_remote_t.asks), until all of it has ended and the slot is free.
+ * An access may find the slot's busy word set: by another thread of ours, for moments, or by a peer that scribbles on the page,
+ * for ever. Such an access is HELD, with all later ones of its remote, which keep their order; other remotes go on. The word is
+ * looked at in each round at first, then once a millisecond. If it stays set for STUCK, the owner is asked to do what is held
+ * and what comes after it (weft_remote_t.asks), until all of it has ended and the slot is free.
  *
- * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. A slot
+ * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0: tests/fault/rma_peer_lost.c. A slot
  * that stays busy delays its own remote alone: tests/wire/rma_flow.c. */
-#include "rma/state.h"
+#include "rma/mapped.h"
 
 uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
 #define STEP_COST 1024u /* of an access, beside its bytes */
 
-#define STUCK \
-    WEFT_SECOND /* a thread of ours is inside for microseconds, but it may have to wait for a processor, or for a page of its buffer */
+#define STUCK WEFT_SECOND /* a thread of ours takes microseconds, but may have to wait for a processor or a page */
 #define LOOK WEFT_MILLISECOND
-#define EAGER (2 * WEFT_MILLISECOND) /* so long there is a look a round, before they become rare: a copy takes less */
-#define LATE (20 * LOOK)             /* a look so much behind the last one: we were stopped, and so was whoever is inside */
+#define EAGER (2 * WEFT_MILLISECOND) /* for so long there is a look in each round: most copies take less */
+#define LATE (20 * LOOK)             /* a look that late: this process was stopped, and so was the thread inside */
 
-/* --- one step ------------------------------------------------------------------------------------------------------------------ */
+/* --- one step ---------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t touch(rma_acc_t *acc, uint64_t n)
 {
@@ -33,7 +32,7 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
         return wefti_rma_scatter(acc, acc->stepped, there, n);
     if (acc->what == ACC_WRITE)
         return wefti_rma_gather(acc, acc->stepped, there, n);
-    wefti_op_of_scratch(acc)->tag = rma_atomic_apply(there, acc->which, acc->width, acc->operand, acc->compare);
+    wefti_op_of_scratch(acc)->value = rma_atomic_apply(there, acc->which, acc->width, acc->operand, acc->compare);
     return WEFT_OK;
 }
 
@@ -57,11 +56,11 @@ static weft_status_t step(rma_acc_t *acc, uint64_t most)
     return st ? st : n < left ? WEFT_ERR_PENDING : WEFT_OK;
 }
 
-/* Its bytes are there (or it failed): what is left to do. */
+/* Its bytes are there, or it failed: do the rest. */
 static void stepped(rma_acc_t *acc, weft_status_t st)
 {
     if (st == WEFT_ERR_STALE ? acc->remote->ep != NULL : !st && acc->notify) {
-        /* Why the slot is not ours any more only the owner can say, or the end of the connection: it was revoked, or we were given up. */
+        /* Only the owner, or the end of the connection, can say why the slot is not ours: revoked, or given up. */
         if (!st)
             acc->what = ACC_NOTIFY;
         acc->id = 0;
@@ -72,7 +71,7 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
     wefti_rma_end(acc, st);
 }
 
-/* --- slots that are busy ------------------------------------------------------------------------------------------------------- */
+/* --- slots that are busy ----------------------------------------------------------------------------------------------- */
 
 static void next_round(rma_state_t *rs);
 
@@ -83,18 +82,18 @@ static bool busy(const weft_remote_t *r)
 
 bool wefti_rma_asks(weft_remote_t *r)
 {
-    if (__builtin_expect(r->asks, 0) && !r->n_live && !busy(r)) /* nothing that it asked for can be overtaken */
+    if (__builtin_expect(r->asks, 0) && !r->n_live && !busy(r)) /* nothing is left that could be overtaken */
         r->asks = false;
     return r->asks && wefti_list_empty(&r->held);
 }
 
-/* The owner does what is held. */
+/* Let the owner do what is held. */
 static void ask_owner(weft_remote_t *r)
 {
     wefti_info("rma: the slot of a mapped region stays busy, so that its owner is asked for accesses");
     if (wefti_list_linked(&r->held_link))
         wefti_list_remove(&r->held_link);
-    r->asks = true; /* before the first is asked for: what comes meanwhile is held behind the last, or asked for after it */
+    r->asks = true; /* before the first request, so that what comes meanwhile keeps its place */
     r->refs++;
     for (wefti_list_t *l; (l = wefti_list_pop(&r->held));) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
@@ -163,7 +162,7 @@ static void hold(weft_remote_t *r)
         wefti_list_push_back(&r->held, l);
     }
     uint64_t now = wefti_now(rs->rt);
-    if (!r->held_since) /* else nobody of ours has been inside since it was held last */
+    if (!r->held_since) /* else no thread of ours was inside since it was last held */
         r->held_since = now | 1;
     if (wefti_list_empty(&rs->held))
         rs->looked = now;
@@ -172,7 +171,7 @@ static void hold(weft_remote_t *r)
         ask_owner(r);
 }
 
-/* --- turns --------------------------------------------------------------------------------------------------------------------- */
+/* --- turns ------------------------------------------------------------------------------------------------------------- */
 
 /* One step for the first in line, and what is short for those behind it. */
 static void turn(rma_state_t *rs)
@@ -195,7 +194,8 @@ static void turn(rma_state_t *rs)
     }
 }
 
-/* The next step comes with the next round of progress, and not in this one: who is looked at in each has to wait for every round. */
+/* The next step comes with the next round of progress, and not in this one: who is looked at in each has to wait for every
+ * round. */
 static void next_round(rma_state_t *rs)
 {
     while (!wefti_list_empty(&rs->stepping)) {

@@ -1,21 +1,22 @@
-/* rma/native.c - one-sided accesses by the fabric itself, where it is marked as trusted: both sides of them.
+/* rma/native.c - one-sided accesses by the fabric, where it is marked as trusted: both sides of them.
  *
- * The owner gives a grant a fabric key (as UCX's rkey; not the region's key) for its part of the region, and from then on the peer reads and
- * writes it without asking. Nobody checks these accesses but their poster, so both must have proved the authentication key of their runtimes and
- * both fabrics must be marked as trusted. Where the fabric would only emulate them there is nothing to gain: then someone has to insist on the path.
+ * The owner gives a grant a fabric key (UCX's rkey; not the region's key) for its part of the region. From then on the peer
+ * reads and writes it without asking, and nobody checks these accesses but their poster. So both sides must have proved the
+ * authentication key, and both fabrics must be marked as trusted. Where the fabric only emulates them there is nothing to gain:
+ * then the path is used only if a program insists on it.
  *
- * The user's side: an access that waits its turn like every other (access.c) is given to the fabric instead of being sent as a request, is
- * loose while it is there, and ends when the fabric says so. Atomics, which have to be atomic to the owner's processor,
- * notifications, and accesses that have no bytes or whose buffer is on a device are requests as ever.
+ * The user's side: an access waits for its turn like every other (checked.c), goes to the fabric instead of the lane, is loose
+ * while it is there, and ends when the fabric says so. Requests as ever are atomics, which must be atomic to the owner's
+ * processor; notifications; and accesses without bytes or with a buffer on a device.
  *
- * The owner's side: a grant with a fabric key counts as under way, since nobody can tell whether an access is. When it becomes stale its peer is
- * told by REVOKED, and answers with DROP when its last access has ended; if the endpoint ends first, the fabric key goes with the lane. Until then
- * whoever revokes or frees the region waits.
+ * The owner's side: a grant with a fabric key counts as under way, since nobody can tell whether an access is. When it becomes
+ * stale its peer is told by REVOKED, and answers DROP after its last access. If the endpoint ends first, the fabric key goes
+ * with the lane. Revoking and freeing the region waits for that.
  *
  *     owner:  KEYED --stale--> TOLD --DROP--> no fabric key
  *                 \---endpoint down--> CLOSING --the lane is closed--> no fabric key
  *
- * Promise: no one-sided access touches a region after its revoke or its free has completed. tests/wire/rma_native.c holds us to it. */
+ * Promise: no one-sided access touches a region after its revoke or its free has completed. tests/wire/rma_native.c. */
 #include "rma/state.h"
 
 /* An access that the fabric has. */
@@ -40,7 +41,7 @@ static bool trusted(const weft_ep_t *ep)
            !weft_ep_get_info(ep, &info) && info.authenticated;
 }
 
-/* --- the owner's side ---------------------------------------------------------------------------------------------------------- */
+/* --- the owner's side -------------------------------------------------------------------------------------------------- */
 
 size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
 {
@@ -66,7 +67,7 @@ static bool tell(weft_ep_t *ep, const rma_grant_t *g)
     return wefti_rma_put(ep, &rec, sizeof rec);
 }
 
-/* Not before the answers that wait: one may be the ATTACHED it is about. */
+/* Not before the answers that wait: one may be the ATTACHED of this grant. */
 void wefti_rma_native_stale(rma_grant_t *g)
 {
     weft_ep_t *ep = g->ep;
@@ -106,7 +107,7 @@ void wefti_rma_native_drop(rma_grant_t *g, bool lost)
         g->fabric_key_free(key, &g->fabric_key_x);
     } else {
         g->fabric_key_free(key, NULL);
-        g->under_way--; /* whoever drops it looks at that next */
+        g->under_way--; /* the caller checks under_way next */
     }
 }
 
@@ -122,7 +123,7 @@ bool wefti_rma_native_hold(weft_region_t *region)
     return any;
 }
 
-/* --- the user's side: attaching --------------------------------------------------------------------------------------------------- */
+/* --- the user's side: attaching ---------------------------------------------------------------------------------------- */
 
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep)
 {
@@ -167,10 +168,10 @@ void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
         wefti_rma_native_quiet(r);
         return;
     }
-    /* We have let go of it, and the owner will hear. */
+    /* None: it was dropped, and our DROP is on its way. */
 }
 
-/* The owner waits for the last of our accesses: tell it when there is none. */
+/* The owner waits for the last of our accesses: tell it when none is left. */
 void wefti_rma_native_quiet(weft_remote_t *r)
 {
     if (!r->revoked || r->n_native || !r->ep || !r->grant)
@@ -182,7 +183,7 @@ void wefti_rma_native_quiet(weft_remote_t *r)
         wefti_ep_cannot(r->ep, "no memory to say that a region is no longer used");
 }
 
-/* --- the user's side: an access ----------------------------------------------------------------------------------------------------- */
+/* --- the user's side: an access ---------------------------------------------------------------------------------------- */
 
 bool wefti_rma_native_can(const rma_acc_t *acc)
 {
@@ -200,7 +201,7 @@ static void pass_on(rma_native_t *one, rma_acc_t *acc, weft_status_t status)
         wefti_rma_end(acc, status);
         return;
     }
-    /* The bytes are there: now the owner is told, before whoever waits for us. */
+    /* The bytes are there: now tell the owner, before the accesses that wait for this one. */
     acc->what = ACC_NOTIFY;
     if (one->why || !r->ep)
         wefti_rma_end(acc, one->why ? one->why : (weft_status_t)atomic_load(&r->state));
@@ -220,7 +221,7 @@ static void native_done(wefti_xfer_t *x, weft_status_t status)
     } else {
         wefti_list_remove(&one->left.loose_link);
         if (r->ep && ep->lane)
-            wefti_rma_pending_flush(ep); /* somebody may have waited for it */
+            wefti_rma_pending_flush(ep); /* others may have waited for it */
     }
     wefti_free(one);
     wefti_rma_native_quiet(r);
@@ -228,7 +229,7 @@ static void native_done(wefti_xfer_t *x, weft_status_t status)
     wefti_ep_drained(ep);
 }
 
-/* What is small goes through a copy, so that it can end by its deadline while the fabric still has it. */
+/* A small access goes through a copy, so that it can end by its deadline while the fabric still has the bytes. */
 static rma_native_t *one_new(weft_ep_t *ep, rma_acc_t *acc)
 {
     bool copied = acc->len <= RMA_INLINE;
@@ -283,7 +284,7 @@ void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why)
             one->why = why; /* the fabric has the program's buffer */
         return;
     }
-    /* It ends; what is left of it keeps its place, so that nobody overtakes it. */
+    /* It ends; `left` keeps its place among the loose, so that nothing overtakes it. */
     one->left = (rma_acc_t){.remote = acc->remote, .what = acc->what, .offset = acc->offset, .len = acc->len, .seq = acc->seq};
     wefti_list_insert_before(&acc->loose_link, &one->left.loose_link);
     one->acc = NULL;

@@ -1,9 +1,9 @@
-/* rma/post.c - what the program asks for: checked here, then carried out at once or handed to the driver.
+/* rma/post.c - posting accesses: they are checked, then carried out at once or handed to the driver.
  *
- * A small access to mapped memory is carried out by the thread that asks, without the driver: the slot's busy word is a lock among the
- * threads of this process and tells the owner that somebody is there. Whatever is not that plain takes the long way: through the driver,
- * in its turn. */
-#include "rma/state.h"
+ * The calling thread itself carries a small access to mapped memory out, without the driver: the slot's busy word is a lock among
+ * the threads of this process, and tells the owner that somebody is inside. Every other access goes through the driver, in
+ * order. */
+#include "rma/mapped.h"
 
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len)
 {
@@ -37,18 +37,29 @@ static void skip(weft_op_t *op)
 
 static const wefti_op_kind_t kind = {.name = "remote memory", .start = start, .cancel = cancel, .skip = skip, .stops = true};
 
+static inline weft_status_t prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *of)
+{
+    weft_status_t st = wefti_op_prepare(r->rt, op, of);
+    if (st)
+        return st;
+    st = wefti_rma_coming(r);
+    if (st)
+        wefti_op_unprepare(op);
+    return st;
+}
+
+weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *of)
+{
+    return prepare(r, op, of);
+}
+
 static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
     weft_runtime_t *rt = r->rt;
-    weft_status_t st = wefti_op_prepare(rt, op, &kind);
+    weft_status_t st = prepare(r, op, &kind);
     if (st)
         return st;
-    st = wefti_rma_coming(r);
-    if (st) {
-        wefti_op_unprepare(op);
-        return st;
-    }
     *rma_acc(op) = *acc;
     if (__builtin_expect(atomic_load_explicit(&r->fence, memory_order_relaxed), 0))
         rma_acc(op)->epoch = atomic_exchange(&r->fence, false);
@@ -60,9 +71,9 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
     return st;
 }
 
-/* --- at once ------------------------------------------------------------------------------------------------------------------ */
+/* --- at once ----------------------------------------------------------------------------------------------------------- */
 
-/* Could it be done here and now? */
+/* Can it be done here and now? */
 static inline bool plain(const weft_remote_t *r, weft_op_t *op, uint32_t rights, uint64_t offset, uint64_t len)
 {
     return r->slot && len <= RMA_AT_ONCE && !atomic_load_explicit(&r->n_live, memory_order_relaxed) &&
@@ -91,9 +102,9 @@ static inline void copy(void *dst, const void *src, size_t n)
         memcpy(dst, src, n);
 }
 
-/* --- posts ------------------------------------------------------------------------------------------------------------------- */
+/* --- posts ------------------------------------------------------------------------------------------------------------- */
 
-/* What is common to reads and writes of one buffer. */
+/* Post a read or a write of one buffer. */
 static weft_status_t transfer(weft_remote_t *r, int what, uint64_t offset, const void *buf, size_t len, bool notify,
                               uint64_t value, weft_op_t *op)
 {
@@ -119,8 +130,7 @@ weft_status_t weft_rma_read(weft_remote_t *r, uint64_t offset, void *buf, size_t
     if (__builtin_expect(r && op && buf && plain(r, op, WEFT_RMA_READ, offset, len) && !wefti_mem_device_of(buf, NULL), 1) &&
         rma_enter(r) == WEFT_OK) {
         copy(buf, r->bytes + offset, len);
-        wefti_count_up(&r->count.reads, 1);
-        wefti_count_up(&r->count.bytes_read, len);
+        rma_count_read(&r->count, len);
         done(r, op, len);
         return WEFT_OK;
     }
@@ -132,8 +142,7 @@ weft_status_t weft_rma_write(weft_remote_t *r, uint64_t offset, const void *buf,
     if (__builtin_expect(r && op && buf && plain(r, op, WEFT_RMA_WRITE, offset, len) && !wefti_mem_device_of(buf, NULL), 1) &&
         rma_enter(r) == WEFT_OK) {
         copy(r->bytes + offset, buf, len);
-        wefti_count_up(&r->count.writes, 1);
-        wefti_count_up(&r->count.bytes_written, len);
+        rma_count_write(&r->count, len);
         done(r, op, len);
         return WEFT_OK;
     }
@@ -191,7 +200,7 @@ weft_status_t weft_rma_atomic(weft_remote_t *r, weft_rma_atomic_t which, uint64_
     /* the part a region's key names may begin anywhere */
     if (__builtin_expect(plain(r, op, WEFT_RMA_ATOMIC, offset, width) && !((uintptr_t)(r->bytes + offset) % width), 1) &&
         rma_enter(r) == WEFT_OK) {
-        op->tag = rma_atomic_apply(r->bytes + offset, which, (unsigned)width, operand, compare);
+        op->value = rma_atomic_apply(r->bytes + offset, which, (unsigned)width, operand, compare);
         wefti_count_up(&r->count.atomics, 1);
         done(r, op, width);
         return WEFT_OK;

@@ -1,7 +1,7 @@
-/* rma/region.c - regions: memory of ours that others may use, from weft_region_new() on; ending.c has their end.
+/* rma/region.c - regions: memory of ours that others may use. ending.c has their end.
  *
- * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a key, a name) is looked up
- * there.
+ * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a key, a
+ * name) is looked up there.
  *
  * Promise: what is in the tables is there and not being freed; what a peer could see of a region is never seen in another.
  * tests/unit/rma_region.c, rma_grant.c. */
@@ -11,7 +11,7 @@
 
 #include "rma/state.h"
 
-/* --- the tables: any thread, under rs->lock ---------------------------------------------------------------------------------- */
+/* --- the tables: any thread, under rs->lock ---------------------------------------------------------------------------- */
 
 void wefti_rma_regions_init(rma_state_t *rs)
 {
@@ -120,7 +120,7 @@ weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_c
     return r ? WEFT_OK : wefti_fail(WEFT_ERR_NOTFOUND, "no region has that name of %zu bytes", n);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------ */
+/* --- memory ------------------------------------------------------------------------------------------------------------ */
 
 /* Zero, and pages only where it is touched. */
 static weft_status_t map_private(uint64_t max_len, uint8_t **base_out)
@@ -153,9 +153,9 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
     return st;
 }
 
-/* Kept memory is private to this process. A peer in the middle of an access goes on writing to what it has mapped, though, and so does one that
- * was stopped there, much later: the old memory is left to them, about n bytes with each call. Only then, for what the program writes to the
- * bytes that are being moved may be lost. WEFT_ERR_AGAIN: there is more. */
+/* Kept memory is private to this process. A peer in the middle of an access goes on writing to what it has mapped, though, and
+ * so does one that was stopped there, much later: the old memory is left to them, about n bytes with each call. Only then, for
+ * what the program writes to the bytes that are being moved may be lost. WEFT_ERR_AGAIN: there is more. */
 static weft_status_t leave_to_peers(weft_region_t *r, uint64_t n)
 {
     rma_share_t *s = &r->share;
@@ -199,7 +199,7 @@ static void memory_free(weft_region_t *r)
         munmap(r->base, (size_t)r->max_len);
 }
 
-/* --- making one -------------------------------------------------------------------------------------------------------------- */
+/* --- making one -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t check(weft_region_opts_t *o)
 {
@@ -291,7 +291,7 @@ void wefti_rma_region_gone(weft_region_t *r)
     wefti_handle_free(&handles, r);
 }
 
-/* --- the rest of the calls ----------------------------------------------------------------------------------------------------- */
+/* --- the rest of the calls --------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_rma_region_enter(const weft_region_t *region)
 {
@@ -376,11 +376,7 @@ weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info
     info.generation = atomic_load(&region->generation);
     info.attached = __atomic_load_n(&region->attached, __ATOMIC_RELAXED);
     info.mapped = __atomic_load_n(&region->mapped, __ATOMIC_RELAXED);
-    info.reads = __atomic_load_n(&region->count.reads, __ATOMIC_RELAXED);
-    info.writes = __atomic_load_n(&region->count.writes, __ATOMIC_RELAXED);
-    info.atomics = __atomic_load_n(&region->count.atomics, __ATOMIC_RELAXED);
-    info.bytes_read = __atomic_load_n(&region->count.bytes_read, __ATOMIC_RELAXED);
-    info.bytes_written = __atomic_load_n(&region->count.bytes_written, __ATOMIC_RELAXED);
+    rma_counts_copy(&info, &region->count);
     info.refused = __atomic_load_n(&region->refused, __ATOMIC_RELAXED);
     wefti_rma_region_leave(region);
     info.size = info_out->size < sizeof info ? info_out->size : sizeof info;

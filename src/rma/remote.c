@@ -1,13 +1,15 @@
-/* rma/remote.c - memory of others: attaching it, what can be asked of it, letting go of it.
+/* rma/remote.c - memory of others: attaching it, asking about it, dropping it.
  *
- * A remote is made when its attachment is posted, and is the program's when that succeeds. It ends with its endpoint: from then on every access says
- * how the endpoint ended. It is freed when the program has dropped it and the last access on it has ended; only then is its mapping gone. One that
- * the program has when its runtime closes is the program's alone from then on: the mapping stays until it is dropped, and calls say WEFT_ERR_CLOSED.
+ * A remote is made when its attachment is posted, and becomes the program's when that succeeds. It ends with its endpoint: from
+ * then on every access says how the endpoint ended. It is freed when the program has dropped it and its last access has ended,
+ * and so is its mapping. When the runtime closes, the program may still have it: then the mapping stays until it is dropped,
+ * and calls say WEFT_ERR_CLOSED.
  *
- * Small accesses to mapped memory do not look whether it was dropped: what they look at stays in its memory, and says that nothing is mapped.
+ * Small accesses to mapped memory do not check whether it was dropped: the fields that they read stay readable, and say that
+ * nothing is mapped.
  *
- * Mapping: where the owner gives a map_handle for its memory, and the transport can use it, accesses go there directly. Otherwise, and if the
- * mapping fails, the same grant is used over the lane. */
+ * Mapping: where the owner gives a map handle for its memory, and the transport can use it, accesses go there directly.
+ * Otherwise, and if the mapping fails, the same grant is used over the lane. */
 #include <sys/mman.h>
 
 #include "rma/state.h"
@@ -18,9 +20,9 @@ const char *weft_rma_path_name(weft_rma_path_t path)
     return (unsigned)path < sizeof names / sizeof names[0] ? names[path] : "?";
 }
 
-/* --- letting go ------------------------------------------------------------------------------------------------------------------- */
+/* --- letting go -------------------------------------------------------------------------------------------------------- */
 
-/* A DROP that found no room on the lane. */
+/* A DROP that waits for space on the lane. */
 typedef struct owed_drop {
     wefti_list_t link; /* rma_ep_t.drops */
     uint64_t grant;
@@ -32,7 +34,6 @@ static bool drop_put(weft_ep_t *ep, uint64_t grant)
     return wefti_rma_put(ep, &rec, sizeof rec);
 }
 
-/* Tell the owner. */
 bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant)
 {
     rma_ep_t *e = rma_ep(ep);
@@ -76,7 +77,8 @@ static weft_remote_t *remote_new(weft_runtime_t *rt, weft_ep_t *ep, const void *
         wefti_handle_free(&handles, r);
         return NULL;
     }
-    memset(&r->rights, 0, sizeof *r - offsetof(weft_remote_t, rights)); /* `coming` may be touched by who comes too late */
+    memset(&r->rights, 0,
+           sizeof *r - offsetof(weft_remote_t, rights)); /* not `coming`: calls that come too late still touch it */
     r->claim = memcpy(copy, claim, n);
     r->claim_len = n;
     r->rt = rt;
@@ -108,7 +110,7 @@ static void remote_free(weft_remote_t *r)
     wefti_timer_stop(rs->rt, &r->linger);
     if (ep) {
         wefti_list_remove(&r->ep_link);
-        if (r->grant) /* what cannot be said for want of memory is said by the end of the endpoint */
+        if (r->grant) /* without memory for it, the end of the endpoint tells the owner */
             (void)wefti_rma_drop_send(ep, r->grant);
     }
     if (wefti_list_linked(&r->held_link)) /* all that was held was cancelled */
@@ -128,7 +130,7 @@ void wefti_rma_remote_unref(weft_remote_t *r)
         return;
     if (!atomic_load(&r->coming))
         remote_free(r);
-    else /* with what comes; or, if that finds that it was dropped, a moment later; without memory for a timer, with the runtime */
+    else /* the call that comes frees it, or this timer; without memory for the timer, the end of the runtime */
         (void)wefti_timer_at(r->rt, &r->linger, wefti_now(r->rt) + LINGER);
 }
 
@@ -163,7 +165,8 @@ static void drop_now(wefti_call_t *call)
     wefti_rma_remote_unref(wefti_container_of(call, weft_remote_t, drop_call));
 }
 
-/* Have the driver do it. WEFT_ERR_CLOSED: nobody does. Inside, so that the room is not freed before it is known who frees the remote. */
+/* Have the driver do it. WEFT_ERR_CLOSED: nobody does. Inside, so that the room is not freed before it is known who frees the
+ * remote. */
 static weft_status_t hand_in(weft_remote_t *r)
 {
     weft_runtime_t *rt = r->rt;
@@ -213,9 +216,9 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
     }
 }
 
-/* --- attaching ------------------------------------------------------------------------------------------------------------------- */
+/* --- attaching --------------------------------------------------------------------------------------------------------- */
 
-/* Map what the map_handle is for. false: use the lane. */
+/* Map the memory of a map handle. False: use the lane. */
 static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const uint8_t *map_handle, size_t map_handle_n)
 {
     wefti_lane_t *lane = ep->lane;
@@ -231,7 +234,7 @@ static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const 
         lane->ops->unmap(ptr, (size_t)a->map_bytes);
         return false;
     }
-    /* What may only be read cannot be written to by mistake either. */
+    /* Without the right to write, not even a mistake can write. */
     if (!(r->rights & (WEFT_RMA_WRITE | WEFT_RMA_ATOMIC)))
         (void)mprotect((uint8_t *)ptr + RMA_CONTROL, (size_t)a->map_bytes - RMA_CONTROL, PROT_READ);
     r->map = ptr;
@@ -248,7 +251,7 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
     rma_attached_t a;
     uint8_t map_handle[WEFTI_KEY_MAX]; /* or a fabric key */
     _Static_assert(WEFTI_KEY_MAX >= WEFTI_MAP_HANDLE_MAX, "it holds either");
-    if (n < sizeof a) { /* its request was cancelled: nobody looked at the length of the answer */
+    if (n < sizeof a) { /* its request was cancelled, so that nobody has checked the length */
         wefti_rma_nonsense(ep);
         return;
     }
@@ -393,11 +396,7 @@ weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info
     info.state = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
     if (!info.state && r->slot && atomic_load_explicit(&r->slot->stamp, memory_order_relaxed) != r->stamp)
         info.state = WEFT_ERR_STALE;
-    info.reads = __atomic_load_n(&r->count.reads, __ATOMIC_RELAXED);
-    info.writes = __atomic_load_n(&r->count.writes, __ATOMIC_RELAXED);
-    info.atomics = __atomic_load_n(&r->count.atomics, __ATOMIC_RELAXED);
-    info.bytes_read = __atomic_load_n(&r->count.bytes_read, __ATOMIC_RELAXED);
-    info.bytes_written = __atomic_load_n(&r->count.bytes_written, __ATOMIC_RELAXED);
+    rma_counts_copy(&info, &r->count);
     wefti_handle_leave(&r->handle);
     size_t size = out->size;
     memcpy(out, &info, size < sizeof info ? size : sizeof info);

@@ -1,12 +1,12 @@
-/* rma/serve.c - what peers ask of our regions: every request is checked against its grant, carried out, and answered once.
+/* rma/serve.c - requests of peers to our regions: each is checked against its grant, carried out, and answered once.
  *
- * Small ones are carried out as they come and answered in the same call. A long read announces its bytes where they lie, a long write is pulled
- * to where it belongs; the grant counts them, so that a region is not given back under them. Answers that find no room on the lane wait in
- * order, data and all; a peer may not have more than RMA_REQUESTS unanswered, and whoever goes beyond that breaks the protocol.
+ * Small ones are carried out as they come and answered in the same call. A long read announces its bytes where they lie; a long
+ * write is pulled to where it belongs. The grant counts both, so that the region's memory stays meanwhile. Answers that find no
+ * space on the lane wait in order, with their data. A peer that has more than RMA_REQUESTS unanswered breaks the protocol.
  *
- * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile.c and the fuzzer of records hold us
- * to it. */
-#include "rma/state.h"
+ * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile.c,
+ * tests/fuzz/records.c. */
+#include "rma/mapped.h"
 
 /* A payload that moves into or out of a region. */
 typedef struct serve {
@@ -20,7 +20,7 @@ typedef struct serve {
     wefti_xfer_t x; /* in */
 } serve_t;
 
-/* An answer that found no room. */
+/* An answer that waits for space on the lane. */
 typedef struct owed {
     wefti_list_t link; /* rma_ep_t.replies */
     serve_t *read;     /* announce this; else the record */
@@ -28,9 +28,10 @@ typedef struct owed {
     _Alignas(8) uint8_t rec[];
 } owed_t;
 
-/* --- answers ------------------------------------------------------------------------------------------------------------------- */
+/* --- answers ----------------------------------------------------------------------------------------------------------- */
 
-/* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the endpoint fails. */
+/* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the
+ * endpoint fails. */
 static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
 {
     rma_ep_t *e = rma_ep(ep);
@@ -78,7 +79,7 @@ static void reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
     reply(ep, &rec, sizeof rec);
 }
 
-/* --- payloads out: long reads --------------------------------------------------------------------------------------------------- */
+/* --- payloads out: long reads ------------------------------------------------------------------------------------------ */
 
 static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
 {
@@ -154,7 +155,7 @@ static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t l
     }
 }
 
-/* --- small requests ---------------------------------------------------------------------------------------------------------------- */
+/* --- small requests ---------------------------------------------------------------------------------------------------- */
 
 static rma_grant_t *grant_of(weft_ep_t *ep, uint64_t id)
 {
@@ -213,15 +214,14 @@ static void on_read(weft_ep_t *ep, const rma_request_t *req)
         reply_status(ep, req->id, st);
         return;
     }
-    wefti_count_up(&grant->region->count.reads, 1);
-    wefti_count_up(&grant->region->count.bytes_read, req->len);
+    rma_count_read(&grant->region->count, req->len);
     if (sizeof(rma_reply_t) + req->len <= rma_ep(ep)->record_max)
         read_short(ep, grant, at, req->len, req->id);
     else
         read_long(ep, grant, at, req->len, req->id);
 }
 
-/* The program is told; it may do anything, free the region included. */
+/* Tell the program, which may do anything then, even free the region. */
 static void notify(weft_ep_t *ep, const rma_grant_t *grant, uint64_t offset, uint64_t len, uint64_t value)
 {
     weft_region_t *region = grant->region;
@@ -237,15 +237,14 @@ static void on_write(weft_ep_t *ep, const rma_request_t *req, const wefti_wild_t
     if (!st && req->len)
         st = wefti_mem_move(grant->region->device, at, wefti_wild_bare(bytes), req->len);
     if (!st) {
-        wefti_count_up(&grant->region->count.writes, 1);
-        wefti_count_up(&grant->region->count.bytes_written, req->len);
+        rma_count_write(&grant->region->count, req->len);
         if (req->what & F_TELL)
             notify(ep, grant, grant->offset + req->offset, req->len, value);
     }
     reply_status(ep, req->id, st);
 }
 
-/* In memory of a device: we are the only one who changes it for peers. */
+/* In memory of a device: all peers go through this process, so this is atomic to them. */
 static weft_status_t device_atomic(const weft_mem_kind_t *device, uint8_t *at, const rma_atomic_t *rec, uint64_t *before)
 {
     _Alignas(8) uint64_t word = 0;
@@ -291,7 +290,7 @@ static void on_notify(weft_ep_t *ep, const rma_atomic_t *rec)
     reply_status(ep, rec->req.id, st);
 }
 
-/* --- attaching --------------------------------------------------------------------------------------------------------------------- */
+/* --- attaching --------------------------------------------------------------------------------------------------------- */
 
 static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_t *bytes)
 {
@@ -338,7 +337,7 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_
     reply(ep, &rec, sizeof rec.a + map_handle_n);
 }
 
-/* --- records in ------------------------------------------------------------------------------------------------------------------- */
+/* --- records in -------------------------------------------------------------------------------------------------------- */
 
 static bool sound(const rma_request_t *req)
 {
@@ -405,17 +404,16 @@ nonsense:
     wefti_rma_nonsense(ep);
 }
 
-/* --- payloads in: long writes ------------------------------------------------------------------------------------------------------- */
+/* --- payloads in: long writes ------------------------------------------------------------------------------------------ */
 
 static void write_done(wefti_xfer_t *x, weft_status_t status)
 {
     serve_t *s = wefti_container_of(x, serve_t, x);
     weft_ep_t *ep = s->ep;
     if (!status && s->notify && s->grant->stale)
-        status = WEFT_ERR_STALE; /* its owner is not told any more */
+        status = WEFT_ERR_STALE; /* the program is not told any more */
     if (!status && s->grant->region) {
-        wefti_count_up(&s->grant->region->count.writes, 1);
-        wefti_count_up(&s->grant->region->count.bytes_written, s->at.len);
+        rma_count_write(&s->grant->region->count, s->at.len);
         if (s->notify)
             notify(ep, s->grant, s->offset, s->at.len, s->value);
     }
@@ -456,7 +454,7 @@ void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n, wef
     }
 }
 
-/* --- later -------------------------------------------------------------------------------------------------------------------------- */
+/* --- later ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_rma_replies_flush(weft_ep_t *ep)
 {
@@ -476,7 +474,7 @@ void wefti_rma_replies_flush(weft_ep_t *ep)
             unowe(ep, owed);
             continue;
         }
-        /* it cannot be announced: the reader is told, in its place in the order */
+        /* it cannot be announced: tell the reader, in its place in the order */
         rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
         if (!wefti_rma_put(ep, &rec, sizeof rec))
             return;

@@ -1,9 +1,8 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
- * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (key.c, share.c, region.c, ending.c, grant.c,
- * serve.c). The
- * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the
- * driver of the runtime, except what says otherwise. */
+ * Two sides. The owner's: regions, the grants that peers have on them, and the requests that it serves (key.c, share.c, region.c,
+ * ending.c, grant.c, serve.c). The user's: remotes, and accesses to them (post.c, batch.c, remote.c, access.c) over three paths
+ * (mapped.c, checked.c, native.c). Everything belongs to the driver of the runtime, except what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
 #define WEFTI_RMA_STATE_H
 
@@ -19,109 +18,9 @@
 #include "base/status.h"
 #include "conn/conn.h"
 #include "rma/rma.h"
+#include "rma/wire.h"
 
-/* --- on the lane ------------------------------------------------------------------------------------------------------- */
-
-/* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in any order. */
-enum {
-    REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a region's key or (F_NAME) a name: answered by ATTACHED or DONE */
-    REC_ATTACHED,                     /* rma_attached_t, a map_handle for the mapping */
-    REC_DROP,                         /* rma_drop_t: no answer */
-    REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
-    REC_WRITE,                        /* rma_request_t, with F_TELL the value (8 bytes), the bytes: answered by DONE */
-    REC_WRITE_BIG,                    /* rma_big_t; the bytes are announced: answered by DONE */
-    REC_ATOMIC,                       /* rma_atomic_t: answered by VALUE or DONE */
-    REC_NOTIFY,                       /* rma_atomic_t, operand the value: the bytes are there already: answered by DONE */
-    REC_DONE,                         /* rma_reply_t: it came to `status` */
-    REC_DATA,                         /* rma_reply_t, the bytes */
-    REC_VALUE,                        /* rma_reply_t, 8 bytes: the word before */
-    REC_PAYLOAD,                      /* rma_payload_t: the bytes of a read are announced */
-    REC_REVOKED                       /* rma_drop_t: the grant is stale. Who has a fabric key for it answers with DROP, when its accesses ended */
-};
-
-enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */,
-       F_NATIVE = 8 /* ATTACH: the sender could use a fabric key */ };
-
-typedef struct rma_request {
-    uint8_t kind, what;       /* what: F_TELL, or weft_rma_atomic_t */
-    uint16_t zero;
-    uint32_t width;           /* of an atomic; else 0 */
-    uint64_t id, grant, offset, len;
-} rma_request_t;
-
-typedef struct rma_atomic {
-    rma_request_t req;
-    uint64_t operand, compare;
-} rma_atomic_t;
-
-typedef struct rma_big {
-    uint8_t kind, what;
-    uint16_t zero;
-    uint32_t zero2;
-    uint64_t payload;         /* filled in by wefti_out_announce() */
-    uint64_t id, grant, offset, value;
-} rma_big_t;
-
-typedef struct rma_payload {
-    uint8_t kind, zero[7];
-    uint64_t payload;
-    uint64_t id;
-} rma_payload_t;
-
-typedef struct rma_reply {
-    uint8_t kind, zero;
-    int16_t status;           /* weft_status_t */
-    uint32_t zero2;
-    uint64_t id;
-} rma_reply_t;
-
-typedef struct rma_attach {
-    uint8_t kind, flags;
-    uint16_t zero;
-    uint32_t len;             /* of what follows */
-    uint64_t id;
-} rma_attach_t;
-
-typedef struct rma_attached {
-    rma_reply_t reply;
-    uint64_t grant, len, generation;
-    uint32_t rights, slot;    /* slot: of the control page */
-    uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
-    uint64_t map_bytes;       /* of the memfd, the control page included */
-    uint64_t map_offset;      /* of the part's first byte in it */
-} rma_attached_t;             /* a map_handle follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
-
-typedef struct rma_drop {
-    uint8_t kind, zero[7];
-    uint64_t grant;
-} rma_drop_t;
-
-/* What a peer may ask without having been answered, both sides count with it: so much the owner holds at most for a lane without room. */
-#define RMA_REQUESTS 1024u
-#define RMA_SERVING (4 * RMA_REQUESTS) /* payloads: the peer may know of the end of one before we do */
-#define RMA_REPLY_BYTES (2u << 20)
-#define RMA_INLINE 8192u       /* of a read: what may come back in a record, and counts against RMA_REPLY_BYTES */
-#define RMA_GRANTS 4096u       /* remotes of one endpoint */
-
-/* --- a mapped region ------------------------------------------------------------------------------------------------------- */
-
-/* The first page of the memfd of a region that can be mapped. A slot belongs to one grant. An access sets busy (exchange: a full barrier, and a
- * lock among the threads of its process), looks whether stamp is still its grant's, touches the memory, and clears busy. The owner takes a
- * grant back by storing 0 to stamp and waiting for busy to be 0. A slot whose peer was lost while busy is never used again. */
-typedef struct rma_slot {
-    _Alignas(64) _Atomic uint32_t busy; /* the peer's */
-    uint32_t zero;
-    _Atomic uint64_t stamp;             /* the owner's */
-} rma_slot_t;
-
-#define RMA_CONTROL 4096u
-#define RMA_SLOTS (RMA_CONTROL / sizeof(rma_slot_t) - 1)
-typedef struct rma_control {
-    uint64_t magic;                     /* RMA_MAGIC */
-    _Alignas(64) rma_slot_t slots[RMA_SLOTS];
-} rma_control_t;
-#define RMA_MAGIC UINT64_C(0x31616d7274666577) /* "weftrma1" */
-_Static_assert(sizeof(rma_control_t) == RMA_CONTROL, "the control page is a page");
+/* --- the memory of a region that peers may map (share.c) --------------------------------------------------------------- */
 
 /* The memfd of a region: control page, then max_len bytes. share.c. Owner's side; all NULL and fd -1 where there is none. */
 typedef struct rma_share {
@@ -135,9 +34,9 @@ typedef struct rma_share {
 
 weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len);      /* WEFT_ERR_NOMEM, _LIMIT, _SYSTEM */
 void wefti_rma_share_free(rma_share_t *s);
-/* Fresh memory with the same bytes under the same address, about n of them with each call; WEFT_ERR_AGAIN: there are more. Whoever has the old one
- * mapped keeps that to itself, with all stamps 0. All slots are free afterwards, and none must be taken before. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: the
- * rest is as it was but for the stamps; calling again goes on. */
+/* Fresh memory with the same bytes under the same address, about n of them with each call; WEFT_ERR_AGAIN: there are more.
+ * Whoever has the old one mapped keeps that to itself, with all stamps 0. All slots are free afterwards, and none must be taken
+ * before. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: the rest is as it was but for the stamps; calling again goes on. */
 weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len, uint64_t n);
 static inline bool wefti_rma_share_replacing(const rma_share_t *s) { return s->fd >= 0 && wefti_memfd_replacing(&s->mem); }
 int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp);              /* -1: none left */
@@ -150,6 +49,25 @@ void wefti_rma_slot_give(rma_share_t *s, int32_t slot);                   /* its
 typedef struct rma_counts {
     uint64_t reads, writes, atomics, bytes_read, bytes_written;
 } rma_counts_t;
+static inline void rma_count_read(rma_counts_t *c, uint64_t n)
+{
+    wefti_count_up(&c->reads, 1);
+    wefti_count_up(&c->bytes_read, n);
+}
+static inline void rma_count_write(rma_counts_t *c, uint64_t n)
+{
+    wefti_count_up(&c->writes, 1);
+    wefti_count_up(&c->bytes_written, n);
+}
+/* Copy them to an info struct that has fields of the same names. Any thread. */
+#define rma_counts_copy(info, c) \
+    do { \
+        (info)->reads = __atomic_load_n(&(c)->reads, __ATOMIC_RELAXED); \
+        (info)->writes = __atomic_load_n(&(c)->writes, __ATOMIC_RELAXED); \
+        (info)->atomics = __atomic_load_n(&(c)->atomics, __ATOMIC_RELAXED); \
+        (info)->bytes_read = __atomic_load_n(&(c)->bytes_read, __ATOMIC_RELAXED); \
+        (info)->bytes_written = __atomic_load_n(&(c)->bytes_written, __ATOMIC_RELAXED); \
+    } while (0)
 
 typedef struct rma_state {
     weft_runtime_t *rt;
@@ -157,7 +75,7 @@ typedef struct rma_state {
     wefti_slots_t by_id;          /* region id -> weft_region_t, freed ones not */
     wefti_map_t by_name;          /* hash of the name -> the first of a chain through name_next, freed ones not */
     wefti_list_t regions;         /* weft_region_t.link */
-    wefti_list_t works;           /* weft_region_t.work_link: those whose memory is moved or given back, a piece per round. The driver's */
+    wefti_list_t works;           /* regions whose memory is moved or given back, piece by piece: work_link. The driver's */
     wefti_timer_t work;           /* of the first of them */
     uint8_t secret[32];           /* of the MAC on keys of regions: random, for this runtime alone. Written once */
     uint8_t instance[16];         /* which runtime a region's key is for. Written once */
@@ -178,7 +96,7 @@ typedef struct rma_state {
 
 static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_state_t *)rt->room_state[WEFTI_ROOM_RMA]; }
 
-/* --- the owner's side: regions and grants ------------------------------------------------------------------------------------ */
+/* --- the owner's side: regions and grants ------------------------------------------------------------------------------ */
 
 typedef struct rma_grant rma_grant_t;
 
@@ -260,11 +178,11 @@ void wefti_rma_regions_init(rma_state_t *rs);                             /* loc
 void wefti_rma_regions_free(rma_state_t *rs);                             /* the same, when the room goes */
 weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out); /* WEFT_ERR_NOTFOUND */
 weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id);            /* NULL: none, or it is being freed */
-void wefti_rma_region_unlist(weft_region_t *region);  /* nobody finds it any more, and what was given out is of an old generation. Any thread */
-bool wefti_rma_region_memory_give(weft_region_t *region, uint64_t n); /* give about n bytes of it back before it is freed. False: that was all */
+void wefti_rma_region_unlist(weft_region_t *region); /* take it out of the tables, and begin a new generation. Any thread */
+bool wefti_rma_region_memory_give(weft_region_t *region, uint64_t n); /* give about n bytes back to the system. False: no more */
 void wefti_rma_region_gone(weft_region_t *region);    /* the region and its memory, when nobody has it any more */
-/* For calls of any thread: the region stays until wefti_rma_region_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments, and nothing is handed
- * to the driver meanwhile: `coming` is for that. */
+/* For calls of any thread: the region stays until wefti_rma_region_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments,
+ * and nothing is handed to the driver meanwhile: `coming` is for that. */
 weft_status_t wefti_rma_region_enter(const weft_region_t *region);
 static inline void wefti_rma_region_leave(const weft_region_t *region)
 {
@@ -274,19 +192,21 @@ static inline void wefti_rma_region_leave(const weft_region_t *region)
 /* ending.c */
 void wefti_rma_works_init(rma_state_t *rs);
 void wefti_rma_ending_init(weft_region_t *region);
-void wefti_rma_settle(weft_region_t *region); /* an access ended: complete revokes and the free that waited for it. The region may be gone */
+void wefti_rma_settle(weft_region_t *region); /* an access ended: complete what waited for it. May free the region */
 void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
 bool wefti_rma_regions_idle(const rma_state_t *rs);
 
 /* grant.c */
-/* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is one. */
+/* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is
+ * one. */
 weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out);
 void wefti_rma_grant_unmap(rma_grant_t *grant);                           /* its peer cannot map it after all */
 /* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
 void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
 void wefti_rma_grants_down(weft_ep_t *ep);
 void wefti_rma_grant_stale(rma_grant_t *grant);                           /* no access begins with it any more */
-/* May it, now? The bytes are then at *at_out, in memory of region->device. WEFT_ERR_STALE, _RANGE, _RIGHTS: counted as refused. */
+/* May it, now? The bytes are then at *at_out, in memory of region->device. WEFT_ERR_STALE, _RANGE, _RIGHTS: counted as
+ * refused. */
 weft_status_t wefti_rma_grant_check(rma_grant_t *grant, uint32_t rights, uint64_t offset, uint64_t len, uint8_t **at_out);
 /* A payload into or out of the region begins, ends. The end may free grant and region. */
 static inline void wefti_rma_grant_begin(rma_grant_t *grant) { grant->under_way++; }
@@ -306,12 +226,12 @@ typedef struct rma_ep {
     wefti_list_t pending;         /* accesses not yet on the lane, in order */
     wefti_list_t asked;           /* accesses on their way */
     wefti_list_t remotes;         /* weft_remote_t.ep_link */
-    wefti_list_t drops;           /* DROPs that found no room: remote.c */
+    wefti_list_t drops;           /* DROPs that wait for space: remote.c */
     /* theirs: what the peer asks of us */
     wefti_slots_t grants;         /* id -> rma_grant_t */
     wefti_list_t grant_list;      /* rma_grant_t.ep_link */
-    wefti_list_t replies;         /* that found no room: rma_owed_t */
-    wefti_list_t revokes;         /* REVOKEDs that found no room: rma_grant_t.revoke_link */
+    wefti_list_t replies;         /* answers that wait for space: owed_t of serve.c */
+    wefti_list_t revokes;         /* REVOKEDs that wait for space: rma_grant_t.revoke_link */
     uint32_t n_replies;
     uint64_t reply_bytes;
     uint32_t serving;             /* payloads under way, from and to our regions: RMA_SERVING at most */
@@ -324,7 +244,7 @@ static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->tra
 static inline bool rma_is_left(const void *slot) { return (uintptr_t)slot & 1; }
 static inline uint64_t rma_left_cost(const void *slot) { return (uintptr_t)slot >> 1; }
 
-/* Send a whole record. false: no room on the lane now; ep_room comes. */
+/* Send a whole record. False: the lane has no space now; ep_room() follows. */
 static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
 {
     void *at = ep->lane->ops->reserve(ep->lane, n);
@@ -335,13 +255,13 @@ static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
     return true;
 }
 
-/* --- the other side: remotes and accesses ------------------------------------------------------------------------------------ */
+/* --- the other side: remotes and accesses ------------------------------------------------------------------------------ */
 
 /* It outlives its runtime, if the program has it then: the mapping stays, and all calls say WEFT_ERR_CLOSED. */
 struct weft_remote {
     wefti_handle_t handle;        /* open until the program drops it */
-    _Atomic uint32_t coming;      /* posted and not yet begun by the driver: a mapped access that comes now takes its turn, and until then it is not
-                                     freed. Stays with the memory: see wefti_rma_coming() */
+    _Atomic uint32_t coming;      /* posts that the driver has not begun: a mapped access must not pass them, and the remote is
+                                     not freed before. Stays with the memory: see wefti_rma_coming() */
     /* what a small mapped access touches */
     uint32_t rights;
     rma_slot_t *slot;             /* in the mapping; NULL: not mapped */
@@ -386,7 +306,7 @@ struct weft_remote {
     uint8_t *claim;
 };
 
-/* One access: in the room of its operation, or one of many of a batch. */
+/* One access: in the scratch of its operation, or one of a batch. */
 enum { ACC_READ = 1, ACC_WRITE, ACC_ATOMIC, ACC_NOTIFY, ACC_ATTACH };
 enum {
     ACC_PENDING,  /* in rma_ep_t.pending */
@@ -419,7 +339,7 @@ typedef struct rma_acc {
         struct rma_native *native; /* NATIVE: what the fabric has */
     };
     rma_big_acc_t *big;
-    rma_batch_t *batch;           /* NULL: it is in the room of its operation */
+    rma_batch_t *batch;           /* NULL: it is in the scratch of its operation */
     const weft_mem_kind_t *device; /* of buf; NULL: the processor can touch it */
     uint16_t iov_n;
     uint8_t what : 4, state : 4;  /* ACC_* */
@@ -454,11 +374,14 @@ static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch
 static inline rma_acc_t *rma_acc(weft_op_t *op) { return wefti_op_scratch(op, rma_acc_t); }
 static inline bool rma_writes(const rma_acc_t *acc) { return acc->what == ACC_WRITE || acc->what == ACC_ATOMIC; }
 
-/* --- post.c: what the program may ask, and the way of a small mapped access -------------------------------------------------------- */
+/* --- post.c: checking and posting -------------------------------------------- */
 
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len); /* _RANGE, _RIGHTS */
+/* Prepare an operation on a remote, which is counted in r->coming from then on. WEFT_ERR_CLOSED: it was dropped; as
+ * wefti_op_prepare(). */
+weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *kind);
 
-/* --- access.c: an access over the checked path ------------------------------------------------------------------------------------ */
+/* --- access.c and checked.c ------------------------------------------------------------------------- */
 
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
@@ -466,8 +389,9 @@ weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: sen
 void wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait */
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
 void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why);
-weft_status_t wefti_rma_scatter(rma_acc_t *acc, uint64_t at, const uint8_t *bytes, uint64_t n); /* into its buffer, from byte `at` on */
-weft_status_t wefti_rma_gather(const rma_acc_t *acc, uint64_t at, uint8_t *bytes, uint64_t n);  /* out of it */
+/* Copy into its buffer, and out of it, from byte `at` on. */
+weft_status_t wefti_rma_scatter(rma_acc_t *acc, uint64_t at, const uint8_t *bytes, uint64_t n);
+weft_status_t wefti_rma_gather(const rma_acc_t *acc, uint64_t at, uint8_t *bytes, uint64_t n);
 void wefti_rma_count(const rma_acc_t *acc);                         /* in its remote */
 void wefti_rma_pending_flush(weft_ep_t *ep);
 void wefti_rma_asked_down(weft_ep_t *ep, weft_status_t why);
@@ -475,7 +399,7 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
 void wefti_rma_payload(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer broke the protocol */
 
-/* --- mapped.c ------------------------------------------------------------------------------------------------------------------ */
+/* --- mapped.c ---------------------------------------------------------------------------------------------------------- */
 
 #define RMA_AT_ONCE (1u << 20)     /* up to this a mapped access is one step, complete when its post returns */
 
@@ -485,51 +409,12 @@ void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
 extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */
 
-/* Enter the mapped memory: WEFT_OK (leave it soon), WEFT_ERR_AGAIN (another thread is there), WEFT_ERR_STALE. Any thread. */
-static inline weft_status_t rma_enter(weft_remote_t *r)
-{
-    if (__builtin_expect(atomic_exchange(&r->slot->busy, 1), 0))
-        return WEFT_ERR_AGAIN;
-    if (__builtin_expect(atomic_load_explicit(&r->slot->stamp, memory_order_acquire) == r->stamp, 1))
-        return WEFT_OK;
-    atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
-    return WEFT_ERR_STALE;
-}
-/* Leave it. WEFT_ERR_STALE: it was taken from us while we were inside (this process was stopped, and the owner did not wait): what we did was
- * to memory that is nobody's any more. */
-static inline weft_status_t rma_leave(weft_remote_t *r)
-{
-    bool ours = atomic_load_explicit(&r->slot->stamp, memory_order_relaxed) == r->stamp;
-    atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
-    return __builtin_expect(ours, 1) ? WEFT_OK : WEFT_ERR_STALE;
-}
+/* --- native.c ---------------------------------------------------------------------------------------------------------- */
 
-/* One atomic on memory the processor can touch; the word before. */
-static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width, uint64_t operand, uint64_t compare)
-{
-#define RMA_APPLY(type) do { \
-        type *word = (type *)at, value = (type)operand, expect = (type)compare; \
-        switch (which) { \
-        case WEFT_RMA_ADD: return __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_SWAP: return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_AND: return __atomic_fetch_and(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_OR: return __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_XOR: return __atomic_fetch_xor(word, value, __ATOMIC_SEQ_CST); \
-        default: (void)__atomic_compare_exchange_n(word, &expect, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); return expect; \
-        } \
-    } while (0)
-    if (width == 8)
-        RMA_APPLY(uint64_t);
-    RMA_APPLY(uint32_t);
-#undef RMA_APPLY
-}
-
-/* --- native.c -------------------------------------------------------------------------------------------------------------------- */
-
-size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a fabric key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none */
+size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a fabric key of at most WEFTI_KEY_MAX bytes. 0: none */
 void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
 void wefti_rma_native_drop(rma_grant_t *grant, bool lost);          /* its peer lets go, or its endpoint is down */
-bool wefti_rma_native_hold(weft_region_t *region);                  /* the memory is to be replaced: take all fabric keys back. True: not all are */
+bool wefti_rma_native_hold(weft_region_t *region);                  /* take all fabric keys back. True: some are still out */
 void wefti_rma_revokes_flush(weft_ep_t *ep);
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
 bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n);
@@ -537,18 +422,18 @@ void wefti_rma_native_close(weft_remote_t *r);
 void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access of it ended: the owner may wait for the last */
 void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* REVOKED */
 bool wefti_rma_native_can(const rma_acc_t *acc);
-weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric: it is loose then. WEFT_ERR_AGAIN: not now */
+weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric; it is loose then. WEFT_ERR_AGAIN */
 void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
 
-/* --- batch.c, remote.c ------------------------------------------------------------------------------------------------------------ */
+/* --- batch.c, remote.c ------------------------------------------------------------------------------------------------- */
 
 void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status);
 void wefti_rma_flushes(weft_remote_t *r);                           /* complete those that waited for what has ended */
 
-void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n); /* acc ends. NULL: nobody wants it any more */
+void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n); /* acc ends. NULL: it was cancelled */
 void wefti_rma_remote_unref(weft_remote_t *r);
-/* Something is posted on it, by any thread; and has begun, on the driver. Between the two it may be in the inbox, and neither an access that
- * needs no driver nor a drop may pass it. WEFT_ERR_CLOSED: it was dropped. */
+/* Something is posted on it, by any thread; and has begun, on the driver. Between the two it may be in the inbox, and neither
+ * an access that needs no driver nor a drop may pass it. WEFT_ERR_CLOSED: it was dropped. */
 weft_status_t wefti_rma_fail_dropped(void);
 weft_status_t wefti_rma_there(const weft_remote_t *r);              /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone */
 static inline weft_status_t wefti_rma_coming(weft_remote_t *r)
@@ -559,15 +444,16 @@ static inline weft_status_t wefti_rma_coming(weft_remote_t *r)
     atomic_fetch_sub(&r->coming, 1);
     return wefti_rma_fail_dropped();
 }
-static inline void wefti_rma_comes_not(weft_remote_t *r) { atomic_fetch_sub(&r->coming, 1); } /* it could not be handed to the driver */
+/* It could not be handed to the driver. */
+static inline void wefti_rma_comes_not(weft_remote_t *r) { atomic_fetch_sub(&r->coming, 1); }
 void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
-void wefti_rma_remotes_part(rma_state_t *rs);                       /* the room is freed: those that are left are the program's alone */
-bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no memory to keep it until there is room */
+void wefti_rma_remotes_part(rma_state_t *rs);                       /* the room is freed: the program keeps its remotes */
+bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no memory to keep it until there is space */
 void wefti_rma_drops_flush(weft_ep_t *ep);
 void wefti_rma_drops_free(weft_ep_t *ep);
 
-/* --- serve.c: what peers ask of us -------------------------------------------------------------------------------------------------- */
+/* --- serve.c: what peers ask of us ------------------------------------------------------------------------------------- */
 
 void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
 void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);

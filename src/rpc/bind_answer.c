@@ -4,6 +4,7 @@
  * side. */
 #include <stdio.h>
 
+#include "base/bytes.h"
 #include "base/nearest.h"
 #include "rpc/serve.h"
 
@@ -26,39 +27,35 @@ typedef struct search {
     size_t distance;
 } search_t;
 
-static bool read_name(const uint8_t **at, size_t n, char out[RPC_NAME])
+static bool read_name(wefti_reader_t *r, size_t n, char out[RPC_NAME])
 {
-    if (n >= RPC_NAME)
+    const void *p = n < RPC_NAME ? wefti_get_bytes(r, n) : NULL;
+    if (!p)
         return false;
-    memcpy(out, *at, n);
+    memcpy(out, p, n);
     out[n] = '\0';
-    *at += n;
     return !memchr(out, 0, n);
 }
 
 static bool read_bind(const weft_am_t *am, wanted_t *w)
 {
     rpc_bind_t b;
-    const uint8_t *at = (const uint8_t *)am->header + sizeof(rpc_head_t);
-    size_t left = am->header_len - sizeof(rpc_head_t);
+    wefti_reader_t r = wefti_reader((const uint8_t *)am->header + sizeof(rpc_head_t), am->header_len - sizeof(rpc_head_t));
+    const void *p = wefti_get_bytes(&r, sizeof b);
     memset(w, 0, sizeof *w);
-    if (left < sizeof b || am->len)
+    if (!p || am->len)
         return false;
-    memcpy(&b, at, sizeof b);
-    at += sizeof b;
-    left -= sizeof b;
-    if (left != (size_t)b.service_len + b.instance_len + b.text_len || (b.number ? b.hash : !b.text_len))
+    memcpy(&b, p, sizeof b);
+    if (wefti_reader_left(&r) != (size_t)b.service_len + b.instance_len + b.text_len || (b.number ? b.hash : !b.text_len))
         return false;
-    if (!read_name(&at, b.service_len, w->service) || !read_name(&at, b.instance_len, w->instance))
+    if (!read_name(&r, b.service_len, w->service) || !read_name(&r, b.instance_len, w->instance))
         return false;
     w->hash = b.hash;
     w->number = b.number;
-    w->text = (const char *)at;
+    w->text = (const char *)r.at;
     w->text_len = b.text_len;
-    size_t name = 0;
-    while (name < b.text_len && name < RPC_NAME && at[name] != '(')
-        name++;
-    return read_name(&at, name, w->name);
+    const char *paren = (const char *)memchr(w->text, '(', w->text_len);
+    return read_name(&r, paren ? (size_t)(paren - w->text) : w->text_len, w->name);
 }
 
 static void near(search_t *s, const char *wanted, const char *name)

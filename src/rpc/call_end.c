@@ -7,28 +7,25 @@
 
 weft_code_t wefti_rpc_code_of(weft_status_t status)
 {
-    switch (status) {
-    case WEFT_OK:
-        return WEFT_CODE_OK;
-    case WEFT_ERR_TIMEOUT:
-        return WEFT_CODE_DEADLINE_EXCEEDED;
-    case WEFT_ERR_CANCELLED:
-        return WEFT_CODE_CANCELLED;
-    case WEFT_ERR_INVALID:
-        return WEFT_CODE_INVALID_ARGUMENT;
-    case WEFT_ERR_NOMEM:
-    case WEFT_ERR_LIMIT:
-    case WEFT_ERR_TRUNCATED:
-        return WEFT_CODE_RESOURCE_EXHAUSTED;
-    case WEFT_ERR_UNSUPPORTED:
-        return WEFT_CODE_UNIMPLEMENTED;
-    case WEFT_ERR_AUTH:
-        return WEFT_CODE_UNAUTHENTICATED;
-    case WEFT_ERR_PROTOCOL:
-        return WEFT_CODE_INTERNAL;
-    default:
-        return WEFT_CODE_UNAVAILABLE;
-    }
+    static const struct {
+        weft_status_t status;
+        weft_code_t code;
+    } codes[] = {
+        {WEFT_OK, WEFT_CODE_OK},
+        {WEFT_ERR_TIMEOUT, WEFT_CODE_DEADLINE_EXCEEDED},
+        {WEFT_ERR_CANCELLED, WEFT_CODE_CANCELLED},
+        {WEFT_ERR_INVALID, WEFT_CODE_INVALID_ARGUMENT},
+        {WEFT_ERR_NOMEM, WEFT_CODE_RESOURCE_EXHAUSTED},
+        {WEFT_ERR_LIMIT, WEFT_CODE_RESOURCE_EXHAUSTED},
+        {WEFT_ERR_TRUNCATED, WEFT_CODE_RESOURCE_EXHAUSTED},
+        {WEFT_ERR_UNSUPPORTED, WEFT_CODE_UNIMPLEMENTED},
+        {WEFT_ERR_AUTH, WEFT_CODE_UNAUTHENTICATED},
+        {WEFT_ERR_PROTOCOL, WEFT_CODE_INTERNAL},
+    };
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+        if (codes[i].status == status)
+            return codes[i].code;
+    return WEFT_CODE_UNAVAILABLE;
 }
 
 /* The sentence for weft_last_error(): the function, and the message of its reply. */

@@ -237,7 +237,6 @@ void wefti_rpc_clients_free(rpc_state_t *rs)
 
 bool wefti_rpc_client_join(weft_client_t *c)
 {
-    c->joined = true;
     wefti_list_push_back(&c->rs->clients, &c->link);
     if (!wefti_closing(c->rt))
         return true;
@@ -300,10 +299,9 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
         return st;
     weft_client_stats_t s;
     rpc_read_all(&s.calls, &c->stats.calls, offsetof(weft_client_stats_t, instances) - offsetof(weft_client_stats_t, calls));
-    s.size = out->size;
     s.instances = __atomic_load_n(c->finds ? &c->stats.instances : &c->n_servers, __ATOMIC_RELAXED);
     s.connected = __atomic_load_n(&c->stats.connected, __ATOMIC_RELAXED);
     wefti_rpc_client_unlock(c);
-    memcpy(out, &s, out->size < sizeof s ? out->size : sizeof s);
+    wefti_opts_write(out, &s, sizeof s);
     return WEFT_OK;
 }

@@ -30,7 +30,7 @@ struct weft_client {
     uint32_t tries;
     uint32_t calls;              /* that are not complete */
     uint32_t holds;              /* reach.c, and what is under way for it */
-    bool joined, closing;
+    bool closing;
     weft_status_t lost;          /* why no server can come: its endpoint is gone, or there is no memory to look for servers */
     weft_op_t *close_op;
     weft_client_stats_t stats;   /* written by the driver, read by anyone */
@@ -110,7 +110,7 @@ struct rpc_call {
     bool left_open;              /* an earlier try may have run */
     bool once, fresh, into;      /* what its options say; into: results go to the program's memory */
 };
-_Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge the scratch of operations");
+_Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge the scratch of operations");
 static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_scratch(op, rpc_call_t); }
 
 #define RPC_REBINDS 8u                  /* a call ends when its function's slot was gone so often */
@@ -175,7 +175,7 @@ void wefti_rpc_fill_reply(weft_op_t *op, weft_status_t status, const char *messa
 /* What is wrong with a call that could not be sent, if its encoder has just said so on this thread; NULL: the status says it. */
 const char *wefti_rpc_send_words(weft_status_t status);
 void wefti_rpc_finish(weft_op_t *op, weft_status_t status); /* NEW, reply filled in: complete when its buffers are free */
-weft_code_t wefti_rpc_code_of(weft_status_t status);        /* of a call that ended with that, without a word of the server */
+weft_code_t wefti_rpc_code_of(weft_status_t status);        /* of a call that ended with that, without an answer */
 
 /* detached.c */
 weft_status_t wefti_rpc_call_detached(weft_method_t *method, const weft_value_t *args, size_t n);
@@ -203,7 +203,7 @@ void wefti_rpc_reach_turned_away(rpc_server_t *server);
 bool wefti_rpc_reach_by_name(const weft_client_t *client); /* another server may come: the registry is watched */
 void wefti_rpc_reach_free(weft_client_t *client);          /* with the runtime, if reach_close() was not done by then */
 void wefti_rpc_strays_free(rpc_state_t *rs);
-/* A sentence for a call that waited in vain: how many instances are known, where they were looked for. */
+/* A sentence for a call that waited and found no server: how many instances are known, where they were looked for. */
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 
 #endif

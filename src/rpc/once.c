@@ -52,7 +52,7 @@ static uint64_t reply_bytes(const rpc_once_entry_t *e)
     return e->reply ? ((e->header_len + 7u) & ~7u) + e->payload_len : 0;
 }
 
-static void entry_free(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
+void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
 {
     rpc_once_client_t *c = e->client;
     wefti_map_take(&c->calls, e->seq);
@@ -80,7 +80,7 @@ void wefti_once_free(rpc_book_t *b)
     rpc_once_client_t *c;
     for (size_t at = 0; (c = (rpc_once_client_t *)wefti_map_next(&b->clients, &at, &id)); at = 0) {
         for (wefti_list_t *l; (l = wefti_list_first(&c->entries));)
-            entry_free(b, wefti_container_of(l, rpc_once_entry_t, link), 0);
+            wefti_once_forget(b, wefti_container_of(l, rpc_once_entry_t, link), 0);
         client_free(b, c);
     }
     wefti_map_free(&b->clients);
@@ -129,7 +129,7 @@ static void acked(rpc_book_t *b, rpc_once_client_t *c, uint64_t seq, uint64_t no
         if (e->seq >= seq)
             break;
         if (!e->request)
-            entry_free(b, e, now);
+            wefti_once_forget(b, e, now);
     }
 }
 
@@ -174,7 +174,7 @@ void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *ms
     size_t header = (msg->len + 7u) & ~7u;
     e->request = NULL;
     if (e->seq < e->client->floor) {
-        entry_free(b, e, now); /* its client has acknowledged it: it does not ask again */
+        wefti_once_forget(b, e, now); /* its client has acknowledged it: it does not ask again */
         return;
     }
     if (header + msg->payload <= space)
@@ -195,11 +195,6 @@ void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *ms
     wefti_list_push_back(&b->age, &e->age);
 }
 
-void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
-{
-    entry_free(b, e, now);
-}
-
 uint64_t wefti_once_age(rpc_book_t *b, uint64_t now)
 {
     uint64_t next = UINT64_MAX;
@@ -212,7 +207,7 @@ uint64_t wefti_once_age(rpc_book_t *b, uint64_t now)
         }
         if (e->client->floor <= e->seq)
             e->client->floor = e->seq + 1;
-        entry_free(b, e, now);
+        wefti_once_forget(b, e, now);
     }
     while ((l = wefti_list_first(&b->idle))) {
         rpc_once_client_t *c = wefti_container_of(l, rpc_once_client_t, idle);

@@ -183,22 +183,13 @@ bool wefti_rpc_pool_take_back(rpc_pool_t *p, rpc_request_t *r, bool *begun_out)
     return queued;
 }
 
-static uint32_t read_counter(rpc_pool_t *p, const uint32_t *one, const uint32_t *two)
+uint32_t wefti_rpc_pool_waiting(rpc_pool_t *p, uint32_t *running_out)
 {
     pthread_mutex_lock(&p->lock);
-    uint32_t n = *one + (two ? *two : 0);
+    uint32_t n = p->waiting;
+    *running_out = p->running;
     pthread_mutex_unlock(&p->lock);
     return n;
-}
-
-uint32_t wefti_rpc_pool_waiting(rpc_pool_t *p)
-{
-    return read_counter(p, &p->waiting, NULL);
-}
-
-uint32_t wefti_rpc_pool_busy(rpc_pool_t *p)
-{
-    return read_counter(p, &p->waiting, &p->running);
 }
 
 void wefti_rpc_pool_stop(rpc_pool_t *p)

@@ -87,7 +87,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_rpc_clients_free(rs);
     wefti_rpc_strays_free(rs);
     wefti_rpc_services_free(rs);
-    weft_pool_leave(rs->pool); /* it stays as long as programs have replies and items from it */
+    wefti_pool_leave(rs->pool); /* it stays as long as programs have replies and items from it */
     pthread_mutex_destroy(&rs->lock);
     pthread_mutex_destroy(&rs->finding);
     wefti_free(rs);

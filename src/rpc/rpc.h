@@ -1,4 +1,4 @@
-/* rpc/rpc.h - the door of the room, for src/open.c. */
+/* rpc/rpc.h - the door of rpc, for src/open.c. */
 #ifndef WEFTI_RPC_H
 #define WEFTI_RPC_H
 

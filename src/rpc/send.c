@@ -156,8 +156,7 @@ static weft_status_t send_slow(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, un
                              .header_len = msg->len,
                              .iov = msg->iov_n ? out->iov : NULL,
                              .iov_n = msg->iov_n,
-                             .urgent = how & RPC_SEND_URGENT,
-                             .no_wait = how & RPC_SEND_NO_WAIT};
+                             .urgent = how & RPC_SEND_URGENT};
     out->op.fn = out_done;
     out->op.user = out;
     rpc_begin(out->rs);

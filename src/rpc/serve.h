@@ -7,8 +7,8 @@
  *                     \________________ cancelled ________________/
  *
  * The thread that sets `answered` first answers. `over`: the reply is on its way, or nobody wants it. The request is freed when
- * it is over, the program has released it, and nothing of ours refers to it. Everything without a word about threads is the
- * driver's. */
+ * it is over, the program has released it, and nothing of ours refers to it. Everything that does not name a thread is
+ * the driver's. */
 #ifndef WEFTI_RPC_SERVE_H
 #define WEFTI_RPC_SERVE_H
 
@@ -66,8 +66,7 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
 bool wefti_rpc_pool_put(rpc_pool_t *pool, rpc_request_t *r, uint32_t most, uint32_t most_of_peer);
 /* Take it back. True: no thread has taken it, and none will. *begun_out: its function was begun. */
 bool wefti_rpc_pool_take_back(rpc_pool_t *pool, rpc_request_t *r, bool *begun_out);
-uint32_t wefti_rpc_pool_waiting(rpc_pool_t *pool); /* any thread */
-uint32_t wefti_rpc_pool_busy(rpc_pool_t *pool);    /* any thread: waiting or running */
+uint32_t wefti_rpc_pool_waiting(rpc_pool_t *pool, uint32_t *running_out); /* requests that wait, and that run; any thread */
 void wefti_rpc_pool_stop(rpc_pool_t *pool);        /* when the last thread is gone, wefti_rpc_service_step() is called */
 bool wefti_rpc_pool_gone(const rpc_pool_t *pool);
 void wefti_rpc_pool_undo(rpc_pool_t *pool);        /* nothing was put in: end its threads and free it. Any thread */

@@ -204,14 +204,12 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     if (st)
         return st;
     weft_service_stats_t s;
+    uint32_t running;
     rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
-    s.size = stats_out->size;
-    s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0;
+    s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool, &running) : 0;
     s.bytes = wefti_rpc_budget_used(service->budget);
     wefti_rpc_service_unlock(service);
-    if (stats_out->size > sizeof s)
-        memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
-    memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
+    wefti_opts_write(stats_out, &s, sizeof s);
     return WEFT_OK;
 }
 
@@ -221,7 +219,8 @@ uint32_t wefti_rpc_service_load(weft_service_t *service)
     uint64_t held = n * 1000 / (n + 1000); /* a limit of a million requests is far more than what makes a server slow */
     load = held > load ? held : load;
     if (service->pool) { /* all threads busy: half; twice as many requests waiting: full */
-        uint64_t threads = wefti_rpc_pool_busy(service->pool) * UINT64_C(500) / service->opts.threads;
+        uint32_t running, waiting = wefti_rpc_pool_waiting(service->pool, &running);
+        uint64_t threads = (UINT64_C(500) * running + UINT64_C(500) * waiting) / service->opts.threads;
         load = threads > load ? threads : load;
     }
     return load < 1000 ? (uint32_t)load : 1000;

@@ -156,10 +156,10 @@ weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg);
 /* Send over an endpoint, on the driver. A message without a payload goes at once if there is space: then *out_out is NULL and
  * done is not called. Otherwise *out_out is a copy that is kept until it is sent (`bytes` go with it; what the pieces view is
  * borrowed, or copied with RPC_SEND_COPY), and done(user, status), unless it is NULL, is called from progress. After an error
- * nothing is sent and nothing kept. RPC_SEND_NO_WAIT: WEFT_ERR_AGAIN instead of waiting for the peer's window. */
+ * nothing is sent and nothing kept. */
 typedef struct rpc_out rpc_out_t;
 typedef void (*rpc_out_fn)(void *user, weft_status_t status);
-enum { RPC_SEND_COPY = 1, RPC_SEND_URGENT = 2, RPC_SEND_NO_WAIT = 4 };
+enum { RPC_SEND_COPY = 1, RPC_SEND_URGENT = 2 };
 weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user,
                              rpc_out_t **out_out);
 void wefti_rpc_out_cancel(rpc_out_t *out);           /* done() comes with WEFT_ERR_CANCELLED, or with how it ended before */

@@ -20,7 +20,7 @@ typedef struct stream_send {
     rpc_out_t *out;    /* while it flies */
     bool end;
 } stream_send_t;
-_Static_assert(sizeof(stream_send_t) <= WEFTI_OP_ROOM_SIZE, "enlarge the scratch of operations");
+_Static_assert(sizeof(stream_send_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge the scratch of operations");
 
 static stream_send_t *stream_send(weft_op_t *op)
 {

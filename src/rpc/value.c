@@ -131,7 +131,7 @@ static weft_status_t read_vector(uint32_t type, const char *text, void *buf, siz
     uint32_t element = type & ~(uint32_t)WEFT_T_VECTOR;
     size_t size = weft_type_size(element), skip = -(uintptr_t)buf & (size - 1);
     uint8_t *to = (uint8_t *)buf + (skip < cap ? skip : cap);
-    size_t room = (cap - (size_t)(to - (uint8_t *)buf)) / size, n = 0;
+    size_t most = (cap - (size_t)(to - (uint8_t *)buf)) / size, n = 0;
     const char *at = after_blanks(text);
     if (*at != '[')
         return refuse(type, text, strlen(text), "does not begin with '[', as does a");
@@ -148,7 +148,7 @@ static weft_status_t read_vector(uint32_t type, const char *text, void *buf, siz
         weft_status_t st = read_scalar(element, at, len, &e);
         if (st)
             return st;
-        if (n >= room)
+        if (n >= most)
             return wefti_fail(WEFT_ERR_LIMIT, "a %s of more than %zu elements does not fit in %zu bytes", weft_type_name(type), n,
                               cap);
         memcpy(to + n * size, &e.u64, size);

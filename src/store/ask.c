@@ -1,19 +1,20 @@
 /* store/ask.c - requests of a client: from the post to the reply.
  *
- *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered (client.c, block.c, list.c, request.c)
+ *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered
  *
- * Cancelling or running out of time completes the operation at once. A request that was sent then stays, without operation, until its reply comes and
- * is dropped; what the reply gave (a block, a lease) is given back. When the endpoint goes down, all of them end with why.
+ * client.c, block.c, list.c and request.c handle the answers. A cancel or a deadline completes the operation at once. If the
+ * request was sent, it stays without an operation until its reply comes; what the reply gives (a block, a lease) is given
+ * back. When the endpoint goes down, all of its requests end.
  *
- * Promise: every operation completes once, whatever the server says, or whether it says anything; the memory of a request goes when neither
- * the network nor an operation of ours has it. tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * Promise: every operation completes once, also if the server never answers. The memory of a request is freed when neither the
+ * network nor an operation of this library uses it. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include "store/state.h"
 
 typedef struct asking {
     store_ask_t *ask;
 } asking_t;
 
-/* --- one request --------------------------------------------------------------------------------------------------------------- */
+/* --- one request  ----------------------------------------------------------------------------------------------------- */
 
 store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name)
 {
@@ -97,7 +98,7 @@ static void own_done(weft_op_t *op, void *user)
     let_go(a);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------ */
+/* --- sending  --------------------------------------------------------------------------------------------------------- */
 
 static bool can_store(weft_ep_t *ep)
 {
@@ -105,7 +106,7 @@ static bool can_store(weft_ep_t *ep)
     return !weft_ep_get_info(ep, &info) && info.peer_capabilities & WEFT_CAN_STORE;
 }
 
-/* It awaits no reply any more. */
+/* Stop waiting for its reply. */
 static void unsend(store_ask_t *a, weft_ep_t *ep)
 {
     wefti_slots_remove(&store_ep(ep)->asked, a->id);
@@ -161,7 +162,7 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
     return WEFT_OK;
 }
 
-/* As many of those that wait as may be sent. */
+/* Send as many of the waiting requests as may be under way. */
 static void flush(weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
@@ -187,7 +188,7 @@ void wefti_store_ask_send(store_ask_t *a)
     flush(ep);
 }
 
-/* --- operations ---------------------------------------------------------------------------------------------------------------- */
+/* --- operations  ------------------------------------------------------------------------------------------------------ */
 
 static store_ask_t *ask_of(weft_op_t *op)
 {
@@ -198,7 +199,7 @@ static weft_status_t start(weft_op_t *op)
 {
     store_ask_t *a = ask_of(op);
     weft_store_t *store = a->store;
-    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server does about it */
+    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server answers */
     weft_status_t st = must ? WEFT_OK : weft_ext_op_may_start(op);
     if (!st)
         st = weft_ext_op_track(op);
@@ -209,7 +210,7 @@ static weft_status_t start(weft_op_t *op)
         state = wefti_store_ep(store) ? weft_ext_ep_usable(store->ep) : WEFT_ERR_CLOSED;
     if (state && !must)
         return weft_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
-                                                       : "the store cannot be used any more; open it again");
+                                                      : "the store cannot be used any more; open it again");
     a->op = op;
     if (a->kind == STORE_CLOSE)
         wefti_store_closing(store);
@@ -273,7 +274,7 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
 {
     weft_runtime_t *rt = a->store->rt;
-    weft_status_t st = weft_ext_enter(rt); /* so that the room stays */
+    weft_status_t st = weft_ext_enter(rt); /* so that its state stays */
     if (st)
         return st;
     st = wefti_store_there(a->store);
@@ -291,7 +292,7 @@ weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op)
     return st;
 }
 
-/* --- what the endpoint says ------------------------------------------------------------------------------------------------------ */
+/* --- what the endpoint says  ------------------------------------------------------------------------------------------ */
 
 void wefti_store_replied(weft_am_t *am, void *user)
 {
@@ -340,7 +341,7 @@ void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)
     }
 }
 
-/* --- checks of what the program gave --------------------------------------------------------------------------------------------- */
+/* --- checks of what the program gave  --------------------------------------------------------------------------------- */
 
 weft_status_t wefti_store_check_name(const char *name, const char *what)
 {
@@ -349,6 +350,6 @@ weft_status_t wefti_store_check_name(const char *name, const char *what)
     size_t n = strnlen(name, WEFT_RMA_NAME_MAX + 1);
     if (!wefti_store_name_ok(name, n))
         return weft_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
-                          WEFT_RMA_NAME_MAX);
+                         WEFT_RMA_NAME_MAX);
     return WEFT_OK;
 }

@@ -1,12 +1,11 @@
-/* store/block.c - a client's blocks: from the reply that tells of one to the remote that reaches it, and their end.
+/* store/block.c - a client's blocks: from the reply that names one to the remote that reaches it, and their end.
  *
- * A reply with a key is not the end of a request: the key is attached first, and then the operation completes with a block that can be
- * read and written. A block that was allocated for nobody (its operation was cancelled, or it could not be attached) is freed at the
- * server.
+ * A reply with a key does not end the request. The key is attached first; then the operation completes with a block that can be
+ * read and written. If the operation was cancelled, or the key cannot be attached, the block is freed at the server.
  *
- * After an extension the block has a new reach: a remote and a key of the new length. The ones from before stay until the block is dropped, since
- * others may be using them; what the block says is always the longest. Readers of `reach` need no lock: it only ever moves on, and nothing of
- * it goes before the block does.
+ * An extension gives the block a new reach: a remote and a key of the new length. Older ones stay until the block is dropped,
+ * because others may use them. `reach` is read without a lock: it is only replaced by a longer one, and all of them live as long
+ * as the block.
  *
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include "store/state.h"
@@ -32,12 +31,12 @@ void wefti_store_block_undo(weft_store_t *store, uint64_t id)
 {
     store_ask_t *a = wefti_store_ask_new(store, STORE_FREE, NULL);
     if (!a)
-        return; /* it goes with the lease, if it is not shared */
+        return; /* else it goes with the lease, if it is not shared */
     a->q.block = id;
     wefti_store_ask_send(a);
 }
 
-/* --- attaching ---------------------------------------------------------------------------------------------------------------- */
+/* --- attaching  ------------------------------------------------------------------------------------------------------- */
 
 static weft_block_t *block_new(weft_store_t *store, uint64_t id)
 {
@@ -63,7 +62,7 @@ static void add_reach(weft_block_t *block, store_reach_t *r)
     atomic_store(&block->reach, r);
 }
 
-/* It came to nothing. */
+/* It failed. */
 static void fail(store_ask_t *a, weft_status_t status)
 {
     if (a->kind == STORE_ALLOC)
@@ -148,7 +147,7 @@ void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p)
     }
 }
 
-/* --- calls -------------------------------------------------------------------------------------------------------------------- */
+/* --- calls  ----------------------------------------------------------------------------------------------------------- */
 
 /* It is open, and stays as it is until leave(). */
 static weft_status_t enter(const weft_block_t *block)
@@ -232,10 +231,10 @@ static weft_status_t key(const weft_block_t *block, void *buf, size_t *len)
     if (st)
         return st;
     const store_reach_t *r = atomic_load(&block->reach);
-    size_t room = *len;
+    size_t cap = *len;
     *len = r->key_len;
-    if (room < r->key_len)
-        return weft_fail(WEFT_ERR_LIMIT, "the region key has %u bytes and there is room for %zu", r->key_len, room);
+    if (cap < r->key_len)
+        return weft_fail(WEFT_ERR_LIMIT, "the region key has %u bytes and there is room for %zu", r->key_len, cap);
     memcpy(buf, r->key, r->key_len);
     return WEFT_OK;
 }
@@ -295,7 +294,7 @@ weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op)
         return weft_fail(WEFT_ERR_CLOSED, "the block is being freed or dropped already");
     st = a ? wefti_store_ask_go(a, op) : weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
     if (st)
-        wefti_handle_reopen(&block->handle); /* nothing was started: it is as it was */
+        wefti_handle_reopen(&block->handle); /* nothing was started: undo */
     else
         let_go(block);
     return st;

@@ -1,13 +1,15 @@
-/* store/blocks.c - the blocks of a server: regions with an owner or none, a name or none, and someone who pays for them.
+/* store/blocks.c - the blocks of a server: regions that may have an owner and a name, and a client that pays for them.
  *
- * A block is there from the request that makes it until it is freed: from then on nobody finds it, its keys are stale, and when the region has
- * let go of its memory (accesses under way end first) it no longer counts. Who makes a block pays for it, out of the client's quota; who makes
- * it longer pays for all of it from then on. When a client ends, what it owns is freed, and what it shared is paid by nobody.
+ * A block exists from the request that makes it until it is freed. From then on nobody finds it and its keys are stale. It is
+ * counted until its region has given the memory back, after the accesses that are under way.
  *
- * Memory is counted in pages, of `len`. What a block could be extended to costs address space only; of that there is enough for a while, and
- * who did not say how much it wants gets less when it becomes scarce.
+ * The client that makes a block pays for it from its quota; a client that extends it pays for all of it from then on. When a
+ * client ends, its own blocks are freed, and nobody pays for those that it shared.
  *
- * tests/sim/store_life.c: the counts are those of the blocks that are there, and zero at the end. tests/wire/store_basic.c. */
+ * Memory is counted in pages of `len`. What a block can still grow to costs only address space. When that becomes scarce, a
+ * client that did not say how much it wants gets less.
+ *
+ * tests/sim/store_life.c compares the counts with the blocks. tests/wire/store_basic.c. */
 #include "store/state.h"
 
 #define ADDRESS_ALL (UINT64_C(1) << 44) /* bytes of address space for all blocks: an eighth of what a process has */
@@ -24,7 +26,7 @@ static uint64_t pages(uint64_t len)
     return (bytes_of(len) + STORE_PAGE - 1) & ~(STORE_PAGE - 1);
 }
 
-/* --- who pays ---------------------------------------------------------------------------------------------------------------- */
+/* --- who pays  -------------------------------------------------------------------------------------------------------- */
 
 /* What is being freed counts until its memory is back; `sign` 1: it begins to be, -1: it is no longer. */
 static void count_back(store_client_t *c, const store_held_t *b, int sign)
@@ -54,9 +56,9 @@ void wefti_store_block_unpaid(store_held_t *b)
     wefti_list_remove(&b->paid_link);
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------------------ */
+/* --- making  ---------------------------------------------------------------------------------------------------------- */
 
-/* How far it may be extended: what was asked for, or what is reasonable. 0: not to be had. */
+/* How far it may be extended: what was asked for, or a default. 0: that is impossible. */
 static uint64_t how_far(const weft_store_server_t *s, uint64_t len, uint64_t wanted)
 {
     uint64_t left = ADDRESS_ALL - s->reserved, most = pages(s->opts.bytes);
@@ -78,11 +80,11 @@ static weft_status_t region_new(weft_store_server_t *s, store_held_t *b, bool un
     o.max_len = b->max_len;
     o.unmapped = unmapped || s->opts.unmapped || s->n_mapped >= s->max_mapped;
     weft_status_t st = weft_region_new(s->ss->rt, &o, &b->region);
-    if (st == WEFT_ERR_LIMIT && !o.unmapped) { /* file descriptors: others have them */
+    if (st == WEFT_ERR_LIMIT && !o.unmapped) { /* there are no more file descriptors */
         o.unmapped = true;
         st = weft_region_new(s->ss->rt, &o, &b->region);
     }
-    if (st && may_shrink && o.max_len > o.len) { /* address space, where the system gives little of it */
+    if (st && may_shrink && o.max_len > o.len) { /* address space may be limited */
         o.max_len = o.len;
         st = weft_region_new(s->ss->rt, &o, &b->region);
     }
@@ -97,7 +99,7 @@ typedef struct asked {
     uint32_t blocks, owned; /* likewise */
 } asked_t;
 
-typedef enum room { ROOM, ROOM_LATER, NO_ROOM } room_t;
+typedef enum space { SPACE, SPACE_LATER, NO_SPACE } space_t;
 
 static asked_t asked_to_make(uint64_t len)
 {
@@ -125,17 +127,17 @@ static bool fits_all(const weft_store_server_t *s, const store_client_t *c, aske
            fits(a.owned, c->n_blocks - (later ? c->back_blocks : 0), o->client_blocks);
 }
 
-static room_t room_for(const weft_store_server_t *s, const store_client_t *c, asked_t a)
+static space_t space_for(const weft_store_server_t *s, const store_client_t *c, asked_t a)
 {
-    return fits_all(s, c, a, false) ? ROOM : fits_all(s, c, a, true) ? ROOM_LATER : NO_ROOM;
+    return fits_all(s, c, a, false) ? SPACE : fits_all(s, c, a, true) ? SPACE_LATER : NO_SPACE;
 }
 
 bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q)
 {
     if (q->kind == STORE_ALLOC || q->kind == STORE_R_MAKE)
-        return room_for(s, c, asked_to_make(q->len)) == ROOM_LATER;
+        return space_for(s, c, asked_to_make(q->len)) == SPACE_LATER;
     const store_held_t *b = q->kind == STORE_EXTEND ? (const store_held_t *)wefti_slots_get(&s->blocks, q->block) : NULL;
-    return b && q->len >= b->len && q->len <= b->max_len && room_for(s, c, asked_to_extend(b, c, q->len)) == ROOM_LATER;
+    return b && q->len >= b->len && q->len <= b->max_len && space_for(s, c, asked_to_extend(b, c, q->len)) == SPACE_LATER;
 }
 
 static weft_status_t check(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q, bool shared)
@@ -145,7 +147,7 @@ static weft_status_t check(const weft_store_server_t *s, const store_client_t *c
         return WEFT_ERR_INVALID;
     if (q->name_len && wefti_store_names_find(&s->names, q->name, q->name_len))
         return WEFT_ERR_STATE;
-    return room_for(s, c, asked_to_make(q->len)) == ROOM ? WEFT_OK : WEFT_ERR_LIMIT;
+    return space_for(s, c, asked_to_make(q->len)) == SPACE ? WEFT_OK : WEFT_ERR_LIMIT;
 }
 
 weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared,
@@ -195,7 +197,7 @@ err_region:
 err_b:
     wefti_free(b);
     return st == WEFT_ERR_NOMEM || st == WEFT_ERR_LIMIT ? WEFT_ERR_LIMIT
-                                                        : st; /* the server has no memory: the client has to know no more */
+                                                        : st; /* the server has no memory: for the client that is a limit */
 }
 
 weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len)
@@ -206,7 +208,7 @@ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint6
     if (len > b->max_len)
         return WEFT_ERR_LIMIT;
     asked_t asked = asked_to_extend(b, c, len);
-    if (room_for(s, c, asked) != ROOM)
+    if (space_for(s, c, asked) != SPACE)
         return WEFT_ERR_LIMIT;
     weft_status_t st = weft_region_extend(b->region, bytes_of(len));
     if (st)
@@ -250,7 +252,7 @@ void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats)
     stats->bytes_written += info.bytes_written;
 }
 
-/* --- freeing ------------------------------------------------------------------------------------------------------------------ */
+/* --- freeing  --------------------------------------------------------------------------------------------------------- */
 
 /* Nobody finds it any more. */
 static void hide(store_held_t *b)
@@ -268,7 +270,7 @@ static void hide(store_held_t *b)
         count_back(b->payer, b, 1);
 }
 
-/* And it is nowhere any more. */
+/* And it is on no list any more. */
 static void gone(store_held_t *b)
 {
     weft_store_server_t *s = b->server;
@@ -287,7 +289,7 @@ static void freed(weft_op_t *op, void *user)
     store_state_t *ss = s->ss;
     store_reply_t reply = {.id = b->asker.id, .kind = b->asker.kind, .flags = STORE_BODY};
     weft_ep_id_t to = b->asker.ep;
-    (void)op; /* whatever it came to, the region is gone */
+    (void)op; /* whatever the status, the region is gone */
     store_end(ss);
     pthread_mutex_lock(&ss->lock);
     s->n_freeing--;
@@ -319,7 +321,7 @@ void wefti_store_block_free(store_held_t *b, const store_asker_t *asker)
     }
 }
 
-/* --- sharing ------------------------------------------------------------------------------------------------------------------ */
+/* --- sharing  --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, const store_request_t *q)
 {

@@ -1,15 +1,14 @@
 /* store/client.c - stores: a client's lease at a server.
  *
  *     (open) --> OK --lease over--> STALE
- *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
+ *                 \--endpoint down--> PEER, CLOSED ...        state: what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for: so it learns
- * that the lease is
- * over. It does not live by that: a server keeps the lease while the endpoint is up. A close tells the server, and so does leaving: the lease
- * runs from then on. Either way the store goes when the last request and the last block of it have gone: blocks can be
+ * While the runtime is driven, the store renews its lease three times per lease, with a request that nobody waits for. That is
+ * how it learns that the lease is over; the server keeps the lease anyway while the endpoint is up. A close and a leave tell the
+ * server, and the lease runs from then on. The store is freed with its last request and its last block, since blocks may be
  * dropped later.
  *
- * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
+ * If an open was cancelled and succeeds all the same, its lease is given back, unless the program knows its id.
  *
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include <sodium.h>
@@ -20,7 +19,7 @@
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_store_t, rt);
 
-/* --- life -------------------------------------------------------------------------------------------------------------------- */
+/* --- life  ------------------------------------------------------------------------------------------------------------ */
 
 void wefti_store_unref(weft_store_t *store)
 {
@@ -63,7 +62,8 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
     return st;
 }
 
-/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one goes. */
+/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one
+ * goes. */
 static void part(weft_store_t *store)
 {
     wefti_handle_quiet(&store->handle);
@@ -91,8 +91,8 @@ static void leave(weft_ext_call_t *call)
     wefti_store_unref(store);
 }
 
-/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and mirrors still have it) is
- * not told when that goes: it is looked for. */
+/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and
+ * mirrors still have it) is not told when that goes: it is looked for. */
 weft_ep_t *wefti_store_ep(weft_store_t *store)
 {
     if (store->ep && !wefti_list_linked(&store->ep_link) && weft_ep_find(store->rt, store->ep_id) != store->ep)
@@ -117,7 +117,7 @@ void wefti_store_stores_shutdown(store_state_t *ss)
         weft_ext_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
 }
 
-/* Those that the program forgot. */
+/* Those that the program did not close. */
 void wefti_store_stores_free(store_state_t *ss)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));) {
@@ -127,7 +127,7 @@ void wefti_store_stores_free(store_state_t *ss)
     }
 }
 
-/* --- the lease ----------------------------------------------------------------------------------------------------------------- */
+/* --- the lease  ------------------------------------------------------------------------------------------------------- */
 
 static void renew_later(weft_store_t *store)
 {
@@ -139,7 +139,7 @@ static void renew_due(weft_ext_timer_t *t)
 {
     weft_store_t *store = wefti_container_of(t, weft_store_t, renew);
     store_ask_t *a = store->renewing ? NULL : wefti_store_ask_new(store, STORE_RENEW, NULL);
-    renew_later(store); /* without memory now, there may be some the next time */
+    renew_later(store); /* without memory now, try again the next time */
     if (!a)
         return;
     store->renewing = true;
@@ -147,7 +147,7 @@ static void renew_due(weft_ext_timer_t *t)
     wefti_store_ask_send(a);
 }
 
-/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 static void give_lease_back(weft_store_t *store)
 {
@@ -166,7 +166,8 @@ static void opened(store_ask_t *a, const store_reply_t *p)
         wefti_store_ask_end(a, p->status);
         return;
     }
-    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN; /* whatever it says: renewing is not all we do */
+    /* a lower value would let a server make us send renewals at any rate */
+    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN;
     memcpy(store->server, p->server, sizeof store->server);
     weft_status_t st =
         store->manual ? WEFT_OK : weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
@@ -190,9 +191,7 @@ static void queried(store_ask_t *a, const store_reply_t *p)
     weft_store_stats_t all = WEFT_STORE_STATS_INIT;
     if (!p->status && a->op) {
         memcpy(&all.bytes, p->stats, sizeof p->stats);
-        size_t n = out->size < sizeof all ? out->size : sizeof all;
-        all.size = n;
-        memcpy(out, &all, n);
+        wefti_opts_write(out, &all, sizeof all);
     }
     wefti_store_ask_end(a, p->status);
 }
@@ -227,7 +226,7 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
     }
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+/* --- calls  ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
 {
@@ -288,7 +287,8 @@ weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft
     weft_ext_leave(rt);
     return st;
 }
-/* Close the handle, for the one who is first; the runtime stays until weft_ext_leave(store->rt). WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+/* Close the handle, for the one who is first; the runtime stays until weft_ext_leave(store->rt). WEFT_ERR_INVALID, _CLOSED,
+ * _FORKED. */
 static weft_status_t close_handle(weft_store_t *store)
 {
     weft_status_t st = wefti_store_enter(store);
@@ -314,7 +314,7 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
     store->bye = NULL;
     wefti_store_ask_of(bye, store);
     st = wefti_store_ask_post(bye, op);
-    if (st) { /* nothing was started: it is as it was */
+    if (st) { /* nothing was started: undo */
         bye->store = NULL;
         store->bye = bye;
         wefti_handle_reopen(&store->handle);
@@ -329,7 +329,7 @@ void weft_store_leave(weft_store_t *store)
     if (!store || close_handle(store))
         return;
     weft_runtime_t *rt = store->rt;
-    (void)weft_ext_call(rt, &store->leave_call); /* where that is too late, the end of the room lets go of it */
+    (void)weft_ext_call(rt, &store->leave_call); /* too late: the end of the runtime frees it */
     weft_ext_leave(rt);
 }
 
@@ -353,9 +353,7 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
     all.lease_ns = store->lease_ns;
     all.state = (weft_status_t)atomic_load(&store->state);
     wefti_store_leave(store);
-    size_t n = info_out->size < sizeof all ? info_out->size : sizeof all;
-    all.size = n;
-    memcpy(info_out, &all, n);
+    wefti_opts_write(info_out, &all, sizeof all);
     return WEFT_OK;
 }
 

@@ -1,12 +1,12 @@
-/* store/later.c - requests for memory that wait until other memory is back.
+/* store/later.c - requests for memory that wait until other memory is given back.
  *
- * A large block is given back in steps, between which the server goes on. Whoever replaces one and asks for the next at once must not
- * hear that the server is full, only because the old one is still on its way: such a request is kept, and served when a block is gone.
- * One that would not fit even then is refused at once.
+ * The memory of a large block is given back in steps, and the server goes on between them. A client that frees a block and
+ * allocates the next must not hear that the server is full only because of that. Such a request is kept, and served when a
+ * block is gone. One that would not fit even then is refused at once.
  *
- * Nobody waits for ever: each block that is gone lets all of them try again, and when none is on its way back none of them waits. What
- * waits for one peer is bounded by what the server owes it, and goes with the connection: the client that asks again over the next one does
- * not know of it. tests/wire/store_full.c. */
+ * Nobody waits for ever: each block that is gone lets all of them try again, and none waits when no memory is on its way back.
+ * STORE_OWED bounds what waits for one peer. What waits is dropped with the connection: the client asks again over the next
+ * one. tests/wire/store_full.c. */
 #include "store/state.h"
 
 typedef struct later {
@@ -33,7 +33,7 @@ bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_
 
 void wefti_store_later_again(weft_store_server_t *s)
 {
-    size_t n = 0; /* of now: those that wait again come after */
+    size_t n = 0; /* those that wait again are added to the other list */
     wefti_list_each(l, &s->later)
         n++;
     for (wefti_list_t *at; n && (at = wefti_list_first(&s->later)); n--) {

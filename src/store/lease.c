@@ -1,22 +1,21 @@
-/* store/lease.c - the clients of a server: who they are, over which endpoint they are here, and how long they may be silent.
+/* store/lease.c - the clients of a server: who they are, which endpoint they use, and how long they may be silent.
  *
- * A client is an id that it made up and keeps to itself, with a lease. It is here over one endpoint at a
- * time: opening again, over another, takes it there, and what comes over the first is refused. While that endpoint is up it stays: whether a process
- * lives its heartbeats say, which come whether or not its program drives the library. When its endpoint is lost its lease begins, and it stays until
- * that runs out, for it may come back; unless it has no blocks: then there is nothing to come back to, and it goes at once, so that strangers
- * who connect again and again do not use up the places of others.
- *
- * A client that wants to renew its lease itself, or has left, is TIMED: its lease always runs, and every request begins it anew.
+ * A client is an id that it chose and keeps secret, with a lease. It uses one endpoint at a time. If it opens its store again
+ * over another endpoint, what comes over the first is refused.
  *
  *     UP --endpoint lost--> RUNNING --opened again--> UP        TIMED --every request--> TIMED --silent for a lease--> gone
  *                                  \--its lease is over--> gone
  *
- * A timer that comes far too late says that this process was stopped. Then it is not known whether the client was silent: it gets half a lease more.
+ * While its endpoint is up a client stays: heartbeats tell whether its process lives. When the endpoint is lost, the lease
+ * begins, so that the client can come back. A client without blocks goes at once; otherwise strangers that connect again and
+ * again would take the places of others. A client that renews its lease itself, or has left, is TIMED: its lease always runs,
+ * and every request starts it anew.
  *
- * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease; none that is not shared stays for
- * longer than a
- * lease after that.
- * tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * A timer that comes far too late means that this process was stopped. Then nobody knows whether the client was silent, and it
+ * gets half a lease more.
+ *
+ * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease. No block that is not
+ * shared stays longer than a lease after that. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include <sodium.h>
 
 #include "store/state.h"
@@ -157,7 +156,7 @@ void wefti_store_client_end(store_client_t *c, bool expired)
 void wefti_store_clients_down(weft_ep_t *ep)
 {
     weft_store_server_t *s = store_state(weft_ep_runtime(ep))->server;
-    if (s) /* before its blocks are freed: what is waiting would be served for nobody */
+    if (s) /* before its blocks are freed: its waiting requests must not be served then */
         wefti_store_later_down(s, weft_ep_id(ep));
     wefti_list_each_safe(l, &store_ep(ep)->clients) {
         store_client_t *c = wefti_container_of(l, store_client_t, ep_link);

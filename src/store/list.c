@@ -1,7 +1,7 @@
 /* store/list.c - listing the blocks of a server, page by page.
  *
- * A reply has as many names as fit; the next request asks for those after the last. So a list is as old as its pages: blocks that come and go
- * meanwhile may be in it or not, but no name is in it twice, and none that was there all the time is missing. The program's function may
+ * A reply has as many names as fit; the next request asks for those after the last. A block that comes or goes meanwhile may be
+ * in the list or not. No name is in it twice, and no block that was there all the time is missing. The program's function may
  * do anything, also cancel the list or close the store.
  *
  * tests/wire/store_list.c. */

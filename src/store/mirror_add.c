@@ -1,12 +1,12 @@
-/* store/mirror_add.c - a server in place of one that was lost.
+/* store/mirror_add.c - adding a server in place of one that was lost.
  *
- *     PLACE --a place is free--> ASK --> TAKE --> COPY --every block is there--> JOIN --the next configuration has it--> done
+ *     PLACE --a place is free--> ASK --> TAKE --> COPY --every unit is there--> JOIN --the next configuration has it--> done
  *
- * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it, so that nobody
- * counts on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it
- * is lost before anyone was told of a configuration with it there is nobody to be fenced, and nothing to wait for.
+ * TAKE makes the block at the server, or takes the block of a former member. It is REFILLING, and its record does not list it,
+ * so that nobody relies on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of
+ * one unit take turns. If it is lost before any server was told of a configuration with it, nobody has to be fenced.
  *
- * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold us to it. */
+ * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c, tests/fault/mirror_loss.c. */
 #include "store/mirror_state.h"
 
 typedef struct mir_add {
@@ -41,7 +41,7 @@ void wefti_mirror_add_lost(weft_mirror_t *m, weft_status_t why)
     wefti_mirror_add_end(m, why);
 }
 
-/* What it has there: nothing; a former member's copy; or something that is not ours to write over. */
+/* What the server has under that name: nothing, a former member's copy, or something else that must not be overwritten. */
 static void found(mir_member_t *mb, weft_status_t st)
 {
     weft_mirror_t *m = mb->m;
@@ -54,7 +54,7 @@ static void found(mir_member_t *mb, weft_status_t st)
     bool ours = was->origin == m->origin && mb->answer.bytes == mir_bytes(m->len, m->checksums);
     if (!st && (!ours || mir_config(was->epoch) > mir_config(m->accepted))) {
         weft_log(WEFT_LOG_WARN, "mirror %s: the server has a block of that name that is %s: remove it first", m->name,
-                   ours ? "newer" : "another's");
+                 ours ? "newer" : "another's");
         give_up(mb, WEFT_ERR_STATE);
         return;
     }
@@ -93,10 +93,10 @@ void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
     }
 }
 
-/* Is there a place that nothing is under way for any more? */
+/* Is there a place without anything under way? */
 static void take_place(weft_mirror_t *m)
 {
-    if (!wefti_mirror_settled(m)) /* its record is to tell of a configuration that there is */
+    if (!wefti_mirror_settled(m)) /* its record has to name a configuration that exists */
         return;
     mir_each(mb, m) {
         if ((mb->state && mb->state != WEFT_MEMBER_FENCED) || mb->asking || mb->renewing || mb->under_way)
@@ -151,7 +151,7 @@ void wefti_mirror_add_abort(weft_mirror_t *m)
         wefti_mirror_lose(m->added, WEFT_ERR_CANCELLED);
 }
 
-/* --- the call ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the call  -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
 {
@@ -218,7 +218,7 @@ weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_o
     }
     *weft_ext_scratch(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
     st = wefti_mirror_go(mirror, op);
-    if (st && weft_ext_scratch(op, mir_add_t)->m) /* it did not even begin */
+    if (st && weft_ext_scratch(op, mir_add_t)->m) /* it did not begin */
         wefti_store_unref(store);
     return st;
 }

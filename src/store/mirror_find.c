@@ -1,15 +1,15 @@
-/* store/mirror_find.c - whom a reader may read from.
+/* store/mirror_find.c - which members a reader may read from.
  *
- * A round asks every server. The record with the highest epoch, now or ever, says who the members are; of those that answered, a reader attaches
- * the ones that this record lists, that are in the same configuration, and that gave a key. It does not wait for servers that are silent once
- * it has found one, but a moment (MIR_GATHER), for those that might know of a newer record.
+ * A round asks every server. The record with the highest epoch ever seen says who the members are. Of the servers that answered,
+ * a reader attaches those that this record lists, that are in the same configuration, and that gave a key. Once it has found
+ * one, it waits only a moment (MIR_GATHER) for servers that might know a newer record.
  *
- * A member that stops being good says so itself: its remote is stale, or its server is lost. Then there is another round, while reads go on at
- * the members that are left. So there is when no copy that is to be had matches its checksum, and a server is left of which there is none yet: it
- * may just not be attached. A round that finds nothing is followed by another one after a while, for as long as a server is left that may come
- * to have something; reads without a deadline end with WEFT_ERR_STALE after two leases of that: the writer is gone, and nobody has taken over.
+ * A member that is no longer good shows it: its remote is stale, or its server is lost. Then there is another round, while reads
+ * go on at the other members. There is also another round if no copy at hand matches its checksum and a server is left that is
+ * not attached. A round that finds nothing is repeated after a while, as long as a server may still get something. Reads
+ * without a deadline then end with WEFT_ERR_STALE after two leases: the writer is gone, and nobody has taken over.
  *
- * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c holds us to it. */
+ * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 static bool listed(const weft_mirror_t *m, const mir_member_t *mb)
@@ -49,7 +49,7 @@ bool wefti_mirror_find_more(weft_mirror_t *m, uint8_t bad, bool *sought)
     return true;
 }
 
-/* --- answers ----------------------------------------------------------------------------------------------------------------------- */
+/* --- answers  --------------------------------------------------------------------------------------------------------- */
 
 static void told(mir_member_t *mb)
 {
@@ -59,15 +59,13 @@ static void told(mir_member_t *mb)
         mb->got = WEFT_ERR_CORRUPT;
         return;
     }
-    if (m->n_listed && r->origin != m->origin &&
-        r->epoch <= m->accepted) { /* another mirror of that name, which came to nothing */
+    if (m->n_listed && r->origin != m->origin && r->epoch <= m->accepted) { /* another mirror of that name, whose making failed */
         mb->got = WEFT_ERR_NOTFOUND;
         return;
     }
     mb->epoch = r->epoch;
     m->epoch = r->epoch > m->epoch ? r->epoch : m->epoch;
-    if (!wefti_mirror_lists(
-            r, mb->server)) { /* it is being refilled: what it has is nobody's, but it knows that there is something */
+    if (!wefti_mirror_lists(r, mb->server)) { /* it is being refilled: its bytes do not count, but its record does */
         mb->answer.key_len = 0;
         return;
     }
@@ -120,7 +118,7 @@ static void judge(mir_member_t *mb)
     mb->fresh = false;
 }
 
-/* --- rounds that find nothing -------------------------------------------------------------------------------------------------------- */
+/* --- rounds that find nothing  ---------------------------------------------------------------------------------------- */
 
 static bool is_lost(weft_status_t st)
 {
@@ -132,7 +130,7 @@ static bool anyone_waits(const weft_mirror_t *m)
     return m->open_op || !wefti_list_empty(&m->pieces) || !wefti_list_empty(&m->reads);
 }
 
-/* Operations that go on as long as it takes have waited for long enough. */
+/* End operations without a deadline that have waited for long enough. */
 static void give_up(weft_mirror_t *m)
 {
     if (m->open_op) {
@@ -180,7 +178,7 @@ static void barren(weft_mirror_t *m, uint64_t now)
     mir_at(m, &m->find_at, m->seek_at);
 }
 
-/* --- a turn ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- a turn  ---------------------------------------------------------------------------------------------------------- */
 
 static void ask_all(weft_mirror_t *m, uint64_t now)
 {
@@ -216,7 +214,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
         return;
     }
     mir_each(mb, m) {
-        if (mb->store && mb->fresh) /* who waits for more copies (wefti_mirror_find_more()) may have waited for this one */
+        if (mb->store && mb->fresh) /* a piece in wefti_mirror_find_more() may wait for this one */
             mir_wake(m);
         if (mb->store && (mb->fresh || mb->remote))
             judge(mb);

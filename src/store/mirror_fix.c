@@ -1,16 +1,16 @@
-/* store/mirror_fix.c - making copies the same: agreement, mending, and the scan over all blocks.
+/* store/mirror_fix.c - making copies the same: agreement, mending, and the scan over all units.
  *
- * An AGREE piece has its block to itself. It reads every member's copy (first only the trailers, where it looks at all blocks of a mirror that has
- * checksums), chooses one, and writes it to those that have another:
+ * An AGREE piece has its unit to itself. It reads every member's copy, chooses one, and writes it to the members that have
+ * another. Where it looks at all units of a mirror with checksums, it reads only the trailers first:
  *
  *     PEEK --trailers differ--> READ --copies differ--> WRITE --> done
  *
- * With checksums the good copy with the highest version is chosen, and where none is good nothing is written; without, the first member's. A
- * COPY piece reads from one member and writes to the one that is refilled; a block that is good nowhere is copied as it is, so that the
- * others are not held up by it.
+ * With checksums it chooses the good copy with the highest version, and writes nothing if none is good. Without checksums it
+ * chooses the first member's. A COPY piece reads from one member and writes to the one that is refilled. A unit that is good
+ * nowhere is copied as it is, so that it does not hold up the others.
  *
- * What fails is done again from where it was: nothing here depends on how often a block is read or written.
- * tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold it to that. */
+ * A step that fails is repeated: reading or writing a unit twice does no harm. tests/sim/mirror_history.c,
+ * tests/fault/mirror_loss.c. */
 #include "store/mirror_state.h"
 
 static void end(mir_piece_t *p)
@@ -46,7 +46,7 @@ static uint8_t *copy_of(mir_piece_t *p, const mir_member_t *mb)
 static bool at_each(mir_piece_t *p, uint8_t members, bool write, uint8_t *bytes)
 {
     weft_mirror_t *m = p->m;
-    uint32_t from = p->stage == STAGE_PEEK ? WEFT_MIRROR_BLOCK : 0, n = mir_stride(m->checksums) - from;
+    uint32_t from = p->step == STEP_PEEK ? WEFT_MIRROR_UNIT : 0, n = mir_stride(m->checksums) - from;
     mir_each(mb, m) {
         if (!(members & mir_bit(mb)))
             continue;
@@ -57,7 +57,7 @@ static bool at_each(mir_piece_t *p, uint8_t members, bool write, uint8_t *bytes)
     return members;
 }
 
-/* --- agreement ----------------------------------------------------------------------------------------------------------------------- */
+/* --- agreement  ------------------------------------------------------------------------------------------------------- */
 
 static bool all_same(mir_piece_t *p, uint8_t members, uint32_t from)
 {
@@ -84,7 +84,7 @@ static uint8_t *choose(mir_piece_t *p, uint8_t members)
             continue;
         if (!p->m->checksums)
             best = best ? best : copy;
-        else if (!wefti_mirror_good(copy, p->block))
+        else if (!wefti_mirror_good(copy, p->unit))
             p->bad |= mir_bit(mb);
         else if (!best || wefti_mirror_version(copy) > wefti_mirror_version(best))
             best = copy;
@@ -104,17 +104,17 @@ static void agree_step(mir_piece_t *p)
             up |= mir_bit(mb);
     if (p->out || (m->phase != MIR_AGREEING && !wefti_mirror_settled(m)))
         return;
-    if (p->stage == STAGE_PEEK) {
+    if (p->step == STEP_PEEK) {
         if (at_each(p, (uint8_t)(up & ~p->have), false, NULL))
             return;
-        if (all_same(p, up, WEFT_MIRROR_BLOCK)) {
+        if (all_same(p, up, WEFT_MIRROR_UNIT)) {
             end(p);
             return;
         }
-        p->stage = STAGE_READ;
+        p->step = STEP_READ;
         p->have = 0;
     }
-    if (p->stage == STAGE_READ) {
+    if (p->step == STEP_READ) {
         if (at_each(p, (uint8_t)(up & ~p->have), false, NULL))
             return;
         uint8_t *best = choose(p, up);
@@ -123,7 +123,7 @@ static void agree_step(mir_piece_t *p)
             return;
         }
         p->user = best;
-        p->stage = STAGE_WRITE;
+        p->step = STEP_WRITE;
         p->have = 0;
     }
     if (at_each(p, (uint8_t)(p->differs & up & ~p->have), true, p->user))
@@ -132,23 +132,23 @@ static void agree_step(mir_piece_t *p)
     end(p);
 }
 
-void wefti_mirror_mend(weft_mirror_t *m, uint64_t block)
+void wefti_mirror_mend(weft_mirror_t *m, uint64_t unit)
 {
     if (m->n_mends >= MIR_MENDS || m->phase != MIR_UP)
-        return; /* whoever reads it next comes here too */
+        return; /* the next read of it comes here too */
     wefti_list_each(l, &m->pieces) {
         mir_piece_t *p = wefti_container_of(l, mir_piece_t, link);
-        if (p->mend && p->block == block)
+        if (p->mend && p->unit == unit)
             return;
     }
-    mir_piece_t *p = wefti_mirror_piece(m, PIECE_AGREE, block);
+    mir_piece_t *p = wefti_mirror_piece(m, PIECE_AGREE, unit);
     if (!p)
         return;
     p->mend = true;
     m->n_mends++;
 }
 
-/* --- refilling ------------------------------------------------------------------------------------------------------------------------ */
+/* --- refilling  ------------------------------------------------------------------------------------------------------- */
 
 static void copy_step(mir_piece_t *p)
 {
@@ -161,10 +161,10 @@ static void copy_step(mir_piece_t *p)
     }
     if (p->out)
         return;
-    if (p->stage == STAGE_READ) {
+    if (p->step == STEP_READ) {
         if (!wefti_mirror_read_one(p, &failed) && !failed)
             return;
-        p->stage = STAGE_WRITE;
+        p->step = STEP_WRITE;
         p->have = 0;
     }
     if (p->have & mir_bit(to)) {
@@ -186,11 +186,11 @@ void wefti_mirror_fix_step(mir_piece_t *p)
         copy_step(p);
 }
 
-/* --- all blocks ----------------------------------------------------------------------------------------------------------------------- */
+/* --- all units  ------------------------------------------------------------------------------------------------------ */
 
 void wefti_mirror_scan(weft_mirror_t *m, uint8_t kind)
 {
-    m->scan = (mir_scan_t){.on = true, .kind = kind, .end = mir_blocks(m->len)};
+    m->scan = (mir_scan_t){.on = true, .kind = kind, .end = mir_units(m->len)};
     m->again = true;
 }
 
@@ -208,7 +208,7 @@ void wefti_mirror_scan_turn(weft_mirror_t *m)
         }
         p->scan = true;
         if (s->kind == PIECE_AGREE && m->checksums)
-            p->stage = STAGE_PEEK;
+            p->step = STEP_PEEK;
         s->next++;
         s->under_way++;
     }

@@ -1,26 +1,27 @@
 /* store/mirror_member.c - the members of a mirror: what is asked of them, their leases, and the configurations they are in.
  *
- * A member of a writer's:
+ * A member, as a writer sees it:
  *
- *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED --add--> REFILLING --> UP
+ *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED
+ *                        ^                                                                                      |
+ *                        +------------------------- REFILLING <-------------------------add--------------------+
  *
- * While a configuration is set, those in it are `resetting`: their servers make every remote stale, ours too, before they answer, and we attach
- * the new key. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
- * lease is waited out like any other's: its server may have accepted, and only its answer be lost.
+ * While a configuration is set, its members are `resetting`: their servers make every remote stale before they answer, and the
+ * writer attaches the new key. Accesses that fail meanwhile are repeated. A member that does not accept is LOST too, and its
+ * lease is waited out: its server may have accepted, and only the answer was lost. A member that says that it is stale is not
+ * lost yet: see doubt().
  *
- * A member that says that it is stale is not lost yet: see doubt().
+ * A member that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and
+ * cannot tell whether this is still the writer. From the moment that any server was told of a configuration with it, it counts
+ * (`listed`): if it is lost then, a configuration without it has to follow. docs/design/mirrors.md explains all of it.
  *
- * One that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and cannot tell whether we
- * are still the writer. But from the moment on that anyone was told of a configuration with it, it counts (`listed`): if it is lost then, another one
- * without it has to follow. docs/design/mirrors.md has the whole of it.
+ * A server serves until stamp + lease_ns, for the last stamp that the writer handed back. It made that stamp before the stamp
+ * came here (`heard`), so its lease is over at heard + lease_ns. The writer waits an eighth longer, for clocks that differ.
  *
- * What is waited for. A server serves until stamp + lease_ns, for the last stamp that we handed back. It made that stamp before it came here
- * (`heard`), so at heard + lease_ns it is over, whatever is still on its way there. An eighth more, for clocks.
- *
- * Promise: no write is complete while a server that lacks it may answer a reader. tests/sim/mirror_history.c holds us to it. */
+ * Promise: no write is complete while a server that lacks it may answer a reader. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
-/* --- asking ---------------------------------------------------------------------------------------------------------------------- */
+/* --- asking  ---------------------------------------------------------------------------------------------------------- */
 
 static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 {
@@ -83,7 +84,7 @@ static void on_answer(weft_op_t *op, void *user)
 static weft_status_t attach(mir_member_t *mb)
 {
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
-    o.path = WEFT_RMA_CHECKED; /* only there is a block written and read whole */
+    o.path = WEFT_RMA_CHECKED; /* only there is a unit written and read whole */
     return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.key, mb->answer.key_len, &o, &mb->op)
                                      : WEFT_ERR_PEER;
 }
@@ -138,7 +139,7 @@ bool wefti_mirror_asks(const weft_mirror_t *m)
     return false;
 }
 
-/* --- places ---------------------------------------------------------------------------------------------------------------------- */
+/* --- places  ---------------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_take_store(mir_member_t *mb, weft_store_t *store)
 {
@@ -164,7 +165,7 @@ void wefti_mirror_drop_remote(mir_member_t *mb)
     mb->remote = NULL;
 }
 
-/* --- losing ---------------------------------------------------------------------------------------------------------------------- */
+/* --- losing  ---------------------------------------------------------------------------------------------------------- */
 
 static void stop_accesses(mir_member_t *mb)
 {
@@ -197,8 +198,8 @@ void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
         wefti_mirror_add_lost(m, why);
 }
 
-/* It is stale. Perhaps only because one of us was held up for longer than the lease: then it has answered nobody since, lacks nothing that is
- * complete, and goes on with the next configuration. If somebody else is its writer by now it refuses that. */
+/* It is stale. Perhaps only because one of us was held up for longer than the lease: then it has answered nobody since, lacks
+ * nothing that is complete, and goes on with the next configuration. If somebody else is its writer by now it refuses that. */
 static void doubt(mir_member_t *mb, weft_status_t why)
 {
     if (mb->state != WEFT_MEMBER_UP || !mb->served || why != WEFT_ERR_STALE) {
@@ -235,7 +236,7 @@ bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
     return false;
 }
 
-/* --- configurations ---------------------------------------------------------------------------------------------------------------- */
+/* --- configurations  -------------------------------------------------------------------------------------------------- */
 
 bool wefti_mirror_sane(const wefti_replica_answer_t *a)
 {
@@ -255,7 +256,7 @@ bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_ST
 
 void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec)
 {
-    if (m->phase != MIR_UP) { /* from then on they stay as they are, and any thread that posts reads them */
+    if (m->phase != MIR_UP) { /* from then on any thread that posts reads them, and they do not change */
         m->len = rec->len;
         m->origin = rec->origin;
         m->checksums = rec->flags & WEFTI_REPLICA_CHECKSUMS;
@@ -300,7 +301,8 @@ void wefti_mirror_set(weft_mirror_t *m)
         mb->left_out = mb->state == WEFT_MEMBER_LOST;
     }
     mir_at(m, &m->renew_at, weft_now(m->rt) + m->lease_ns / 4);
-    weft_log(WEFT_LOG_INFO, "mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch), r->n_members);
+    weft_log(WEFT_LOG_INFO, "mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch),
+             r->n_members);
     mir_each(mb, m)
         if (mb->resetting)
             wefti_mirror_ask(mb, ASK_SET);
@@ -343,7 +345,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
     }
     if (m->setting && !more && m->adding == ADD_JOIN && m->added->state == WEFT_MEMBER_REFILLING &&
         wefti_mirror_lists(&m->rec, m->added->server)) {
-        /* The new one last: it was not in the configuration before, and does not know whether we still are its writer. */
+        /* The new member last: it was not in the configuration before, and does not know whether we are still the writer. */
         m->added->resetting = m->added->served = true;
         wefti_mirror_ask(m->added, ASK_SET);
         return;
@@ -364,7 +366,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
         wefti_mirror_set(m);
 }
 
-/* --- leases ------------------------------------------------------------------------------------------------------------------------ */
+/* --- leases  ---------------------------------------------------------------------------------------------------------- */
 
 static void on_renewed(weft_op_t *op, void *user)
 {
@@ -377,7 +379,7 @@ static void on_renewed(weft_op_t *op, void *user)
     if (m->state || m->phase >= MIR_SEALING) {
         /* nothing */
     } else if (!st || st == WEFT_ERR_AGAIN) {
-        if (mb->epoch == mb->renew_epoch) { /* else there is a later stamp, and nobody has this one */
+        if (mb->epoch == mb->renew_epoch) { /* else there is a later stamp */
             mb->stamp = mb->renewed.stamp;
             mb->heard = weft_now(m->rt);
         }

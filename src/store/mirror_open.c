@@ -5,12 +5,13 @@
  *     ASKING --all members answer--> TAKING --> AGREEING --> FIRST --all accept--> UP
  *        ^---- PAUSING <--someone else does the same--/
  *
- * Both ways lead over a moment in which every member is ours and none is served to readers. A writer that takes over asks first, and needs every
- * member of the newest configuration that it finds: one that does not answer may be in a newer one, with a writer that goes on. It then
- * stores an attempt on all of them, which fences the writer before it. Each of them has every write that was ever complete, so that what is different
- * between them was not; their copies are made the same (the newest good one with checksums, else the first), and the first configuration is set.
+ * In both cases there is a moment in which this writer has every member and readers have none. A writer that takes over needs
+ * every member of the newest configuration that it finds: one that does not answer may be in a newer one, with a writer that
+ * goes on. It stores an attempt on all of them, which fences the writer before it. Each member has every write that was
+ * complete, so what differs between them was not. Their copies are made the same (mirror_fix.c), and the first configuration is
+ * set.
  *
- * Promise: two that take over at once do not both succeed. tests/sim/mirror_history.c holds us to it. */
+ * Promise: of two that take over at once, at most one succeeds. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 static void ask_all(weft_mirror_t *m, uint8_t phase, uint8_t what)
@@ -65,9 +66,9 @@ void wefti_mirror_open_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
     wefti_mirror_attach(mb);
 }
 
-/* --- taking over ----------------------------------------------------------------------------------------------------------------- */
+/* --- taking over  ----------------------------------------------------------------------------------------------------- */
 
-/* Nobody has a record of it that counts: what does that mean? */
+/* What it means that nobody has a record of it that counts. */
 static weft_status_t nothing(const weft_mirror_t *m)
 {
     weft_status_t st = WEFT_ERR_NOTFOUND;
@@ -87,14 +88,15 @@ static mir_member_t *by_server(weft_mirror_t *m, const uint8_t server[WEFT_STORE
     return NULL;
 }
 
-/* Does this server have what this record says that it has? */
+/* Does this server have what the record says? */
 static bool has(const mir_member_t *mb, const wefti_replica_t *rec)
 {
     const wefti_replica_t *own = &mb->answer.rec;
     return !mb->got && own->origin == rec->origin && mir_config(own->epoch) <= mir_config(rec->epoch);
 }
 
-/* How many of its members are not to be had. One that was being refilled may know of a later configuration: then it counts as well. */
+/* How many of its members are not to be had. One that was being refilled may know of a later configuration: then it counts as
+ * well. */
 static uint32_t missing_of(weft_mirror_t *m, const wefti_replica_t *rec)
 {
     uint32_t n = 0;
@@ -108,7 +110,8 @@ static uint32_t missing_of(weft_mirror_t *m, const wefti_replica_t *rec)
     return n;
 }
 
-/* The newest record: of the latest configuration; of a mirror that has all of its members rather than of one that was never made whole. */
+/* The newest record: of the latest configuration; of a mirror that has all of its members rather than of one that was never
+ * made whole. */
 static const wefti_replica_t *newest(weft_mirror_t *m)
 {
     const wefti_replica_t *best = NULL;
@@ -150,9 +153,9 @@ static void answered(weft_mirror_t *m)
         m->epoch = own->epoch > m->epoch ? own->epoch : m->epoch;
         memcpy(r->members[r->n_members++], mb->server, WEFT_STORE_ID);
     }
-    if (missing && (!m->force || !mir_config(rec.epoch))) { /* what was never whole has nothing to be saved */
+    if (missing && (!m->force || !mir_config(rec.epoch))) { /* a mirror that was never complete has nothing to save */
         weft_log(WEFT_LOG_INFO, "mirror %s: %u of its %u members do not answer%s", m->name, missing, rec.n_members,
-                   mir_config(rec.epoch) ? "" : ", and its making was never complete");
+                 mir_config(rec.epoch) ? "" : ", and its making was never complete");
         wefti_mirror_die(m, WEFT_ERR_STALE);
         return;
     }
@@ -194,7 +197,7 @@ static void taken(weft_mirror_t *m)
             again_later(m);
             return;
         }
-        if (!m->force) { /* it may have been taken or not: who opens it next finds out */
+        if (!m->force) { /* it may have been taken or not: the next open finds out */
             wefti_mirror_die(m, WEFT_ERR_STALE);
             return;
         }
@@ -206,7 +209,7 @@ static void taken(weft_mirror_t *m)
             wefti_mirror_leave_store(mb);
             continue;
         }
-        mb->state = mb->remote ? WEFT_MEMBER_UP : WEFT_MEMBER_FENCED; /* nobody is served from it: no need to wait */
+        mb->state = mb->remote ? WEFT_MEMBER_UP : WEFT_MEMBER_FENCED; /* it serves nobody: there is no need to wait */
         up += mb->remote != NULL;
     }
     if (!up) {
@@ -234,7 +237,7 @@ static void agreed(weft_mirror_t *m)
     }
 }
 
-/* --- making ---------------------------------------------------------------------------------------------------------------------- */
+/* --- making  ---------------------------------------------------------------------------------------------------------- */
 
 static void made(weft_mirror_t *m)
 {
@@ -257,7 +260,7 @@ static void made(weft_mirror_t *m)
     wefti_mirror_set(m);
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------------------------ */
+/* --- a turn  ---------------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_opened(weft_mirror_t *m)
 {

@@ -1,13 +1,15 @@
 /* store/mirror_state.h - what a mirror is made of: members, operations, pieces, and the turn in which all of it moves.
  *
- * Everything belongs to the driver, except what says otherwise. Whatever happens (a completion, a timer, a call) is noted where it happens, and ends
- * with wefti_mirror_turn(), which does what has become possible: no function here is called from the middle of another one's work.
+ * Everything belongs to the driver, except what says otherwise. Whatever happens (a completion, a timer, a call) is noted where
+ * it happens, and ends with wefti_mirror_turn(), which does what has become possible: no function here is called from the
+ * middle of another one's work.
  *
- * Epochs. A configuration is a set of members under a writer; an epoch is its number times 2^24, and an attempt to take it over is one more. A
- * configuration follows another in one of two ways: its writer stores the next one on those that it goes on with, when the leases of the others are
- * over; or a new writer first stores an attempt on every member of it, which nobody is served from, and then the next one. Each
- * store is a compare-and-swap, and every two ways meet on at least one member: so there is at most one configuration of a number, and who
- * is not its writer finds that out. (`force` leaves members out of this, on an operator's word.) */
+ * Epochs. A configuration is a set of members under a writer; an epoch is its number times 2^24, and an attempt to take it over
+ * is one more. A configuration follows another in one of two ways: its writer stores the next one on those that it goes on
+ * with, when the leases of the others are over; or a new writer first stores an attempt on every member of it, which nobody is
+ * served from, and then the next one. Each store is a compare-and-swap, and every two ways meet on at least one member: so
+ * there is at most one configuration of a number, and who is not its writer finds that out. (`force` leaves members out of
+ * this, on an operator's word.) */
 #ifndef WEFTI_MIRROR_STATE_H
 #define WEFTI_MIRROR_STATE_H
 
@@ -51,8 +53,8 @@ typedef struct mir_member {
     bool resetting;              /* a set is under way: accesses fail meanwhile, and are done again */
     bool lapsed;                 /* UP, and it said that its lease is over, or somebody else is its writer: the next set tells */
     bool served;                 /* it may answer readers until heard + lease, if nothing is done */
-    bool listed;                 /* a configuration that has it was sent to someone: another one without it has to follow before anything is complete
-                                    that it does not have */
+    bool listed;                 /* a configuration that has it was sent to someone: another one without it has to follow before
+                                    anything is complete that it does not have */
     bool left_out;               /* LOST, and not in the configuration that is being set */
     bool renewing;
     bool asked;                  /* opening: the request that counts was granted; a reader's: an answer is due */
@@ -86,7 +88,7 @@ enum {
 
 enum { ADD_NONE, ADD_PLACE, ADD_ASK, ADD_TAKE, ADD_COPY, ADD_JOIN };
 
-/* Every block, one after the other: to agree, or to refill a member. */
+/* Every unit, one after the other: to agree, or to refill a member. */
 typedef struct mir_scan {
     bool on;
     uint8_t kind;                /* of its pieces */
@@ -110,7 +112,7 @@ struct weft_mirror {
     uint64_t epoch;              /* a reader's: the highest it has seen */
     uint64_t accepted;           /* the last one that every member of it has; a reader's: of the record that `listed` is from */
     wefti_replica_t rec;         /* that is being set */
-    uint64_t version;            /* of the last block written */
+    uint64_t version;            /* of the last unit written */
     uint32_t children;           /* operations of ours under way */
     bool turning, again, wake;
     bool setting;                /* a configuration is being set */
@@ -141,7 +143,7 @@ struct weft_mirror {
     wefti_list_t begun;          /* the others */
     wefti_list_t pieces;         /* all: mir_piece_t.link */
     wefti_list_t ready;          /* to be stepped: mir_piece_t.ready_link */
-    wefti_list_t locks[MIR_LOCKS]; /* mir_piece_t.lock_link: of those of one block, the first has it */
+    wefti_list_t locks[MIR_LOCKS]; /* mir_piece_t.lock_link: of those of one unit, the first has it */
     wefti_list_t spare;
     uint32_t n_spare, n_reads, n_writes, n_mends;
     uint32_t prefer;             /* which member is read from */
@@ -157,7 +159,7 @@ struct weft_mirror {
     uint64_t failovers, mended;
 };
 
-/* In the room of a read or a write. */
+/* In the scratch of a read or a write. */
 typedef struct mir_io {
     weft_mirror_t *m;
     weft_op_t *op;
@@ -171,7 +173,7 @@ typedef struct mir_io {
 static inline mir_io_t *mir_io(weft_op_t *op) { return weft_ext_scratch(op, mir_io_t); }
 
 enum { PIECE_READ = 1, PIECE_WRITE, PIECE_AGREE, PIECE_COPY };
-enum { STAGE_PEEK, STAGE_READ, STAGE_WRITE };
+enum { STEP_PEEK, STEP_READ, STEP_WRITE };
 
 typedef struct mir_access {
     weft_op_t op;
@@ -179,16 +181,16 @@ typedef struct mir_access {
     uint32_t use;
 } mir_access_t;
 
-/* One block of a read, of a write, or of the work that keeps copies the same. Its bytes are its own, so that nothing of the program's is
- * borrowed longer than its operation lasts. */
+/* One unit of a read, of a write, or of the work that keeps copies the same. Its bytes are its own, so that nothing of the
+ * program's is borrowed longer than its operation lasts. */
 struct mir_piece {
     wefti_list_t link, ready_link, lock_link;
     weft_mirror_t *m;
     weft_op_t *io;               /* NULL: nobody waits for it */
     uint8_t *user;               /* of io: where its bytes are */
-    uint64_t block;
+    uint64_t unit;
     uint32_t from, n;            /* the bytes that are meant */
-    uint8_t kind, stage;
+    uint8_t kind, step;
     bool locks;                  /* it is in locks[] */
     bool mend, scan;             /* what an AGREE or COPY is for */
     bool over;                   /* freed when no access is under way */
@@ -215,9 +217,11 @@ static inline bool mir_usable(const mir_member_t *mb) { return mb->state == WEFT
 /* Does it get writes? */
 static inline bool mir_gets(const mir_member_t *mb) { return mb->state == WEFT_MEMBER_UP || mb->state == WEFT_MEMBER_REFILLING; }
 
-/* --- mirror.c: its life ------------------------------------------------------------------------------------------------------- */
+/* --- mirror.c: its life  ---------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_turn(weft_mirror_t *m); /* it may be gone after this */
+void wefti_mirror_on_timer(weft_ext_timer_t *t);
+void wefti_mirror_close_begin(weft_mirror_t *m);
 /* Nothing works any more, for this reason. Takes effect in the turn. */
 void wefti_mirror_die(weft_mirror_t *m, weft_status_t why);
 /* Something has changed that pieces wait for. */
@@ -230,8 +234,10 @@ static inline void mir_at(weft_mirror_t *m, uint64_t *which, uint64_t when)
         *which = when;
 }
 void wefti_mirror_shutdown(weft_runtime_t *rt); /* the runtime closes */
-/* A call of any thread, whose operation has the mirror as the first field of its room. Look at the mirror: it stays until prepare. WEFT_ERR_INVALID,
- * _CLOSED, _FORKED. Then prepare, with what the look came to: counted as coming if that is WEFT_OK. Then fill in the room and go. */
+/* A call of any thread, whose operation has the mirror as the first field of its scratch. Look at the mirror: it stays until
+ * prepare. WEFT_ERR_INVALID, _CLOSED, _FORKED. Then prepare, with what the look came to: counted as coming if that is WEFT_OK.
+ * Then fill in the scratch and go. */
+void wefti_mirror_free(weft_mirror_t *m); /* mirror_call.c */
 weft_status_t wefti_mirror_enter(weft_mirror_t *m);
 weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_op_kind_t *kind, weft_status_t st);
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
@@ -239,7 +245,7 @@ weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st);
 bool wefti_mirror_idle(weft_runtime_t *rt);
 
-/* --- mirror_member.c: servers, leases, configurations --------------------------------------------------------------------------- */
+/* --- mirror_member.c: servers, leases, configurations  ---------------------------------------------------------------- */
 
 /* Ask something of a server. The answer, or an error at once, comes to the function for what the member is about: *_asked(). */
 void wefti_mirror_ask(mir_member_t *mb, uint8_t what);
@@ -252,7 +258,8 @@ void wefti_mirror_lose(mir_member_t *mb, weft_status_t why);
 /* An access or a post failed: what does that say of the member? true: try again later, there was no memory here. */
 bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st);
 bool wefti_mirror_settled(const weft_mirror_t *m); /* writes can be complete */
-void wefti_mirror_set(weft_mirror_t *m);           /* the next configuration, of those that are UP, and of the one that was refilled */
+void wefti_mirror_set(weft_mirror_t *m);           /* the next configuration, of those that are UP, and of the one that was
+                                                      refilled */
 void wefti_mirror_config_turn(weft_mirror_t *m);
 void wefti_mirror_renew(weft_mirror_t *m);         /* it is time to */
 /* Is this a record that a mirror of ours can have? `bytes`: of its block. */
@@ -260,7 +267,7 @@ bool wefti_mirror_sane(const wefti_replica_answer_t *a);
 void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec);
 bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_STORE_ID]);
 
-/* --- mirror_open.c, mirror_find.c ------------------------------------------------------------------------------------------------ */
+/* --- mirror_open.c, mirror_find.c  ------------------------------------------------------------------------------------ */
 
 void wefti_mirror_open_begin(weft_mirror_t *m);
 void wefti_mirror_open_turn(weft_mirror_t *m);
@@ -272,29 +279,31 @@ bool wefti_mirror_find_more(weft_mirror_t *m, uint8_t bad, bool *sought);
 void wefti_mirror_find_asked(mir_member_t *mb, uint8_t what, weft_status_t st);
 void wefti_mirror_find_turn(weft_mirror_t *m);
 
-/* --- mirror_io.c ------------------------------------------------------------------------------------------------------------------ */
+/* --- mirror_io.c  ----------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_begin(weft_mirror_t *m);         /* pieces of operations that wait, as many as may be under way */
 uint64_t wefti_mirror_why(const weft_mirror_t *m, weft_status_t why); /* the detail of what fails with that: base/detail.h */
 void wefti_mirror_io_fail(weft_op_t *op, weft_status_t why);
 void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_status_t why);
-mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t block); /* NULL: no memory */
+mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t unit); /* NULL: no memory */
 void wefti_mirror_piece_ready(mir_piece_t *p);
 void wefti_mirror_piece_end(mir_piece_t *p);       /* out of every list; freed when no access is under way */
 void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st); /* for want of memory: later, or never */
-weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, uint8_t *bytes, uint32_t from, uint32_t n, uint64_t timeout_ns);
-/* Read the block from one member after the other until one has it: true when p->bytes are good. Otherwise it waits, or has ended with an error:
- * *failed_out. */
+weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, uint8_t *bytes, uint32_t from, uint32_t n,
+                                  uint64_t timeout_ns);
+/* Read the unit from one member after the other until one has it: true when p->bytes are good. Otherwise it waits, or has
+ * ended with an error: *failed_out. */
 bool wefti_mirror_read_one(mir_piece_t *p, weft_status_t *failed_out);
 void wefti_mirror_pieces_step(weft_mirror_t *m);
 void wefti_mirror_pieces_free(weft_mirror_t *m);
+void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_status_t st);
 bool wefti_mirror_has_lock(const mir_piece_t *p);
 
-/* --- mirror_fix.c: agreement, mending, refilling ------------------------------------------------------------------------------------ */
+/* --- mirror_fix.c: agreement, mending, refilling  --------------------------------------------------------------------- */
 
 void wefti_mirror_fix_step(mir_piece_t *p);
 void wefti_mirror_fix_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st); /* an access of it has ended */
-void wefti_mirror_mend(weft_mirror_t *m, uint64_t block);
+void wefti_mirror_mend(weft_mirror_t *m, uint64_t unit);
 void wefti_mirror_scan(weft_mirror_t *m, uint8_t kind);
 void wefti_mirror_scan_turn(weft_mirror_t *m);
 void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st);

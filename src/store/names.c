@@ -1,7 +1,8 @@
 /* store/names.c - the names of a server's blocks, in order.
  *
- * An array of pointers, sorted: looking up is a search by halves, adding and removing move what is behind. With 65536 names that is half a
- * megabyte at worst, which takes less than making the block does. Listing is walking along it. tests/unit/store_names.c. */
+ * An array of pointers, sorted: looking up is a search by halves, adding and removing move what is behind. With 65536 names
+ * that is half a megabyte at worst, which takes less than making the block does. Listing is walking along it.
+ * tests/unit/store_names.c. */
 #include "store/state.h"
 
 static int compare(const char *a, size_t a_len, const char *b, size_t b_len)

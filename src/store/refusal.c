@@ -62,11 +62,13 @@ uint64_t wefti_store_refusal(const store_ask_t *a, const weft_ep_t *ep, const st
     case WEFT_ERR_LIMIT:
         return about_limit(a, ep);
     case WEFT_ERR_RANGE:
-        return weft_ext_sentence(ep, "a block gets longer only, and this one has more than %llu bytes", (unsigned long long)a->q.len);
+        return weft_ext_sentence(ep, "a block gets longer only, and this one has more than %llu bytes",
+                                 (unsigned long long)a->q.len);
     case WEFT_ERR_STALE:
         if (!(p->flags & STORE_LEASE_OVER))
             return 0;
-        return weft_ext_sentence(ep, "the lease of this store is over, and its blocks that were not shared are gone; open it again");
+        return weft_ext_sentence(ep,
+                                 "the lease of this store is over, and its blocks that were not shared are gone; open it again");
     case WEFT_ERR_UNSUPPORTED:
         return weft_ext_sentence(ep, "it serves no memory");
     default:

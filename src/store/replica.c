@@ -1,14 +1,16 @@
-/* store/replica.c - the server's half of mirrors: the record of a replica, the lease that its writer grants, and who may read and write it.
+/* store/replica.c - the server's half of mirrors: the record of a replica, the lease that its writer grants, and who may read
+ * and write it.
  *
  * The states, and why a lease counts from a stamp, are in replica.h. Here they are flags of the record:
  *
  *     REFILLING set       only the key of the last make or set is there
- *     none set            LEASED until `until`; the region itself refuses every access from then on (weft_region_until), whether or not the timer
+ *     none set            LEASED until `until`; the region itself refuses every access from then on (weft_region_until),
+ *                         whether or not the timer
  *                         came that makes it LAPSED
  *     LAPSED, SEALED set
  *
- * A set or a seal revokes the region, and its reply comes when no access with an old key is under way any more. A set that comes meanwhile is
- * done at once as well, and the one before it ends with WEFT_ERR_STALE.
+ * A set or a seal revokes the region, and its reply comes when no access with an old key is under way any more. A set that
+ * comes meanwhile is done at once as well, and the one before it ends with WEFT_ERR_STALE.
  *
  * tests/wire/store_replica.c, tests/sim/mirror_history.c. */
 #include "store/state.h"
@@ -29,10 +31,10 @@ static void lapse(store_replica_t *r)
 {
     r->rec.flags |= WEFTI_REPLICA_LAPSED;
     weft_ext_timer_stop(r->block->server->ss->rt, &r->timer);
-    weft_region_revoke(r->block->region, NULL); /* should there be no memory for that: `until` has passed, and nobody gets in */
+    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
 }
 
-/* What it is now, whether or not the timer came yet. */
+/* What it is now, also if its timer is late. */
 static void look(store_replica_t *r)
 {
     if (leased(r) && weft_now(r->block->server->ss->rt) >= r->until)
@@ -69,7 +71,7 @@ void wefti_store_replica_free(store_held_t *b)
     b->replica = NULL;
 }
 
-/* --- replies -------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 /* The reply about a replica: with its record, whatever the status, and with a key for those rights if it is WEFT_OK. */
 static void reply(store_held_t *b, const store_asker_t *to, weft_status_t status, uint32_t rights)
@@ -95,7 +97,7 @@ static void refuse(weft_store_server_t *s, const store_asker_t *to, weft_status_
     wefti_store_reply(s->ss, to->ep, &p);
 }
 
-/* --- revoking ------------------------------------------------------------------------------------------------------------------- */
+/* --- revoking  -------------------------------------------------------------------------------------------------------- */
 
 /* A set or seal that waits for accesses to end. */
 typedef struct setting {
@@ -155,7 +157,7 @@ static void revoke(store_held_t *b, setting_t *w)
     }
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------------------- */
+/* --- requests  -------------------------------------------------------------------------------------------------------- */
 
 static void on_make(weft_store_server_t *s, store_client_t *c, const store_asker_t *to, const store_request_t *q)
 {

@@ -1,7 +1,9 @@
-/* store/state.h - what store keeps: per runtime, per endpoint; a server with its clients and blocks; a client's stores, requests and blocks.
+/* store/state.h - what store keeps: per runtime, per endpoint; a server with its clients and blocks; a client's stores,
+ * requests and blocks.
  *
- * The client's side belongs to the driver of the runtime, except what says otherwise. The server's side is touched by the driver too, and looked at
- * by whoever asks for statistics: `lock` of the room is held for each request, timer and completion. Nothing under it calls back. */
+ * The client's side belongs to the driver, except where it says otherwise. The server's side is changed by the driver and read
+ * by any thread that asks for statistics: store_state_t.lock is held for each request, timer and completion. Nothing calls back
+ * while it is held. */
 #ifndef WEFTI_STORE_STATE_H
 #define WEFTI_STORE_STATE_H
 
@@ -26,13 +28,13 @@
 #include "store/store.h"
 #include "store/wire.h"
 
-/* Requests of one endpoint that may be under way. A server drops the connection to a peer that has so many times more of them, which no library
- * of ours does: what it owes to one peer is bounded. */
+/* Requests of one endpoint that may be under way. A server drops the connection to a peer that has so many times more of them,
+ * which no library of ours does: what it owes to one peer is bounded. */
 #define STORE_ASKS 64u
 #define STORE_OWED (4u * STORE_ASKS)
 #define STORE_CLIENTS_PER_EP 64u
 
-/* --- per runtime, per endpoint ----------------------------------------------------------------------------------------------- */
+/* --- per runtime, per endpoint  --------------------------------------------------------------------------------------- */
 
 typedef struct store_state {
     weft_runtime_t *rt;
@@ -49,7 +51,10 @@ typedef struct store_state {
 
 extern const weft_ext_t wefti_store_ext; /* store.c */
 /* Of a runtime that stays for as long as this is looked at. NULL: it was opened before this library was loaded. */
-static inline store_state_t *store_state(const weft_runtime_t *rt) { return (store_state_t *)weft_ext_state(rt, &wefti_store_ext); }
+static inline store_state_t *store_state(const weft_runtime_t *rt)
+{
+    return (store_state_t *)weft_ext_state(rt, &wefti_store_ext);
+}
 weft_status_t wefti_store_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
 static inline void store_begin(store_state_t *ss) { atomic_fetch_add_explicit(&ss->under_way, 1, memory_order_relaxed); }
 static inline void store_end(store_state_t *ss) { atomic_fetch_sub_explicit(&ss->under_way, 1, memory_order_relaxed); }
@@ -67,7 +72,7 @@ typedef struct store_ep {
 
 static inline store_ep_t *store_ep(const weft_ep_t *ep) { return (store_ep_t *)weft_ext_ep_state(ep, &wefti_store_ext); }
 
-/* --- a server ---------------------------------------------------------------------------------------------------------------- */
+/* --- a server  -------------------------------------------------------------------------------------------------------- */
 
 /* Who asked, to reply to later. */
 typedef struct store_asker {
@@ -145,20 +150,24 @@ struct store_held {
     char name[WEFT_RMA_NAME_MAX];
 };
 
-/* server.c */
+/* serve.c */
 void wefti_store_request(weft_am_t *am, void *user);  /* a handler of active messages */
 /* Answer a request, now or later. Under the lock. False: it is none. */
 bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size_t n);
 void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *reply);
+void wefti_store_server_count(weft_store_server_t *s, weft_store_stats_t *out); /* under the lock */
+
+/* server.c */
 void wefti_store_server_settle(weft_store_server_t *s); /* something ended: it may be closed and gone after this */
 void wefti_store_server_shutdown(store_state_t *ss);
-void wefti_store_server_gone(store_state_t *ss); /* the room is freed, and a server that is still there with it */
+void wefti_store_server_gone(store_state_t *ss); /* the runtime has ended, and a server that is still there with it */
 
 /* lease.c */
-store_client_t *wefti_store_client(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID]); /* NULL: none, or its lease is over */
+/* NULL: none, or its lease is over */
+store_client_t *wefti_store_client(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID]);
 /* A new one, or one that comes back. WEFT_ERR_LIMIT, _NOMEM. */
-weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns, bool timed,
-                                      store_client_t **client_out);
+weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns,
+                                      bool timed, store_client_t **client_out);
 void wefti_store_client_renew(store_client_t *c);
 void wefti_store_client_left(store_client_t *c); /* it does not renew its lease any more */
 /* It ends: what is its own is freed. expired: counted as that. */
@@ -167,16 +176,18 @@ void wefti_store_clients_down(weft_ep_t *ep); /* the endpoint is down; under the
 
 /* blocks.c */
 #define STORE_PAGE UINT64_C(4096)
-weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared, bool unmapped,
-                                    store_held_t **block_out);  /* WEFT_ERR_INVALID, _STATE, _LIMIT, _NOMEM */
-weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len); /* WEFT_ERR_STATE, _RANGE, _LIMIT */
-/* It gets that name and belongs to nobody. WEFT_ERR_INVALID, _STATE, _NOMEM. */
-weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, const store_request_t *q);
+weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared,
+                                    bool unmapped, store_held_t **block_out);  /* WEFT_ERR_INVALID, _STATE, _LIMIT,
+                                    _NOMEM */ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c,
+                                    uint64_t len); /* WEFT_ERR_STATE, _RANGE,
+                                    _LIMIT */ /* It gets that name and belongs to nobody. WEFT_ERR_INVALID, _STATE,
+                                    _NOMEM. */ weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c,
+                                    const store_request_t *q);
 /* Give its memory back. `asker` (may be NULL) gets its reply when that is done. */
 void wefti_store_block_free(store_held_t *b, const store_asker_t *asker);
 void wefti_store_block_forget(store_held_t *b); /* the runtime closes, and its region with it */
 void wefti_store_block_unpaid(store_held_t *b); /* its payer ends; it stays */
-/* Fill in the reply: its numbers and a key (of WEFT_REGION_KEY_MAX bytes of room). */
+/* Fill in the reply: its numbers and a key (key has WEFT_REGION_KEY_MAX bytes). */
 weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *key, store_reply_t *reply);
 void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats); /* add what was done to it */
 
@@ -185,7 +196,8 @@ bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_clie
 
 /* later.c */
 /* Keep the request until memory is back, if it then fits. False: it is to be answered now. */
-bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_id_t ep, const store_request_t *q, const void *bytes, size_t n);
+bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_id_t ep, const store_request_t *q,
+                       const void *bytes, size_t n);
 void wefti_store_later_again(weft_store_server_t *s); /* a block is gone, or nobody is to wait any longer */
 void wefti_store_later_down(weft_store_server_t *s, weft_ep_id_t ep); /* that endpoint is down: forget what it asked for */
 void wefti_store_later_drop(weft_store_server_t *s);  /* nobody is to be answered any more */
@@ -201,7 +213,7 @@ size_t wefti_store_names_from(const store_names_t *names, const char *name, size
 void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q);
 void wefti_store_replica_free(store_held_t *b);
 
-/* --- a client ---------------------------------------------------------------------------------------------------------------- */
+/* --- a client  -------------------------------------------------------------------------------------------------------- */
 
 typedef struct store_ask store_ask_t;
 
@@ -276,23 +288,27 @@ struct store_ask {
 };
 
 /* refusal.c */
-uint64_t wefti_store_refusal(const store_ask_t *a, const weft_ep_t *ep, const store_reply_t *p); /* what it says when it now completes */
+/* what it says when it now completes */
+uint64_t wefti_store_refusal(const store_ask_t *a, const weft_ep_t *ep, const store_reply_t *p);
 
 /* ask.c */
-/* A request, not sent. name may be NULL; store: NULL for one that is kept for later, wefti_store_ask_of() gives it one. NULL: no memory. */
+/* A request, not sent. name may be NULL; store: NULL for one that is kept for later, wefti_store_ask_of() gives it one. NULL:
+ * no memory. */
 store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name);
 void wefti_store_ask_of(store_ask_t *a, weft_store_t *store);
 /* The same for a call of the program's, which may come at any time: WEFT_ERR_INVALID (a NULL), _CLOSED, _FORKED, _NOMEM. */
-weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out);
+weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name,
+                                  store_ask_t **ask_out);
 void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
-/* Post it as `op`; NULL: nobody waits. WEFT_ERR_CLOSED, _FORKED: the runtime is gone. On an error nothing was started, and the request is
- * still the caller's. Any thread. */
+/* Post it as `op`; NULL: nobody waits. WEFT_ERR_CLOSED, _FORKED: the runtime is gone. On an error nothing was started, and the
+ * request is still the caller's. Any thread. */
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op);
 /* The same, and on an error it is dropped. */
 weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op);
 void wefti_store_ask_send(store_ask_t *a); /* on the driver; a->op is NULL, or under way */
 void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a); /* next goes on with a's operation */
-void wefti_store_ask_end(store_ask_t *a, weft_status_t status); /* completes its operation, if there is one; it may be gone after this */
+void wefti_store_ask_end(store_ask_t *a, weft_status_t status); /* completes its operation, if there is one; it may be gone
+                                                                   after this */
 void wefti_store_replied(weft_am_t *am, void *user); /* a handler of active messages */
 void wefti_store_asks_up(weft_ep_t *ep);
 void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why);
@@ -303,11 +319,17 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p); /* ends the req
 void wefti_store_closing(weft_store_t *store);                   /* its close starts */
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID]); /* any thread */
 void wefti_store_unref(weft_store_t *store);
-/* For calls of any thread: the store is open, and stays as it is until wefti_store_leave(). For moments. WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+/* For calls of any thread: the store is open, and stays as it is until wefti_store_leave(). For moments. WEFT_ERR_INVALID,
+ * _CLOSED, _FORKED. */
 weft_status_t wefti_store_enter(const weft_store_t *store);
-static inline void wefti_store_leave(const weft_store_t *store) { wefti_handle_leave(&((weft_store_t *)(uintptr_t)store)->handle); }
-weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt); /* take a reference to an open store of that runtime */
-weft_status_t wefti_store_there(const weft_store_t *store); /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone. By who has a reference */
+static inline void wefti_store_leave(const weft_store_t *store)
+{
+    wefti_handle_leave(&((weft_store_t *)(uintptr_t)store)->handle);
+}
+/* take a reference to an open store of that runtime */
+weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt);
+weft_status_t wefti_store_there(const weft_store_t *store); /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone. By who has a
+                                                               reference */
 weft_ep_t *wefti_store_ep(weft_store_t *store); /* its endpoint, or NULL: it is gone. The driver's */
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why);
 void wefti_store_stores_shutdown(store_state_t *ss);

@@ -1,8 +1,8 @@
 /* store/store.c - the room as an extension of libweft: its state per runtime and per endpoint.
  *
- * Requests and replies are active messages. From weft/extend.h the room has to know when endpoints come and go and when the runtime
- * closes. It is registered when the library is loaded, so that every runtime of the program answers requests, also one that serves
- * nothing. */
+ * Requests and replies are active messages. From weft/extend.h the room has to know when endpoints come and go and when the
+ * runtime closes. It is registered when the library is loaded, so that every runtime of the program answers requests, also one
+ * that serves nothing. */
 #include "store/store.h"
 
 #include "store/mirror_state.h"

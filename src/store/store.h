@@ -2,7 +2,8 @@
 #ifndef WEFTI_STORE_H
 #define WEFTI_STORE_H
 
-/* Have every runtime that is opened from now on serve and reach memory. Happens when the library is loaded; before whatever uses it. */
+/* Have every runtime that is opened from now on serve and reach memory. Happens when the library is loaded; before whatever
+ * uses it. */
 void wefti_store_register(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* store/wire.c - the codec of requests and replies.
  *
- * One table says which fields a kind has, and both directions walk it, so that they cannot differ. Everything that is read was checked: kinds,
- * flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
+ * One table says which fields a kind has, and both directions use it, so that they cannot differ. Everything that is read is
+ * checked: kinds, flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
 #include "store/wire.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ static const struct {
     [STORE_SHARE] = {HAS_BLOCK | HAS_NAME, 0, STORE_REPLACE, STORE_BODY},
 };
 
-/* --- pieces ------------------------------------------------------------------------------------------------------------------- */
+/* --- pieces  ---------------------------------------------------------------------------------------------------------- */
 
 static void put_name(wefti_writer_t *w, const char *name, uint8_t n)
 {
@@ -113,7 +113,7 @@ bool wefti_replica_ok(const wefti_replica_t *rec)
     return true;
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------------------ */
+/* --- requests  -------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap)
 {
@@ -186,7 +186,7 @@ bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
     return !r.bad && !wefti_reader_left(&r);
 }
 
-/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 static void put_body(wefti_writer_t *w, uint16_t has, const store_reply_t *p)
 {
@@ -234,7 +234,7 @@ static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
     if (has & HAS_SERVER)
         get_id(r, p->server);
     if (has & HAS_STATS) {
-        uint8_t n = wefti_get_u8(r); /* a newer server may have more, an older one less */
+        uint8_t n = wefti_get_u8(r); /* a newer server may send more, an older one less */
         for (uint8_t i = 0; i < n; i++) {
             uint64_t v = wefti_get_u64(r);
             if (i < STORE_STATS_N)
@@ -292,7 +292,7 @@ bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
     return !r.bad && !wefti_reader_left(&r);
 }
 
-/* --- lists --------------------------------------------------------------------------------------------------------------------- */
+/* --- lists  ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_put_entry(wefti_writer_t *w, const store_entry_t *e)
 {
@@ -320,7 +320,7 @@ bool wefti_store_get_entry(wefti_reader_t *r, store_entry_t *e)
     return !r->bad;
 }
 
-/* --- names --------------------------------------------------------------------------------------------------------------------- */
+/* --- names  ----------------------------------------------------------------------------------------------------------- */
 
 bool wefti_store_name_ok(const char *name, size_t n)
 {

@@ -1,7 +1,7 @@
 /* store/wire.h - requests to a server and its replies, as bytes.
  *
- * Both are the header of an active message without payload, so that they arrive whole. Every kind has its fields, in the order of the HAS_* bits;
- * all numbers are little-endian, nothing is aligned. docs/design/wire.md has them byte by byte. */
+ * Both are the header of an active message without payload, so that they arrive whole. Every kind has its fields, in the order
+ * of the HAS_* bits; all numbers are little-endian, nothing is aligned. docs/design/wire.md has them byte by byte. */
 #ifndef WEFTI_STORE_WIRE_H
 #define WEFTI_STORE_WIRE_H
 
@@ -93,7 +93,8 @@ _Static_assert(STORE_REPLY_MAX <= WEFT_AM_HEADER_MAX, "a reply is the header of 
 /* Bytes of it, 0 if it does not fit or is of no kind. */
 size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap);
 size_t wefti_store_put_reply(const store_reply_t *p, void *buf, size_t cap);
-/* false: that is none. Of a kind that is not known only id, kind and client are read: the sender may be newer. Names are not looked at. */
+/* false: that is none. Of a kind that is not known only id, kind and client are read: the sender may be newer. Names are not
+ * looked at. */
 bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q_out);
 bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p_out);
 

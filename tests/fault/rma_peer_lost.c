@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #include "lib/peer.h"
-#include "rma/state.h"
+#include "rma/mapped.h"
 #include "test.h"
 
 enum { MB = 1 << 20, LEN = 8 * MB, HALF = LEN / 2, N = 48 };

@@ -1,5 +1,5 @@
-/* Memory runs out at every single allocation of a service that is published and a client that finds it, one after the other.
- * Each time everything ends with a status that is true; and whatever was given to the program works afterwards: what is missed for
+/* Memory runs out at every single allocation of a service that is published and a client that finds it, one after the other. Each
+ * time everything ends with a status that is true; and whatever was given to the program works afterwards: what is missed for
  * want of memory is looked for again.
  * ctest: timeout=600 */
 #define TEST_SECONDS 280

@@ -1,6 +1,7 @@
-/* A peer in a process of its own that calls, and changes its calls in shared memory while the service reads them: shapes, strides, lengths,
- * text, bools, back and forth, tens of thousands of times. The service neither crashes (run it under asan) nor answers with bytes that it
- * was not sent; what its functions see is what was checked; and an honest caller is served all the while.
+/* A peer in a process of its own that calls, and changes its calls in shared memory while the service reads them: shapes,
+ * strides, lengths, text, bools, back and forth, tens of thousands of times. The service neither crashes (run it under asan) nor
+ * answers with bytes that it was not sent; what its functions see is what was checked; and an honest caller is served all the
+ * while.
  *
  * conn_flips.c tries every moment, one after the other; here nobody waits for anybody.
  *
@@ -21,7 +22,7 @@
 enum { ROUNDS = 50000, BATCH = 16, FLIPS = 200, ELEMENTS = 64 };
 #define SECONDS 12.0 /* of attack, at most: a busy machine does fewer rounds */
 
-/* --- callers, each in a process ----------------------------------------------------------------------------------------------- */
+/* --- callers, each in a process ---------------------------------------------------------------------------------------- */
 
 static int64_t shape[2] = {ELEMENTS / 8, 8}, strides[2] = {1, ELEMENTS / 8};
 static uint8_t data[ELEMENTS], bools[16] = {1, 0, 1};
@@ -191,7 +192,7 @@ static void honest(int uri_fd)
     }
 }
 
-/* --- the service -------------------------------------------------------------------------------------------------------------- */
+/* --- the service ------------------------------------------------------------------------------------------------------- */
 
 static unsigned runs;
 

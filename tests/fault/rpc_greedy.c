@@ -1,6 +1,6 @@
-/* A peer that takes what it can of a service: calls and values of streams whose data it announces and never sends, calls that it cancels while
- * their data is awaited, more calls than it may have. It gets its part, and others are served; what it does not send costs it its
- * connection, and then nothing of it is left. A peer that is slow and goes on is waited for.
+/* A peer that takes what it can of a service: calls and values of streams whose data it announces and never sends, calls that it
+ * cancels while their data is awaited, more calls than it may have. It gets its part, and others are served; what it does not
+ * send costs it its connection, and then nothing of it is left. A peer that is slow and goes on is waited for.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 280
@@ -57,7 +57,7 @@ static weft_service_stats_t stats(void)
     return s;
 }
 
-/* --- the service ------------------------------------------------------------------------------------------------------------- */
+/* --- the service ------------------------------------------------------------------------------------------------------- */
 
 static void take(weft_request_t *request, void *user)
 {
@@ -90,7 +90,7 @@ static weft_on_failure_t on_failed(weft_ep_t *which, weft_status_t why, void *us
     return WEFT_GIVE_UP;
 }
 
-/* --- the greedy one: its library hears nothing about payloads, of which it knows nothing ---------------------------------------- */
+/* --- the greedy one: its library hears nothing about payloads, of which it knows nothing ------------------------------- */
 
 static const wefti_fabric_up_t *up;
 static wefti_fabric_up_t deaf_up;
@@ -173,7 +173,7 @@ static void cancel_call(uint64_t call)
     CHECK_OK(finish(&op));
 }
 
-/* --- scenes -------------------------------------------------------------------------------------------------------------------- */
+/* --- scenes ------------------------------------------------------------------------------------------------------------ */
 
 static void connect_to(unsigned who)
 {
@@ -248,7 +248,7 @@ static void others_are_served(void)
 
 #define EACH_TRANSPORT for (unsigned transport = 0; transport < 2; transport++)
 
-/* --- tests ----------------------------------------------------------------------------------------------------------------------- */
+/* --- tests ------------------------------------------------------------------------------------------------------------- */
 
 TEST(data_that_is_announced_and_never_sent_takes_one_part_of_the_service)
 {
@@ -361,7 +361,8 @@ TEST(a_peer_that_sends_nothing_of_what_it_announced_loses_its_connection)
     }
 }
 
-/* It is driven now and then only, so that its data comes in pieces, with pauses: all in all for longer than a silence may last. */
+/* It is driven now and then only, so that its data comes in pieces, with pauses: all in all for longer than a silence may
+ * last. */
 TEST(a_peer_that_is_slow_and_goes_on_is_waited_for)
 {
     begin("tcp", 800 * WEFT_MILLISECOND);

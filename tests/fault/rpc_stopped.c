@@ -1,4 +1,5 @@
-/* Servers of a service that are stopped, killed, or behind a registry that is taken away: calls go on with the others, and every call ends.
+/* Servers of a service that are stopped, killed, or behind a registry that is taken away: calls go on with the others, and every
+ * call ends.
  * ctest: timeout=300 */
 #include <fcntl.h>
 
@@ -8,7 +9,8 @@
 static crew_t crew;
 #define HEARTBEAT (400 * WEFT_MILLISECOND)
 
-/* Idempotent calls all succeed, of the others those fail that may have run at the one that was lost, and none waits for its deadline. */
+/* Idempotent calls all succeed, of the others those fail that may have run at the one that was lost, and none waits for its
+ * deadline. */
 static void nothing_but_that_was_lost(void)
 {
     crew_rest(&crew);

@@ -229,7 +229,8 @@ static void ignored(weft_am_t *am, void *user)
     (void)am, (void)user;
 }
 
-/* The end waits behind a value that waits for credit. When that comes there is no room in the window, and `times` allocations fail. */
+/* The end waits behind a value that waits for credit. When that comes there is no space in the window, and `times` allocations
+ * fail. */
 static weft_status_t end_without_memory(weft_method_t *method, long times)
 {
     static weft_op_t crowd[CROWD], sends[CREDIT + 1];

@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "conn/conn.h"
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 #include "open.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

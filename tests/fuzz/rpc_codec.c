@@ -1,7 +1,8 @@
-/* tests/fuzz/rpc_codec.c - the bytes choose types and values: what is encoded comes back the same, inline or in pieces, aligned or not; and whatever
- * else they are is refused with words, or is values that can be read to their ends and encoded again.
+/* tests/fuzz/rpc_codec.c - the bytes choose types and values: what is encoded comes back the same, inline or in pieces, aligned
+ * or not; and whatever else they are is refused with words, or is values that can be read to their ends and encoded again.
  *
- * Input: a byte of flags, a byte that says how many types, the types, then what the values are made of, or the bytes to decode. */
+ * Input:   a byte of flags, a byte that says how many types, the types, then what the values are made of, or the bytes to
+ * decode. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -18,7 +18,7 @@
 #include <weft/weft.h>
 
 #include "base/alloc.h"
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 #include "open.h"
 #include "rpc/wire.h"
 

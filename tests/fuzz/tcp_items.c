@@ -89,7 +89,7 @@ static const wefti_fabric_up_t up = {
     .record = record,
     .announced = announced,
     .withdrawn = withdrawn,
-    .room = room,
+    .space = room,
     .lane_failed = lane_failed,
     .lane_closed = lane_closed,
 };

@@ -9,7 +9,7 @@
 /* What takes nothing for its first: what ends something, and what the header says. */
 static bool may_take_nothing(const char *name)
 {
-    static const char *const others[] = {"weft_runtime_open", "weft_mem_alloc", "weft_mem_settle", NULL};
+    static const char *const others[] = {"weft_runtime_open", "weft_mem_alloc", "weft_mem_settle", "weft_fail", NULL};
     static const char *const ends[] = {"_close", "_free", "_drop", "_release", "_cancel", "_end", "_leave", "_abort", NULL};
     for (size_t i = 0; others[i]; i++) {
         if (!strcmp(name, others[i]))

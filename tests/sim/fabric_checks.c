@@ -6,7 +6,7 @@
 
 #include "test.h"
 
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 
 typedef struct side {
     wefti_fabric_t *f;
@@ -54,7 +54,7 @@ static void up_closed(void *user)
 static const wefti_fabric_up_t up = {.record = up_record,
                                      .announced = up_announced,
                                      .withdrawn = up_withdrawn,
-                                     .room = up_room,
+                                     .space = up_room,
                                      .lane_failed = up_failed,
                                      .lane_closed = up_closed};
 

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 #include "seeds.h"
 
 #define HOSTS_MAX 4
@@ -273,7 +273,7 @@ static const wefti_fabric_up_t up = {.wire_accepted = up_accepted,
                                      .record = up_record,
                                      .announced = up_announced,
                                      .withdrawn = up_withdrawn,
-                                     .room = up_room,
+                                     .space = up_room,
                                      .lane_failed = up_failed,
                                      .lane_closed = up_closed};
 
@@ -686,8 +686,8 @@ static uint64_t scenario(uint64_t seed)
         sim_seed_failed(seed, "no world");
     wefti_sim_on_violation(g.w, sim_seed_failed);
     wefti_sim_faults_t *faults = wefti_sim_faults(g.w);
-    faults->no_room = below(3) ? 0 : 100000;
-    faults->false_room = below(3) ? 0 : 50000;
+    faults->no_space = below(3) ? 0 : 100000;
+    faults->false_space = below(3) ? 0 : 50000;
     faults->pull_slow = below(2) ? 0 : 200000;
     faults->pull_slow_ns = 5 * WEFT_MILLISECOND;
     faults->pull_fails = below(4) ? 0 : 200000;

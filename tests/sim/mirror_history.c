@@ -808,8 +808,8 @@ static uint64_t scenario(uint64_t seed)
     s.lease_ns = (40 + BELOW(100)) * WEFT_MILLISECOND;
     bool peace = CHANCE(15);
     wefti_sim_faults_t *f = wefti_sim_faults(net.w);
-    f->no_room = CHANCE(50) ? 0 : 50000;
-    f->false_room = CHANCE(50) ? 0 : 50000;
+    f->no_space = CHANCE(50) ? 0 : 50000;
+    f->false_space = CHANCE(50) ? 0 : 50000;
     for (int i = 0; i < NODES; i++) {
         if (i < SERVERS)
             snprintf(s.names[i], sizeof s.names[i], "h%d", i);

@@ -1,5 +1,5 @@
 /* tests/sim/rpc_once.c - calls between two servers and up to three clients: plain, idempotent and `once`, large ones,
- * streams, functions that answer now, later, ill or never; and everything that can befall them.
+ * streams, functions that answer now, later, ill or never; and everything that can happen to them.
  *
  * Every call has a number, and what its function did is written down where it runs. Checked: a plain call and one made with
  * `once` run at most once, wherever they were sent; an idempotent one at most as often as it was sent; what ended NOT_RUN
@@ -567,7 +567,7 @@ static void set_up(void)
 static void run_faults(void)
 {
     wefti_sim_faults_t *f = wefti_sim_faults(w.net.w);
-    f->no_room = CHANCE(50) ? 0 : 50000; /* more, and heartbeats do not come through */
+    f->no_space = CHANCE(50) ? 0 : 50000; /* more, and heartbeats do not come through */
     f->pull_slow = CHANCE(50) ? (uint32_t)BELOW(300000) : 0;
     f->pull_slow_ns = BELOW(10 * WEFT_MILLISECOND);
     if (w.peace)

@@ -1,17 +1,20 @@
-"""The shared library exports what the public headers declare, all of it and nothing else, and each function there is documented."""
+"""Each shared library exports what its public headers declare, all of it and nothing else, and each function there is documented."""
 import re
 
 from lib import checks
 
-FUNCTION = re.compile(r"^WEFT_API\b[^;{]*?\b(\w+)\s*\([^;{]*\)\s*;", re.M)
+FUNCTION = re.compile(r"^WEFT_API\b[^;{]*?\b([a-z]\w+)\s*\([^;{]*\)\s*;", re.M)
 
 
-def library():
-    return checks.built("libweft.so")
+# The headers of each library; what is not named here is libweft's.
+ELEMENTS = ("store.h", "mirror.h", "element.h", "elements.h")
+LIBRARIES = ("libweft.so", "libweft-elements.so")
+# Words of elements, which have no business in libweft.
+SCAD = re.compile(r"durl|uverbs|_action_|_transport_|_store_|_mirror_|_block_|_memory_|_element_")
 
 
-def exported():
-    out = checks.must(["nm", "-D", "--defined-only", "--without-symbol-versions", library()])
+def exported(library):
+    out = checks.must(["nm", "-D", "--defined-only", "--without-symbol-versions", checks.built(library)])
     # the version itself is an absolute symbol
     return {line.split()[-1] for line in out.splitlines() if line.split()[-2] != "A"}
 
@@ -20,8 +23,9 @@ def headers():
     return {path: checks.read(checks.SOURCE, path) for path in checks.files(checks.SOURCE, "include/weft", ".h")}
 
 
-def declared():
-    return {name for text in headers().values() for name in FUNCTION.findall(text)}
+def declared(library):
+    return {name for path, text in headers().items() for name in FUNCTION.findall(text)
+            if path.endswith(ELEMENTS) == (library != LIBRARIES[0])}
 
 
 def undocumented(text):
@@ -36,18 +40,27 @@ def undocumented(text):
 
 
 def only_weft_names_are_exported():
-    strange = sorted(n for n in exported() if not n.startswith("weft_"))
-    assert not strange, f"exported and not weft_*: {', '.join(strange)}"
+    for library in LIBRARIES:
+        strange = sorted(n for n in exported(library) if not n.startswith("weft_"))
+        assert not strange, f"exported by {library} and not weft_*: {', '.join(strange)}"
 
 
 def everything_declared_is_exported():
-    missing = sorted(declared() - exported())
-    assert not missing, f"declared in include/weft and not in the library: {', '.join(missing)}"
+    for library in LIBRARIES:
+        missing = sorted(declared(library) - exported(library))
+        assert not missing, f"declared in include/weft and not in {library}: {', '.join(missing)}"
 
 
 def everything_exported_is_declared():
-    strange = sorted(exported() - declared())
-    assert not strange, f"in the library and not in include/weft: {', '.join(strange)}"
+    for library in LIBRARIES:
+        strange = sorted(exported(library) - declared(library))
+        assert not strange, f"in {library} and not in its headers: {', '.join(strange)}"
+
+
+def libweft_has_no_word_of_elements():
+    strange = sorted(n for n in exported(LIBRARIES[0]) if SCAD.search(n))
+    assert not strange, f"in libweft.so: {', '.join(strange)}"
+    assert "libweft-elements" not in checks.must(["readelf", "-d", checks.built(LIBRARIES[0])])
 
 
 def every_function_has_a_doc_comment():
@@ -55,9 +68,10 @@ def every_function_has_a_doc_comment():
     assert not found, "no comment above\n" + "\n".join(found)
 
 
-def the_library_has_its_soname():
-    out = checks.must(["readelf", "-d", library()])
-    assert "[libweft.so.0]" in out, out
+def the_libraries_have_their_sonames():
+    for library in LIBRARIES:
+        out = checks.must(["readelf", "-d", checks.built(library)])
+        assert f"[{library}.0]" in out, out
 
 
 def a_missing_comment_is_caught():
@@ -68,4 +82,4 @@ def a_missing_comment_is_caught():
 
 
 checks.main(only_weft_names_are_exported, everything_declared_is_exported, everything_exported_is_declared,
-            every_function_has_a_doc_comment, the_library_has_its_soname, a_missing_comment_is_caught)
+            libweft_has_no_word_of_elements, every_function_has_a_doc_comment, the_libraries_have_their_sonames, a_missing_comment_is_caught)

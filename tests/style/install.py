@@ -30,14 +30,35 @@ int main(void)
     return weft_runtime_close(rt) != WEFT_OK;
 }
 """
+# The same with libweft-elements.
+ELEMENTS = """#include <stdio.h>
+#include <weft/elements.h>
+#include <weft/weft.h>
+int main(void)
+{
+    weft_runtime_t *rt;
+    weft_store_server_t *server;
+    weft_store_server_opts_t opts = WEFT_STORE_SERVER_OPTS_INIT;
+    opts.bytes = 4096;
+    if (weft_runtime_open(NULL, &rt) || weft_store_serve(rt, &opts, &server))
+        return !!puts(weft_last_error());
+    return weft_runtime_close(rt) != WEFT_OK;
+}
+"""
 PROJECT = """cmake_minimum_required(VERSION 3.16)
 project(consumer LANGUAGES C)
-find_package(weft 0.1 REQUIRED)
+find_package(weft 0.2 REQUIRED COMPONENTS elements)
 add_executable(shared consumer.c)
 target_link_libraries(shared PRIVATE weft::weft)
 add_executable(static consumer.c)
 target_link_libraries(static PRIVATE weft::weft_static)
+add_executable(elements elements.c)
+target_link_libraries(elements PRIVATE weft::elements)
+add_executable(elements_static elements.c)
+target_link_libraries(elements_static PRIVATE weft::elements_static)
 """
+
+LIBRARIES = [name + end for name in ("libweft", "libweft-elements") for end in (".so", ".so.1", ".so.0.2.0", ".a")]
 
 room = None    # the scratch folder
 prefix = None  # where the library is installed in it
@@ -68,7 +89,7 @@ def install_puts_everything_in_place():
     checks.must([checks.CMAKE, "--install", checks.BUILD, "--prefix", first])
     prefix = os.path.join(room, "moved")
     os.rename(first, prefix)
-    for name in ("libweft.so", "libweft.so.0", "libweft.so.0.1.0", "libweft.a", "weft.pc", "weft-config.cmake", "bin/weft"):
+    for name in (*LIBRARIES, "weft.pc", "weft-elements.pc", "weft-config.cmake", "bin/weft"):
         find(name)
     there = {os.path.basename(p) for p in glob.glob(os.path.join(prefix, "include", "weft", "*"))}
     ours = {os.path.basename(p) for p in checks.files(checks.SOURCE, "include/weft", ".h", ".hpp")}
@@ -81,9 +102,11 @@ def expected():
     """Every file that an installation has, below its prefix. lib may be lib64, or have a folder of the machine's in it."""
     lib = os.path.relpath(os.path.dirname(find("libweft.so")), prefix)
     names = {"bin/weft", "share/bash-completion/completions/weft", "share/zsh/site-functions/_weft"}
-    names |= {f"{lib}/{n}" for n in ("libweft.so", "libweft.so.0", "libweft.so.0.1.0", "libweft.a", "pkgconfig/weft.pc")}
+    names |= {f"{lib}/{n}" for n in (*LIBRARIES, "pkgconfig/weft.pc", "pkgconfig/weft-elements.pc")}
+    if os.path.exists(os.path.join(checks.BUILD, "libweft_ucx.so")):
+        names.add(f"{lib}/weft/libweft_ucx.so")
     names |= {f"{lib}/cmake/weft/{n}" for n in os.listdir(os.path.dirname(find("weft-config.cmake")))
-              if re.fullmatch(r"weft-(config|config-version|shared|shared-[a-z]+)\.cmake", n)}
+              if re.fullmatch(r"weft-(config|config-version|(shared|elements)(-[a-z]+)?)\.cmake", n)}
     names |= set(checks.files(checks.SOURCE, "include/weft", ".h", ".hpp"))
     names |= {f"share/man/man{p[-1]}/{os.path.basename(p)}" for p in checks.files(checks.SOURCE, "docs/man", ".1", ".3", ".7")}
     return names
@@ -125,10 +148,11 @@ def what_make_installs_can_be_used_and_removed():
     assert not os.path.exists(os.path.join(place, "new")), "a prefix that was not there before"
 
 
-def pkg_config(static):
-    args = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "weft"]
+def pkg_config(package, static):
+    args = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), package]
     flags = checks.must(args, env=environment()).split()
-    return ["-l:libweft.a" if f == "-lweft" and static else f for f in flags]
+    archives = {"-lweft": "-l:libweft.a", "-lweft-elements": "-l:libweft-elements.a"}
+    return [archives.get(f, f) if static else f for f in flags]
 
 
 def only_what_it_stands_on(program, *more):
@@ -139,7 +163,8 @@ def only_what_it_stands_on(program, *more):
 
 
 def the_library_and_the_command_need_libc_and_libsodium_alone():
-    only_what_it_stands_on(find("libweft.so.0"))
+    only_what_it_stands_on(find("libweft.so.1"))
+    only_what_it_stands_on(find("libweft-elements.so.1"), "libweft")
     only_what_it_stands_on(find("bin/weft"), "libm", "libyaml-0")
 
 
@@ -152,21 +177,28 @@ def the_module_is_found_after_the_tree_was_moved():
     assert re.search(r"ucx_version +[0-9]+\.", said), said
     program = os.path.join(room, "asks")
     checks.write_tree(room, {"asks.c": ASKS})
-    checks.must([checks.CC, os.path.join(room, "asks.c"), "-o", program, *pkg_config(False)])
+    checks.must([checks.CC, os.path.join(room, "asks.c"), "-o", program, *pkg_config("weft", False)])
     checks.must([program], env={**environment(), "LD_LIBRARY_PATH": os.path.dirname(find("libweft.so"))})
 
 
-def build_and_run(compiler, source, static):
-    program = os.path.join(room, "program")
-    path = os.path.join(room, source)
-    checks.write_tree(room, {source: CONSUMER})
-    checks.must([compiler, "-Wall", "-Werror", path, "-o", program, *pkg_config(static)])
-    assert ("libweft.so.0" in needed(program)) == (not static), needed(program)
-    only_what_it_stands_on(program, "libweft")
+def judge(program, shared, elements):
+    """Which of our libraries does it need, and does it run?"""
+    wants = needed(program)
+    assert ("libweft.so.1" in wants) == shared, wants
+    assert ("libweft-elements.so.1" in wants) == (shared and elements), wants
+    only_what_it_stands_on(program, "libweft", "libweft-elements")
     env = environment()
-    if not static:
+    if shared:
         env["LD_LIBRARY_PATH"] = os.path.dirname(find("libweft.so"))
     checks.must([program], env=env)
+
+
+def build_and_run(compiler, source, static, elements=False):
+    program = os.path.join(room, "program")
+    path = os.path.join(room, source)
+    checks.write_tree(room, {source: ELEMENTS if elements else CONSUMER})
+    checks.must([compiler, "-Wall", "-Werror", path, "-o", program, *pkg_config("weft-elements" if elements else "weft", static)])
+    judge(program, not static, elements)
 
 
 def pkg_config_gives_the_shared_library_to_c():
@@ -181,6 +213,21 @@ def pkg_config_gives_the_shared_library_to_cpp():
     build_and_run(checks.CXX, "consumer.cpp", False)
 
 
+def pkg_config_gives_the_elements_to_c():
+    build_and_run(checks.CC, "elements.c", False, True)
+    build_and_run(checks.CC, "elements.c", True, True)
+
+
+def pkg_config_gives_the_elements_to_cpp():
+    build_and_run(checks.CXX, "elements.cpp", False, True)
+
+
+def libweft_alone_has_no_elements():
+    checks.write_tree(room, {"elements.c": ELEMENTS})
+    done = checks.run([checks.CC, os.path.join(room, "elements.c"), "-o", os.path.join(room, "program"), *pkg_config("weft", False)])
+    assert done.returncode and "weft_store_serve" in done.stdout, done.stdout
+
+
 def cmake_build(source, name):
     build = os.path.join(room, "build-" + name)
     checks.must([checks.CMAKE, "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={prefix}",
@@ -190,23 +237,23 @@ def cmake_build(source, name):
 
 
 def find_package_gives_both_libraries():
-    checks.write_tree(room, {"consumer/CMakeLists.txt": PROJECT, "consumer/consumer.c": CONSUMER})
+    checks.write_tree(room, {"consumer/CMakeLists.txt": PROJECT, "consumer/consumer.c": CONSUMER, "consumer/elements.c": ELEMENTS})
     build = cmake_build(os.path.join(room, "consumer"), "consumer")
-    for name, shared in (("shared", True), ("static", False)):
-        program = os.path.join(build, name)
-        assert ("libweft.so.0" in needed(program)) == shared, needed(program)
-        checks.must([program], env=environment())
+    for name in ("shared", "static", "elements", "elements_static"):
+        judge(os.path.join(build, name), not name.endswith("static"), name.startswith("elements"))
 
 
 def every_example_builds_against_it_and_runs():
     for source in sorted(glob.glob(os.path.join(checks.SOURCE, "examples", "*", "CMakeLists.txt"))):
         name = os.path.basename(os.path.dirname(source))
         build = cmake_build(os.path.dirname(source), name)
-        print(checks.must([os.path.join(build, name)], env=environment(), timeout=30), end="")
+        if name != "greet":  # it waits for another: commands.py runs it
+            print(checks.must([os.path.join(build, name)], env=environment(), timeout=30), end="")
 
 
 with checks.scratch() as room:
     checks.main(install_puts_everything_in_place, nothing_else_is_installed, what_make_installs_can_be_used_and_removed,
                 the_library_and_the_command_need_libc_and_libsodium_alone, the_module_is_found_after_the_tree_was_moved,
                 pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
-                pkg_config_gives_the_shared_library_to_cpp, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)
+                pkg_config_gives_the_shared_library_to_cpp, pkg_config_gives_the_elements_to_c, pkg_config_gives_the_elements_to_cpp,
+                libweft_alone_has_no_elements, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)

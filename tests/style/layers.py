@@ -1,7 +1,10 @@
 """The two rules of the house, read off the includes: look down only, and one door per room.
 
 A room is a folder of src/; its door is the header that carries its name. base is open: any of its headers may be included by anyone.
-The .c files right under src/ put the rooms together and may include every door. MAP.md has the picture.
+The .c files right under src/ put the rooms of libweft together and may include every door of them. MAP.md has the picture.
+
+store and element are another library, libweft-elements. It includes of libweft what is public, and of base the files that every library
+has a copy of; libweft includes nothing of it.
 
 src/fabric/ucx is a module, libweft_ucx.so, which the library loads and is not linked to: only it includes UCX, nobody includes its headers,
 and it sees of the library no more than MODULE_SEES, and of base what has no state (or what it defines itself: log.h).
@@ -11,22 +14,26 @@ import re
 
 from lib import checks
 
-RANK = {"base": 0, "fabric": 1, "core": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5, "store": 6, "rpc": 6,
-        "element": 7}
+RANK = {"base": 0, "fabric": 1, "core": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5, "rpc": 6, "extend": 6,
+        "store": 7, "element": 8}
+ELEMENTS = {"store", "element"}
+# Headers of base that keep nothing for the whole process. CMakeLists.txt has the .c files: WEFT_TOOLBOX_SOURCES.
+SHARED = {"alloc", "ascii", "bytes", "handle", "list", "map", "nearest", "opts", "rarely", "rng", "slots", "units", "uri", "utf8"}
 # The room a public header speaks for. op.h is the fabric's too: it needs weft_iov_t.
-PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5, "store": 6, "mirror": 6,
-          "types": 6, "rpc": 6, "service": 6, "function": 6, "function_parts": 6, "element": 7}
+PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "extend": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5,
+          "types": 6, "rpc": 6, "service": 6, "function": 6, "function_parts": 6, "store": 7, "mirror": 7, "element": 8}
+UMBRELLAS = ("weft", "elements")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 TOOLBOX = ("base/json.h", "base/nearest.h", "base/utf8.h")
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
 MODULE = "src/fabric/ucx/"
-MODULE_SEES = {"fabric/fabric.h", "fabric/module.h"}
+MODULE_SEES = {"fabric/fabric.h", "fabric/module.h", "fabric/transfers.h"}
 MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots"}
 
 
 def check_public_name(path, target, rank):
     name = target[len("weft/"):].rsplit(".", 1)[0]
-    if name == "weft":
+    if name in UMBRELLAS:
         return f"{path}: <{target}> is for users; a room includes the topic headers it needs"
     if name not in PUBLIC:
         return f"{path}: <{target}> belongs to no room this test knows"
@@ -57,11 +64,14 @@ def check_room(path, room, sub, quote, target, have):
     if there not in RANK:
         return f"{path}: \"{target}\": there is no such room"
     if there == "base":
-        return None
+        kept = room in ELEMENTS and parts[1].rsplit(".", 1)[0] not in SHARED
+        return f"{path}: \"{target}\": {room} is of another library than {there}, which keeps something there" if kept else None
     if there == room:
         return check_inside(path, room, sub, parts)
     if RANK[there] > RANK[room]:
         return f"{path}: \"{target}\" looks up: {room} is below {there}"
+    if room in ELEMENTS and there not in ELEMENTS:
+        return f"{path}: \"{target}\": {room} is of another library than {there}, and sees its public headers only"
     if RANK[there] == RANK[room]:
         return f"{path}: \"{target}\": {room} and {there} are siblings and never meet"
     if parts[1:] != [there + ".h"]:
@@ -99,7 +109,7 @@ def check_root(path, quote, target):
         return f"{path}: <{target}>: only fabric/ucx may include UCX"
     if quote == "<" or parts[0] == "base" or len(parts) == 1:
         return None
-    if parts[0] not in RANK or parts[1:] != [parts[0] + ".h"]:
+    if parts[0] not in RANK or parts[0] in ELEMENTS or parts[1:] != [parts[0] + ".h"]:
         return f"{path}: \"{target}\" is not a door"
     return None
 
@@ -125,7 +135,7 @@ def check_header(path, quote, target):
         return f"{path}: \"{target}\": an installed header includes <weft/...> only"
     if target.startswith(UCX):
         return f"{path}: <{target}>: only fabric/ucx may include UCX"
-    if not target.startswith("weft/") or name == "weft" or path.endswith(".hpp"):
+    if not target.startswith("weft/") or name in UMBRELLAS or path.endswith(".hpp"):
         return None
     if name not in PUBLIC:
         return f"{path}: tests/style/layers.py does not know which room this header speaks for"
@@ -179,6 +189,8 @@ GOOD = {
     "src/conn/ep.h": '#include "conn/conn.h"\n',
     "src/conn/ep.c": '#include "conn/ep.h"\n#include "fabric/fabric.h"\n',
     "src/msg/msg.h": '#include "conn/conn.h"\n',
+    "src/store/store.h": '#include <weft/conn.h>\n#include "base/list.h"\n',
+    "src/element/io.c": '#include "store/store.h"\n#include <weft/conn.h>\n',
     "tools/main.c": '#include <weft/weft.h>\n#include "base/nearest.h"\n#include "common.h"\n',
     "tools/common.h": "",
 }
@@ -191,7 +203,7 @@ BAD = {
     "a private header of a lower room": ("src/msg/bad.c", '#include "conn/ep.h"\n'),
     "a fabric behind its door": ("src/core/bad.c", '#include "fabric/shm/shm.h"\n'),
     "siblings meet": ("src/am/bad.c", '#include "msg/msg.h"\n'),
-    "fabrics meet": ("src/fabric/sim/bad.c", '#include "fabric/shm/shm.h"\n'),
+    "fabrics meet": ("src/fabric/tcp/bad.c", '#include "fabric/shm/shm.h"\n'),
     "the fabric's door leads to one fabric": ("src/fabric/fabric.h", '#include "fabric/shm/shm.h"\n'),
     "the fabric goes around a door": ("src/fabric/real.c", '#include "fabric/shm/private.h"\n'),
     "the library includes a module": ("src/fabric/real.c", '#include "fabric/ucx/internal.h"\n'),
@@ -206,6 +218,15 @@ BAD = {
     "the root opens a private header": ("src/open.c", '#include "conn/ep.h"\n'),
     "a way around through dots": ("src/core/bad.c", '#include "../conn/conn.h"\n'),
     "a bare name of another room": ("src/core/bad.c", '#include "ep.h"\n'),
+    "libweft sees the elements": ("src/conn/bad.c", '#include "store/store.h"\n'),
+    "the root sees the elements": ("src/open.c", '#include "element/element.h"\n'),
+    "the elements see a door of libweft": ("src/store/bad.c", '#include "core/core.h"\n'),
+    "the elements see a private header of libweft": ("src/element/bad.c", '#include "conn/ep.h"\n'),
+    "the elements see what base keeps": ("src/store/bad.c", '#include "base/log.h"\n'),
+    "an element sees a private header of the store": ("src/element/bad.c", '#include "store/state.h"\n'),
+    "a header of libweft needs the elements": ("include/weft/conn.h", "#include <weft/store.h>\n"),
+    "the umbrella of the elements inside": ("src/store/bad.c", "#include <weft/elements.h>\n"),
+    "the library includes the simulated network": ("src/open.c", '#include "simnet/simnet.h"\n'),
     "an unknown room": ("src/attic/bad.c", '#include "base/list.h"\n'),
     "the umbrella inside": ("src/conn/bad.c", "#include <weft/weft.h>\n"),
     "a tool sees the inside": ("tools/bad.c", '#include "base/list.h"\n'),

@@ -1,7 +1,6 @@
-/* What etcd's replies say, what is asked of it; and that of libcurl we know what its header says. */
+/* What etcd's replies say, and what is asked of it. */
 #include <sodium.h>
 
-#include "registry/curl.h"
 #include "registry/etcd.h"
 #include "test.h"
 
@@ -206,31 +205,4 @@ TEST(requests_are_as_etcd_has_them)
     CHECK_STR(body, "{\"compare\":[{\"key\":\"L3dlZnQvcy94\",\"target\":\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"3\"}],"
                     "\"success\":[{\"request_delete_range\":{\"key\":\"L3dlZnQvcy94\"}}]}");
     wefti_reg_entry_unref(entry);
-}
-
-#if defined(__has_include)
-#if __has_include(<curl/curl.h>)
-#define WITH_CURL 1
-#define CURL_DISABLE_DEPRECATION /* what is deprecated is still there, also where its successor is not */
-#include <curl/curl.h>
-#endif
-#endif
-
-TEST(libcurl_is_as_its_header_says)
-{
-#ifdef WITH_CURL
-#define SAME(name, value) CHECK_EQ(name, value);
-    CURL_NUMBERS(SAME)
-#undef SAME
-    CHECK_EQ(sizeof(curl_message_t), sizeof(CURLMsg));
-    CHECK_EQ(offsetof(curl_message_t, easy), offsetof(CURLMsg, easy_handle));
-    CHECK_EQ(offsetof(curl_message_t, data), offsetof(CURLMsg, data));
-    CHECK_EQ(sizeof(curl_fd_t), sizeof(struct curl_waitfd));
-    CHECK_EQ(offsetof(curl_fd_t, revents), offsetof(struct curl_waitfd, revents));
-    CHECK_EQ(sizeof(curl_address_t), sizeof(struct curl_sockaddr));
-    CHECK_EQ(offsetof(curl_address_t, len), offsetof(struct curl_sockaddr, addrlen));
-    CHECK_EQ(offsetof(curl_address_t, addr), offsetof(struct curl_sockaddr, addr));
-#else
-    SKIP("libcurl's header is not installed; Debian: apt-get install libcurl4-openssl-dev");
-#endif
 }

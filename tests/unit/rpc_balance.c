@@ -1,11 +1,12 @@
-/* tests/unit/rpc_balance.c - Which server a call goes to: equal ones share, a slow one gets little, a full one less than an idle one but something, a
- * dead or draining one nothing. */
+/* tests/unit/rpc_balance.c - Which server a call goes to: equal ones share, a slow one gets little, a full one less than an idle
+ * one but something, a dead or draining one nothing. */
 #include "rpc/client.h"
 #include "test.h"
 
 enum { SERVERS = 8, LEAST = 20000 };
 
-/* A client, and servers of it that never send anything: to be chosen they need an endpoint with a lane, and nobody looks into either. */
+/* A client, and servers of it that never send anything: to be chosen they need an endpoint with a lane, and nobody looks into
+ * either. */
 typedef struct world {
     weft_runtime_t rt;
     rpc_state_t rs;

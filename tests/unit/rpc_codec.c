@@ -1,5 +1,5 @@
-/* tests/unit/rpc_codec.c - values as bytes: the vectors of docs/design/wire.md, views without copies, pieces out of line, and bytes that are
- * no values. */
+/* tests/unit/rpc_codec.c - values as bytes: the vectors of docs/design/wire.md, views without copies, pieces out of line, and
+ * bytes that are no values. */
 #include <weft/types.h>
 
 #include "base/alloc.h"

@@ -1,5 +1,6 @@
-/* What the macros of weft/function.h make: signatures, stubs that pass their arguments on, handlers that are given theirs. The library below them is
- * played by the functions that begin with "fake". tests/wire/rpc_typed.c has both sides, tests/style/functions.py what must not compile. */
+/* What the macros of weft/function.h make: signatures, stubs that pass their arguments on, handlers that are given theirs. The
+ * library below them is played by the functions that begin with "fake". tests/wire/rpc_typed.c has both sides,
+ * tests/style/functions.py what must not compile. */
 #include <string.h>
 
 #define weft_function_method fake_method
@@ -42,7 +43,7 @@ WEFT_FUNCTION_TAKES_STREAM(calc_eat, "eat", void, (bool, crumbs))
 WEFT_FUNCTION_BOTH_STREAMS(calc_chat, "chat", string, (i32, lines))
 WEFT_FUNCTION_BOTH_STREAMS(calc_talk, "talk", bool, (string, lines), (i32, a), (string, b))
 
-/* --- the library, played ---------------------------------------------------------------------------------------------------------- */
+/* --- the library, played ----------------------------------------------------------------------------------------------- */
 
 enum { NOTHING, WAIT, CALL_WITH, CALL, CALL_STREAM, STREAM_SEND, REPLY, REPLY_FROM, FAIL_CODE };
 static struct {
@@ -187,7 +188,7 @@ static bool is(weft_string_t s, const char *text)
     return s.n == strlen(text) && !memcmp(s.data, text, s.n);
 }
 
-/* --- signatures ------------------------------------------------------------------------------------------------------------------ */
+/* --- signatures -------------------------------------------------------------------------------------------------------- */
 
 static void signature(const weft_function_t *f, const char *text)
 {
@@ -228,7 +229,7 @@ TEST(signatures_are_what_a_person_would_write)
     CHECK_STR(WEFT_SIGNATURE("no", void), "no() -> void");
 }
 
-/* --- both sides ------------------------------------------------------------------------------------------------------------------ */
+/* --- both sides -------------------------------------------------------------------------------------------------------- */
 
 static calc_add_fn add;
 static weft_code_t add(weft_request_t *request, void *user, int32_t a, int32_t b, int32_t *sum_out)
@@ -447,7 +448,7 @@ TEST(oneway_functions_are_sent_with_a_call_or_without)
     CHECK(fake.what == CALL && fake.n == 0);
 }
 
-/* --- every type -------------------------------------------------------------------------------------------------------------------- */
+/* --- every type -------------------------------------------------------------------------------------------------------- */
 
 static weft_code_t first(weft_request_t *request, void *user, bool a, int8_t b, int16_t c, int64_t d, uint8_t e, uint16_t f,
                          uint32_t g, double h, calc_first_result_t *result_out)
@@ -575,7 +576,7 @@ TEST(tensors_are_pointers)
     CHECK(stacked.data == images + 1 && stacked.n == 2);
 }
 
-/* --- streams ----------------------------------------------------------------------------------------------------------------------- */
+/* --- streams ----------------------------------------------------------------------------------------------------------- */
 
 static weft_code_t total(weft_request_t *request, void *user, double from, double *result_out)
 {

@@ -1,4 +1,5 @@
-/* tests/unit/rpc_sig.c - signatures: what is one and what is none, one way of writing each, who agrees with whom, and hashes that never change. */
+/* tests/unit/rpc_sig.c - signatures: what is one and what is none, one way of writing each, who agrees with whom, and hashes that
+ * never change. */
 #include <weft/types.h>
 
 #include "base/alloc.h"

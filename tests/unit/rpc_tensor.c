@@ -1,5 +1,5 @@
-/* tests/unit/rpc_tensor.c - how much memory a tensor is: shapes that are none, products and strides that overflow, and spans that hold every
- * element. */
+/* tests/unit/rpc_tensor.c - how much memory a tensor is: shapes that are none, products and strides that overflow, and spans that
+ * hold every element. */
 #include <weft/types.h>
 
 #include "base/rng.h"

@@ -1,4 +1,5 @@
-/* tests/unit/rpc_value.c - values as people write them: read, refused with a sentence, written so that they are read back, in any locale. */
+/* tests/unit/rpc_value.c - values as people write them: read, refused with a sentence, written so that they are read back, in any
+ * locale. */
 #include <locale.h>
 #include <math.h>
 #include <weft/types.h>

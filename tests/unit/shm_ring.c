@@ -134,16 +134,16 @@ TEST(a_full_ring_says_so_and_the_consumer_rings_once_there_is_room)
                 seq++;
             CHECK(!r.tx.bad);
             CHECK(wefti_ring_reserve_or_want(&r.tx, n) == NULL);
-            CHECK(!wefti_ring_room_or_want(&r.tx));
+            CHECK(!wefti_ring_space_or_want(&r.tx));
             unsigned rings = 0;
             while (wefti_ring_peek(&r.rx, &rec)) {
                 bool ring = wefti_ring_pop(&r.rx);
                 rings += ring;
                 if (ring)
-                    CHECK(wefti_ring_room_or_want(&r.tx));
+                    CHECK(wefti_ring_space_or_want(&r.tx));
             }
             CHECK_EQ(rings, 1);
-            CHECK(wefti_ring_room_or_want(&r.tx));
+            CHECK(wefti_ring_space_or_want(&r.tx));
             CHECK(put(&r, seq, MAX, 1)); /* any record fits an empty ring */
             seq++;
             while (wefti_ring_peek(&r.rx, &rec))

@@ -8,7 +8,7 @@
 static void fill(uint8_t *bytes, uint64_t seed)
 {
     wefti_rng_t rng = {seed};
-    for (size_t i = 0; i < WEFT_MIRROR_BLOCK; i += 8) {
+    for (size_t i = 0; i < WEFT_MIRROR_UNIT; i += 8) {
         uint64_t v = wefti_rng_next(&rng);
         memcpy(bytes + i, &v, 8);
     }
@@ -16,9 +16,9 @@ static void fill(uint8_t *bytes, uint64_t seed)
 
 TEST(a_length_is_a_number_of_whole_blocks)
 {
-    CHECK_EQ(mir_blocks(1), 1);
-    CHECK_EQ(mir_blocks(4096), 1);
-    CHECK_EQ(mir_blocks(4097), 2);
+    CHECK_EQ(mir_units(1), 1);
+    CHECK_EQ(mir_units(4096), 1);
+    CHECK_EQ(mir_units(4097), 2);
     CHECK_EQ(mir_bytes(4096, false), 4096);
     CHECK_EQ(mir_bytes(4097, true), 2 * 4112);
     CHECK(mir_bytes(MIR_LEN_MAX, true) > MIR_LEN_MAX);

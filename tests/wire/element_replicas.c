@@ -119,7 +119,7 @@ TEST(a_copy_that_was_damaged_is_passed_over_and_mended)
     memcpy(weft_transport_buf(w, NULL), right, BYTES);
     CHECK_OK(move(w, true));
     for (int i = 0; i < N; i++) { /* the copies of one, and then of the other: whichever is read from */
-        for (uint64_t block = 0; block < BYTES / WEFT_MIRROR_BLOCK; block += 3)
+        for (uint64_t block = 0; block < BYTES / WEFT_MIRROR_UNIT; block += 3)
             copy_of(i, block)[block * 11] ^= 0x40;
         for (int k = 0; k < 2; k++) {
             weft_transport_t *t = k ? w : r;

@@ -788,9 +788,9 @@ TEST(a_burst_of_announcements_leaves_little_behind)
         SHM_UNTIL2(&s.a, &s.b, x[i].done);
     }
     unsigned sends = 0, pulls = 0;
-    wefti_list_each(it, &((wefti_shm_transport_t *)s.b.transport)->spare_sends)
+    wefti_list_each(it, &((wefti_shm_transport_t *)s.b.transport)->spare_sends.list)
         sends++;
-    wefti_list_each(it, &((wefti_shm_transport_t *)s.a.transport)->spare_pulls)
+    wefti_list_each(it, &((wefti_shm_transport_t *)s.a.transport)->spare_pulls.list)
         pulls++;
     CHECK(sends && sends <= 256);
     CHECK(pulls && pulls <= 256);

@@ -364,7 +364,7 @@ TEST(a_copy_that_was_changed_is_passed_over_and_mended)
     same(w);
     weft_op_t op = WEFT_OP_INIT;
     for (int i = 0; i < 2; i++)
-        for (uint64_t block = 0; block < mir_blocks(LEN); block++)
+        for (uint64_t block = 0; block < mir_units(LEN); block++)
             CHECK(wefti_mirror_good(memory_of(i, block, true), block));
     memory_of(0, 3, true)[5] ^= 1;
     memory_of(1, 3, true)[6] ^= 1;

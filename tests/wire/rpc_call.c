@@ -1,5 +1,5 @@
-/* Calls between two runtimes: values of every type, failures, deadlines, cancelling, many at once; over shared memory and TCP, driven by the caller
- * and by threads.
+/* Calls between two runtimes: values of every type, failures, deadlines, cancelling, many at once; over shared memory and TCP,
+ * driven by the caller and by threads.
  * ctest: timeout=120 */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -193,7 +193,7 @@ TEST(every_code_and_categories_of_others_reach_the_caller)
     }
 }
 
-/* --- requests that stay ---------------------------------------------------------------------------------------------------------- */
+/* --- requests that stay ------------------------------------------------------------------------------------------------ */
 
 typedef struct shelf {
     weft_request_t *kept[16];
@@ -300,7 +300,7 @@ TEST(a_client_that_closes_ends_its_calls)
     }
 }
 
-/* --- many ------------------------------------------------------------------------------------------------------------------------- */
+/* --- many -------------------------------------------------------------------------------------------------------------- */
 
 TEST(two_hundred_thousand_calls_under_way)
 {
@@ -371,7 +371,7 @@ TEST(a_batch)
     }
 }
 
-/* --- oneway, reflection ------------------------------------------------------------------------------------------------------------- */
+/* --- oneway, reflection ------------------------------------------------------------------------------------------------ */
 
 typedef struct log_book {
     char lines[4][64];

@@ -1,5 +1,5 @@
-/* Clients that find their servers: by address and by registry, within one process and between several. Calls spread, go on when a server is killed,
- * drained or added, wait where nobody is, and say so; services are published, kept up to date, and taken away.
+/* Clients that find their servers: by address and by registry, within one process and between several. Calls spread, go on when a
+ * server is killed, drained or added, wait where nobody is, and say so; services are published, kept up to date, and taken away.
  * ctest: timeout=300 label=thread waits */
 #include <stdatomic.h>
 
@@ -658,7 +658,8 @@ TEST(a_runtime_closes_with_its_clients_and_services)
     }
 }
 
-/* Whoever still uses the configured registry gives its part of it back while the runtime closes, or after it has closed the registry itself. */
+/* Whoever still uses the configured registry gives its part of it back while the runtime closes, or after it has closed the
+ * registry itself. */
 TEST(a_runtime_closes_with_users_of_its_configured_registry)
 {
     setenv("WEFT_REGISTRY", "memory://configured", 1);

@@ -1,5 +1,5 @@
-/* Calls that end in unusual ways: their service closes while the reply waits for a stream that nobody reads; they are
- * answered while their large arguments were never fetched; they are cancelled beside a call of the peer's that has the same number; their
+/* Calls that end in unusual ways: their service closes while the reply waits for a stream that nobody reads; they are answered
+ * while their large arguments were never fetched; they are cancelled beside a call of the peer's that has the same number; their
  * function is replaced while large calls and calls with streams are on their way. ctest: timeout=120 */
 #include <stdatomic.h>
 

@@ -1,8 +1,7 @@
-/* Functions and callbacks that end what they are called for: their own service, its function, the caller's connection from either end, the
- * client, the
- * stream, the listener. From inside a function that answers at once, one that was called `once`, that keeps its request, has a stream, large
- * arguments or a thread; from inside a cancel, a release, a completion. Nothing is touched after its end (run it under asan), every operation
- * completes, and everything closes.
+/* Functions and callbacks that end what they are called for: their own service, its function, the caller's connection from either
+ * end, the client, the stream, the listener. From inside a function that answers at once, one that was called `once`, that keeps
+ * its request, has a stream, large arguments or a thread; from inside a cancel, a release, a completion. Nothing is touched after
+ * its end (run it under asan), every operation completes, and everything closes.
  *
  * ctest: timeout=300 label=thread */
 #define TEST_SECONDS 280
@@ -85,7 +84,7 @@ static weft_op_t item_op_there;
 static weft_request_t *summing;
 static uint8_t large[LARGE];
 
-/* --- the deeds ----------------------------------------------------------------------------------------------------------------- */
+/* --- the deeds --------------------------------------------------------------------------------------------------------- */
 
 static void do_it(const char *function)
 {
@@ -145,7 +144,7 @@ static void here(int where, const char *function)
         do_it(function);
 }
 
-/* --- functions ----------------------------------------------------------------------------------------------------------------- */
+/* --- functions --------------------------------------------------------------------------------------------------------- */
 
 static void answer(weft_request_t *request)
 {
@@ -250,7 +249,7 @@ static void on_message(weft_am_t *am, void *user)
     here(IN_MESSAGE, "plain");
 }
 
-/* --- the client's side ------------------------------------------------------------------------------------------------------------ */
+/* --- the client's side ------------------------------------------------------------------------------------------------- */
 
 static void call_done(weft_op_t *op, void *user)
 {
@@ -325,7 +324,7 @@ static void close_scene(void)
     pair_close(&pair);
 }
 
-/* --- every deed in every place ------------------------------------------------------------------------------------------------------ */
+/* --- every deed in every place ----------------------------------------------------------------------------------------- */
 
 static void begin_stream(const char *text, const weft_value_t *args, size_t n, weft_reply_t *reply, weft_op_t *op)
 {
@@ -421,7 +420,7 @@ TEST(whoever_is_called_may_end_what_it_is_called_for)
     }
 }
 
-/* --- buffers that are the library's ------------------------------------------------------------------------------------------------- */
+/* --- buffers that are the library's ------------------------------------------------------------------------------------ */
 
 static _Atomic unsigned given_back;
 static unsigned heard;

@@ -1,6 +1,7 @@
-/* wire/rpc_memory.c - tensors in every kind of memory this machine has, as arguments and as results: to functions that get them in host memory, and
- * to functions and callers that have them brought into memory of a kind; the library's kinds, and a device without hardware whose bytes come out
- * wrong if anyone but its own copy() touched them. What a kind lacks here is skipped with the reason.
+/* wire/rpc_memory.c - tensors in every kind of memory this machine has, as arguments and as results: to functions that get them
+ * in host memory, and to functions and callers that have them brought into memory of a kind; the library's kinds, and a device
+ * without hardware whose bytes come out wrong if anyone but its own copy() touched them. What a kind lacks here is skipped with
+ * the reason.
  * ctest: timeout=300 */
 #define TEST_SECONDS 140
 #include <stdlib.h>

@@ -104,7 +104,7 @@ TEST(a_repeat_of_a_running_call_gets_the_reply_over_its_own_endpoint)
         caller.ep = second;
         caller_call(&caller, &bound, 9, 0, &once, two, sizeof two);
         PAIR_UNTIL(&pair, stats().repeated == 1, 20);
-        /* and the first endpoint goes, without a word to the function */
+        /* and the first endpoint goes, silently to the function */
         pair.ep[1] = NULL;
         CHECK_OK(weft_ep_abort(first, &op));
         pair_wait(&pair, &op, 20);

@@ -298,7 +298,7 @@ static void *caller(void *user)
 {
     unsigned number = (unsigned)(uintptr_t)user;
     server_t *s = &servers[number % SERVERS];
-    bool calm = s == &servers[0]; /* nothing befalls the first server */
+    bool calm = s == &servers[0]; /* nothing happens to the first server */
     weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
     weft_runtime_t *rt;
     wefti_rng_t rng = {number + 1};

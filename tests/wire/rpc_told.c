@@ -1,4 +1,5 @@
-/* What a caller is told besides the result: over which endpoint a call went, and in words what is wrong with an argument, whichever thread finds out.
+/* What a caller is told besides the result: over which endpoint a call went, and in words what is wrong with an argument,
+ * whichever thread finds out.
  * ctest: timeout=60 */
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Typed functions with both sides: calls that wait and that do not, failures and their words, requests that are kept, streams; and finding the
- * method of a function, by many threads, for clients that come and go.
+/* Typed functions with both sides: calls that wait and that do not, failures and their words, requests that are kept, streams;
+ * and finding the method of a function, by many threads, for clients that come and go.
  * ctest: timeout=120 label=thread */
 #include <ctype.h>
 #include <pthread.h>
@@ -28,7 +28,7 @@ static desk_t desk;
     each_way(way) \
         if (way->mode == WEFT_PROGRESS_THREAD) /* both sides are driven while a call waits */
 
-/* --- the functions ----------------------------------------------------------------------------------------------------------------- */
+/* --- the functions ----------------------------------------------------------------------------------------------------- */
 
 static calc_add_fn add;
 static weft_code_t add(weft_request_t *request, void *user, int32_t a, int32_t b, int32_t *result_out)
@@ -154,7 +154,7 @@ static void serve_all(void)
     CHECK_OK(calc_late_serve(desk.service, late, NULL, NULL));
 }
 
-/* --- calls ------------------------------------------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------------------------------- */
 
 TEST(calls_that_wait)
 {
@@ -343,7 +343,7 @@ TEST(oneway_functions_run)
     }
 }
 
-/* --- signatures that differ ------------------------------------------------------------------------------------------------------------ */
+/* --- signatures that differ -------------------------------------------------------------------------------------------- */
 
 WEFT_FUNCTION(other_add, "add", i64, (i64, a), (i64, b))
 
@@ -361,7 +361,7 @@ TEST(another_signature_is_refused_and_both_are_printed)
     }
 }
 
-/* --- handlers -------------------------------------------------------------------------------------------------------------------------- */
+/* --- handlers ---------------------------------------------------------------------------------------------------------- */
 
 static void given_back(void *buf, void *user)
 {
@@ -391,7 +391,7 @@ TEST(what_was_handed_over_is_given_back_once)
     }
 }
 
-/* --- finding methods --------------------------------------------------------------------------------------------------------------------- */
+/* --- finding methods --------------------------------------------------------------------------------------------------- */
 
 #define MANY(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
 #define DECLARE(i) WEFT_FUNCTION(many_##i, "many" #i, i32, (i32, a), (i32, b))
@@ -502,7 +502,7 @@ TEST(no_memory_to_find_a_method)
     desk_close(&desk);
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- streams ----------------------------------------------------------------------------------------------------------- */
 
 static void run_squares(weft_request_t *request, uint64_t n)
 {

@@ -11,8 +11,8 @@
  *
  * Everything here runs in progress, on the thread that drives. The thread that measures waits for `over`, a timer that is
  * cancelled when the count is full. Handlers do not notice a lost peer, but the session's next receive fails: `watch`. The
- * memory of the run stays until perf_am_end() has removed the handler. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py
- * check it. */
+ * memory of the run stays until perf_am_end() has removed the handler. tests/tools/tools_perf.py and
+ * tests/tools/tools_peer_loss.py check it. */
 #include <sched.h>
 #include <stdlib.h>
 

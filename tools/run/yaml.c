@@ -65,10 +65,15 @@ static bool is_empty(const yaml_node_t *node)
 
 /* --- a walk over a mapping with known keys ------------------------------------------------------------------------ */
 
-typedef struct key {
+typedef struct key key_t_;
+struct key {
     const char *name;
-    void (*take)(reader_t *r, yaml_node_t *value, void *into);
-} key_t_;
+    void (*take)(reader_t *r, yaml_node_t *value, const key_t_ *key, void *into);
+    size_t to;           /* where the value goes: the offset in what the mapping describes */
+    int max;             /* of take_number() */
+    const key_t_ *keys;  /* of take_map(): those of the mapping inside */
+    const char *example; /* of take_map() */
+};
 
 static void unknown_key(reader_t *r, const yaml_node_t *node, const char *name, const key_t_ *keys, const char *of)
 {
@@ -109,7 +114,7 @@ static void take_mapping(reader_t *r, yaml_node_t *node, const key_t_ *keys, con
         } else {
             seen |= 1u << k;
             if (!is_empty(value))
-                keys[k].take(r, value, into);
+                keys[k].take(r, value, &keys[k], (char *)into + keys[k].to);
         }
     }
 }
@@ -139,8 +144,10 @@ static const char *take_name(reader_t *r, const yaml_node_t *node, const char *w
     return s;
 }
 
-static void take_names(reader_t *r, yaml_node_t *node, const char *what, run_names_t *names)
+static void take_names(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
+    const char *what = key->name;
+    run_names_t *names = into;
     if (node->type != YAML_SEQUENCE_NODE) {
         problem(r, node, "%s is %s; a list is wanted: \"- NAME\" on lines of its own, or [NAME, NAME]", what, kind_of(node));
         return;
@@ -158,10 +165,11 @@ static void take_names(reader_t *r, yaml_node_t *node, const char *what, run_nam
     }
 }
 
-static void take_type(reader_t *r, yaml_node_t *node, void *into)
+static void take_type(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     run_element_t *e = into;
     const char *s = scalar(node);
+    (void)key;
     if (!s || (strcmp(s, "compute") && strcmp(s, "memory")))
         problem(r, node, "type is compute or memory");
     else if (e->memory && !strcmp(s, "compute"))
@@ -170,101 +178,70 @@ static void take_type(reader_t *r, yaml_node_t *node, void *into)
         problem(r, node, "type is memory, but a memory element has no program: name the file %s.o.yaml", e->name);
 }
 
-static void take_parents(reader_t *r, yaml_node_t *node, void *into)
-{
-    take_names(r, node, "parents", &((run_element_t *)into)->parents);
-}
-
-static void take_dependents(reader_t *r, yaml_node_t *node, void *into)
-{
-    take_names(r, node, "dependents", &((run_element_t *)into)->dependents);
-}
-
-static void take_users(reader_t *r, yaml_node_t *node, void *into)
-{
-    take_names(r, node, "corunning", &((run_element_t *)into)->corunning);
-}
-
-static void take_parallelism(reader_t *r, yaml_node_t *node, void *into)
+static void take_number(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     const char *s = scalar(node);
     uint64_t n;
-    if (s && tool_parse_count(s, 1, RUN_COPIES_MAX, &n))
-        ((run_element_t *)into)->copies = (unsigned)n;
+    if (s && tool_parse_count(s, 1, (uint64_t)key->max, &n))
+        *(unsigned *)into = (unsigned)n;
     else
-        problem(r, node, "parallelism is a number from 1 to %d", RUN_COPIES_MAX);
+        problem(r, node, "%s is a number from 1 to %d", key->name, key->max);
 }
 
-static void take_replicas(reader_t *r, yaml_node_t *node, void *into)
+static void take_map(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
-    const char *s = scalar(node);
-    uint64_t n;
-    if (s && tool_parse_count(s, 1, WEFT_MIRROR_MAX, &n))
-        ((run_element_t *)into)->replicas = (unsigned)n;
+    char of[32];
+    snprintf(of, sizeof of, " in %s", key->name);
+    if (node->type != YAML_MAPPING_NODE)
+        problem(r, node, "%s is %s; a mapping is wanted: %s", key->name, kind_of(node), key->example);
     else
-        problem(r, node, "replicas is a number from 1 to %d", (int)WEFT_MIRROR_MAX);
+        take_mapping(r, node, key->keys, of, into);
 }
 
-static void take_size(reader_t *r, const yaml_node_t *node, const char *what, uint64_t *out)
+static void take_size(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     const char *s = scalar(node);
     char shown[80];
-    if (!s || !run_size(s, out))
-        problem(r, node, "%s is %s; a size with its unit is wanted: 512M, 64 MB, 2G", what,
+    if (!s || !run_size(s, into))
+        problem(r, node, "%s is %s; a size with its unit is wanted: 512M, 64 MB, 2G", key->name,
                 s ? tool_plain(s, shown, sizeof shown) : kind_of(node));
 }
 
-static void take_cpu(reader_t *r, yaml_node_t *node, void *into)
+static void take_cpu(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     const char *s = scalar(node);
     char *end = NULL;
     double v = s && *s ? strtod(s, &end) : 0;
+    (void)key;
     if (!end || *end || !isfinite(v) || v <= 0 || v > 4096)
         problem(r, node, "cpu is a number of processors above 0, such as 1 or 0.5");
     else
-        ((run_limits_t *)into)->cpu = v;
+        *(double *)into = v;
 }
 
-static void take_mem(reader_t *r, yaml_node_t *node, void *into)
-{
-    take_size(r, node, "mem", &((run_limits_t *)into)->mem);
-}
-
-static void take_storage(reader_t *r, yaml_node_t *node, void *into)
-{
-    take_size(r, node, "storage", &((run_limits_t *)into)->storage);
-}
-
-static void take_time(reader_t *r, yaml_node_t *node, void *into)
+static void take_time(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     const char *s = scalar(node);
     uint64_t ns;
+    (void)key;
     if (r->e->memory)
         problem(r, node, "time is a limit of compute elements; memory is there for as long as somebody uses it");
     else if (!s || !tool_parse_time(s, &ns) || !ns)
         problem(r, node, "time is how long one copy may take, such as 30s, 500ms or 2h");
     else
-        ((run_limits_t *)into)->time_ns = ns;
+        *(uint64_t *)into = ns;
 }
 
-static const key_t_ limit_keys[] = {{"cpu", take_cpu}, {"mem", take_mem}, {"storage", take_storage}, {"time", take_time}, {0}};
+static const key_t_ limit_keys[] = {{"cpu", take_cpu, .to = offsetof(run_limits_t, cpu)},
+                                    {"mem", take_size, .to = offsetof(run_limits_t, mem)},
+                                    {"storage", take_size, .to = offsetof(run_limits_t, storage)},
+                                    {"time", take_time, .to = offsetof(run_limits_t, time_ns)},
+                                    {0}};
 
-static void take_limits(reader_t *r, yaml_node_t *node, void *into)
-{
-    if (node->type != YAML_MAPPING_NODE)
-        problem(r, node, "limits is %s; a mapping is wanted: {cpu: 1, mem: 512M, storage: 64M, time: 30s}", kind_of(node));
-    else
-        take_mapping(r, node, limit_keys, " in limits", &((run_element_t *)into)->limits);
-}
-
-static void take_spare(reader_t *r, yaml_node_t *node, void *into)
-{
-    take_size(r, node, "spare", &((run_element_t *)into)->spare);
-}
-
-static void take_imports(reader_t *r, yaml_node_t *node, void *into)
+static void take_imports(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     run_element_t *e = into;
+    (void)key;
     if (node->type != YAML_SEQUENCE_NODE) {
         problem(r, node, "import is %s; a list of files is wanted", kind_of(node));
         return;
@@ -281,25 +258,26 @@ static void take_imports(reader_t *r, yaml_node_t *node, void *into)
 
 /* --- corunning of compute elements: {memory: {trans, type}} -------------------------------------------------------------- */
 
-static void take_trans(reader_t *r, yaml_node_t *node, void *into)
+static void take_trans(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
-    const char *name = take_name(r, node, "trans");
-    run_use_t *use = into;
+    const char *name = take_name(r, node, key->name);
     if (name) {
-        free(use->trans);
-        use->trans = run_dup(name);
+        free(*(char **)into);
+        *(char **)into = run_dup(name);
     }
 }
 
-static void take_trans_type(reader_t *r, yaml_node_t *node, void *into)
+static void take_trans_type(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     const char *s = scalar(node);
+    (void)key;
     (void)into;
     if (!s || (strcmp(s, "rdma") && strcmp(s, "mem")))
         problem(r, node, "the type of a transport to a memory element is rdma");
 }
 
-static const key_t_ use_keys[] = {{"trans", take_trans}, {"type", take_trans_type}, {0}};
+static const key_t_ use_keys[] = {
+    {"trans", take_trans, .to = offsetof(run_use_t, trans)}, {"type", .take = take_trans_type}, {0}};
 
 static bool name_is_taken(const run_element_t *e, const char *name)
 {
@@ -312,9 +290,10 @@ static bool name_is_taken(const run_element_t *e, const char *name)
     return false;
 }
 
-static void take_uses(reader_t *r, yaml_node_t *node, void *into)
+static void take_uses(reader_t *r, yaml_node_t *node, const key_t_ *k, void *into)
 {
     run_element_t *e = into;
+    (void)k;
     if (node->type != YAML_MAPPING_NODE) {
         problem(r, node, "corunning is %s; in a compute element it is a mapping: {MEMORY: {trans: NAME, type: rdma}}",
                 kind_of(node));
@@ -350,54 +329,36 @@ typedef struct merging {
     run_limits_t limits;
 } merging_t;
 
-static void take_ignored(reader_t *r, yaml_node_t *node, void *into)
+static void take_ignored(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
+    (void)key;
     (void)r;
     (void)node;
     (void)into;
 }
 
-static void take_merged_name(reader_t *r, yaml_node_t *node, void *into)
-{
-    const char *name = take_name(r, node, "name");
-    if (name) {
-        free(((merging_t *)into)->name);
-        ((merging_t *)into)->name = run_dup(name);
-    }
-}
+static const key_t_ action_keys[] = {
+    {"namespace", .take = take_ignored}, {"name", take_trans, .to = offsetof(merging_t, name)}, {0}};
 
-static const key_t_ action_keys[] = {{"namespace", take_ignored}, {"name", take_merged_name}, {0}};
-
-static void take_merged_action(reader_t *r, yaml_node_t *node, void *into)
-{
-    if (node->type != YAML_MAPPING_NODE)
-        problem(r, node, "action is %s; a mapping is wanted: {name: MEMORY}", kind_of(node));
-    else
-        take_mapping(r, node, action_keys, " in action", into);
-}
-
-static void take_merged_resources(reader_t *r, yaml_node_t *node, void *into)
-{
-    if (node->type != YAML_MAPPING_NODE)
-        problem(r, node, "resources is %s; a mapping is wanted: {mem: 512M}", kind_of(node));
-    else
-        take_mapping(r, node, limit_keys, " in resources", &((merging_t *)into)->limits);
-}
-
-static void take_merged_kind(reader_t *r, yaml_node_t *node, void *into)
+static void take_merged_kind(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     const char *s = scalar(node);
+    (void)key;
     (void)into;
     if (!s || strcasecmp(s, "memory") != 0)
         problem(r, node, "only memory is merged into an element: elem is Memory");
 }
 
 static const key_t_ merged_keys[] = {
-    {"action", take_merged_action}, {"resources", take_merged_resources}, {"elem", take_merged_kind}, {0}};
+    {"action", take_map, .keys = action_keys, .example = "{name: MEMORY}"},
+    {"resources", take_map, .to = offsetof(merging_t, limits), .keys = limit_keys, .example = "{mem: 512M}"},
+    {"elem", .take = take_merged_kind},
+    {0}};
 
-static void take_merged(reader_t *r, yaml_node_t *node, void *into)
+static void take_merged(reader_t *r, yaml_node_t *node, const key_t_ *key, void *into)
 {
     run_element_t *e = into;
+    (void)key;
     if (node->type != YAML_SEQUENCE_NODE) {
         problem(r, node, "withMerged is %s; a list is wanted: [{action: {name: MEMORY}, resources: {mem: 512M}, elem: Memory}]",
                 kind_of(node));
@@ -428,16 +389,31 @@ static void take_merged(reader_t *r, yaml_node_t *node, void *into)
 
 /* --- the whole ----------------------------------------------------------------------------------------------------------- */
 
-static const key_t_ compute_keys[] = {
-    {"type", take_type},         {"parents", take_parents},         {"dependents", take_dependents},
-    {"corunning", take_uses},    {"parallelism", take_parallelism}, {"limits", take_limits},
-    {"withMerged", take_merged}, {"import", take_imports},          {0}};
-static const key_t_ memory_keys[] = {{"type", take_type},
-                                     {"corunning", take_users},
-                                     {"parallelism", take_parallelism},
-                                     {"limits", take_limits},
-                                     {"replicas", take_replicas},
-                                     {"spare", take_spare},
+#define PARALLELISM \
+    { \
+        "parallelism", take_number, offsetof(run_element_t, copies), .max = RUN_COPIES_MAX \
+    }
+#define LIMITS \
+    { \
+        "limits", take_map, offsetof(run_element_t, limits), .keys = limit_keys, \
+                                                             .example = "{cpu: 1, mem: 512M, storage: 64M, time: 30s}" \
+    }
+
+static const key_t_ compute_keys[] = {{"type", .take = take_type},
+                                      {"parents", take_names, .to = offsetof(run_element_t, parents)},
+                                      {"dependents", take_names, .to = offsetof(run_element_t, dependents)},
+                                      {"corunning", .take = take_uses},
+                                      PARALLELISM,
+                                      LIMITS,
+                                      {"withMerged", .take = take_merged},
+                                      {"import", .take = take_imports},
+                                      {0}};
+static const key_t_ memory_keys[] = {{"type", .take = take_type},
+                                     {"corunning", take_names, .to = offsetof(run_element_t, corunning)},
+                                     PARALLELISM,
+                                     LIMITS,
+                                     {"replicas", take_number, .to = offsetof(run_element_t, replicas), .max = WEFT_MIRROR_MAX},
+                                     {"spare", take_size, .to = offsetof(run_element_t, spare)},
                                      {0}};
 
 static void take_document(reader_t *r)

@@ -1,4 +1,5 @@
-/* fabric/shm/arena.c - memory that one side shares and the other maps, to copy payloads out of it or to lend them where they lie.
+/* fabric/shm/arena.c - memory that one side shares and the other maps, to copy payloads out of it or to lend them where they
+ * lie.
  *
  *     sender                                       receiver
  *     share(range, memfd)                          (hears nothing of it)
@@ -6,22 +7,23 @@
  *                                RTS            -> pull or lend: maps the arena, if it is not, and reads the payload there
  *     unshare: ARENA_GONE {id}                  -> forgets it; unmaps it when nobody holds it any more
  *
- * Announcements name addresses, as they do without any of this; the receiver looks whether it knows an arena there. Hence the one rule
- * of the sender: after unshare() the addresses may be those of something else, so ARENA_GONE is in the ring before any
- * announcement that was made after it. Hence also that a receiver that knows nothing, or cannot map, reads the same bytes another way.
+ * Announcements name addresses, as they do without any of this; the receiver looks whether it knows an arena there. Hence the
+ * sender has one rule: after unshare() the addresses may be those of something else, so ARENA_GONE is in the ring before any
+ * announcement that was made after it. A receiver that knows no arena, or cannot map it, reads the same bytes another way.
  *
- * A receiver maps on demand, read-only, what /proc gives it under the number it was told, if that is the memfd it was told (by inode:
- * numbers are used again), is sealed, and is long enough. So nobody has to wait for anybody before a descriptor is closed. Mappings
- * belong to the peer's runtime, not to a lane; they are bounded per transport in number and bytes, and the least recently used one that
- * nobody holds makes room. One that is held (a copy under way, a payload lent) stays, whatever becomes of lane and peer.
+ * A receiver maps on demand, read-only, what /proc gives it under the number it was told, if that is the memfd it was told (by
+ * inode: numbers are used again), is sealed, and is long enough. So an owner can close its descriptor at any time. Mappings
+ * belong to the peer's runtime, not to a lane; they are bounded per transport in number and bytes, and the least recently used
+ * one that nobody holds makes space. One that is held (a copy under way, a payload lent) stays, whatever becomes of lane and
+ * peer.
  *
- * Ours:   share() adds to a table and unshare() takes away, from any thread, under a lock; what lanes have to hear of it waits in
- *         `gone` for the driver. Nothing here needs memory to take something back.
- * Theirs: what a peer tells is believed as far as it concerns its own memory: ranges that wrap, overlap, have an id twice, or are more
+ * Ours:   share() adds to a table and unshare() removes from it, from any thread, under a lock. What lanes have to hear of it
+ *         waits in `gone` for the driver. Taking something back needs no memory.
+ * Theirs: a peer is believed as far as its own memory is concerned. Ranges that wrap, overlap, have an id twice, or are more
  *         than WEFTI_SHM_TOLD_MAX on a lane break the protocol.
  *
- * Promise: only bytes inside a mapping are touched, no mapping is left behind, and no payload is read from an arena that its address
- * no longer means. tests/wire/fabric_share.c, fabric_lend.c and fabric_shm_hostile.c hold us to it. */
+ * Promise: only bytes inside a mapping are touched, no mapping is left behind, and no payload is read from an arena that its
+ * address no longer means. tests/wire/fabric_share.c, fabric_lend.c and fabric_shm_hostile.c hold us to it. */
 #include <assert.h>
 #include <string.h>
 
@@ -36,7 +38,7 @@ typedef struct arena_record {
     uint32_t fd, zero;
 } arena_record_t;
 
-/* --- ours: shared ranges ------------------------------------------------------------------------------------------------ */
+/* --- ours: shared ranges ------------------------------------------------------------------------------------------ */
 
 /* The first one that begins after `at`. */
 static uint32_t share_after(const wefti_shm_transport_t *r, uint64_t at)
@@ -74,8 +76,9 @@ static weft_status_t share_insert(wefti_shm_transport_t *r, wefti_shm_share_t *s
     return WEFT_OK;
 }
 
-weft_status_t wefti_shm_share_add(wefti_shm_transport_t *r, void *base, size_t n, int fd, uint64_t *id_out)
+weft_status_t wefti_shm_share(wefti_transport_t *transport, void *base, size_t n, int fd, uint64_t *id_out)
 {
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     uint64_t ino, at = (uint64_t)(uintptr_t)base;
     if (!base || !n || fd < 0 || at + n < at)
         return wefti_fail(WEFT_ERR_INVALID, "%zu bytes at %p in descriptor %d cannot be shared", n, base, fd);
@@ -105,8 +108,9 @@ weft_status_t wefti_shm_share_add(wefti_shm_transport_t *r, void *base, size_t n
     return WEFT_OK;
 }
 
-void wefti_shm_share_remove(wefti_shm_transport_t *r, uint64_t id)
+void wefti_shm_unshare(wefti_transport_t *transport, uint64_t id)
 {
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     wefti_shm_share_t *s = NULL;
     if (!id)
         return;
@@ -162,7 +166,7 @@ unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r)
     return n;
 }
 
-/* --- ours: telling ------------------------------------------------------------------------------------------------------ */
+/* --- ours: telling ------------------------------------------------------------------------------------------------ */
 
 void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told)
 {
@@ -234,7 +238,7 @@ void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
     }
 }
 
-/* --- theirs: what they told us ------------------------------------------------------------------------------------------ */
+/* --- theirs: what they told us ------------------------------------------------------------------------------------ */
 
 /* The first one that begins after `at`. */
 static uint32_t known_after(const wefti_shm_lane_t *lane, uint64_t at)
@@ -281,8 +285,8 @@ static void arena_forget(wefti_shm_arena_t *a)
     arena_free_if_unused(a);
 }
 
-/* The arena a record describes, which another lane may have told us of. One that has that id and is another one is left alone: what is said on
- * one lane does not change what another one's words mean. */
+/* The arena that a record describes. Another lane may have told us of it before. If another arena has the same id, it stays as
+ * it is: records of one lane do not change the meaning of another lane's. */
 static weft_status_t arena_get(wefti_shm_lane_t *lane, const arena_record_t *rec, wefti_shm_arena_t **arena_out)
 {
     wefti_shm_arena_t *known = wefti_map_get(&lane->peer->arenas, rec->id);
@@ -358,10 +362,10 @@ weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id)
     return WEFT_ERR_PROTOCOL;
 }
 
-/* --- theirs: mappings --------------------------------------------------------------------------------------------------- */
+/* --- theirs: mappings --------------------------------------------------------------------------------------------- */
 
-/* Room for one more of n bytes? Those that nobody holds give way, the least recently used first. */
-static bool make_room(wefti_shm_transport_t *r, uint64_t n)
+/* Space for one more of n bytes? Those that nobody holds give way, the least recently used first. */
+static bool make_space(wefti_shm_transport_t *r, uint64_t n)
 {
     if (n > r->max_mapped_bytes)
         return false;
@@ -385,7 +389,7 @@ static bool map(wefti_shm_transport_t *r, wefti_shm_arena_t *a)
         }
         return true;
     }
-    if (a->hopeless || !make_room(r, a->n))
+    if (a->hopeless || !make_space(r, a->n))
         return false;
     weft_status_t st = wefti_region_view(a->peer->pid, a->fd, a->ino, (size_t)a->n, false, &at);
     if (st) {
@@ -428,7 +432,7 @@ void wefti_shm_unlend(wefti_transport_t *transport, void *lent)
     wefti_shm_arena_drop(lent);
 }
 
-/* --- endings ------------------------------------------------------------------------------------------------------------ */
+/* --- endings ------------------------------------------------------------------------------------------------------ */
 
 void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane)
 {

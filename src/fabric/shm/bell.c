@@ -1,18 +1,18 @@
 /* fabric/shm/bell.c - how a runtime that does not look at a lane learns that it should, and how a sleeping one wakes.
  *
  * The bell is a shared bitmap in two levels: looking at all of it costs one load while nothing rang. Ringing sets the lane's
- * bit, then the bit of its line, then looks at `sleeping`. The owner clears the upper bit, then the lower one, and then looks
- * at the lane; before it sleeps it sets `sleeping` and looks at the upper level. All of it is sequentially consistent, so a
- * ring is never lost.
+ * bit, then the bit of its line, then looks at `sleeping`. The owner clears the upper bit, then the lower one, and then looks at
+ * the lane; before it sleeps it sets `sleeping` and looks at the upper level. All of it is sequentially consistent, so a ring is
+ * never lost.
  *
- * The wake-up itself is one byte in an anonymous pipe, which peers open through /proc like the regions: unlike a socket it
- * needs no name that strangers could know, and opened for reading and writing it never raises SIGPIPE after its owner died.
- * Whoever takes `sleeping` from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
+ * The wake-up itself is one byte in an anonymous pipe, which peers open through /proc like the regions: unlike a socket it needs
+ * no name that strangers could know, and opened for reading and writing it never raises SIGPIPE after its owner died. Whoever
+ * takes `sleeping` from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
  *
- * Every peer can write all of it, so it is no more than a hint, and says nothing of who we are. What a bad peer can do here: ring for nothing,
- * wake for nothing, and take the rings of others away, which makes those late: now and then, and before a sleep, the transport looks at
- * every lane (transport.c). tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up, fabric_shm_hostile.c to
- * the rest. */
+ * Every peer can write all of it, so it is only a hint, and does not say who we are. A hostile peer can ring or wake us for
+ * nothing, and it can clear the rings of others. That only makes those late: now and then, and before a sleep, the transport
+ * looks at every lane (transport.c). tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up,
+ * fabric_shm_hostile.c to the rest. */
 #include <errno.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -118,7 +118,7 @@ static bool is_the_one(const wefti_shm_peer_t *peer, const wefti_shm_peer_addr_t
            peer->wake_ino == addr->wake_ino;
 }
 
-/* One that says it is another, and is not, is one more: it takes nothing from the other. */
+/* A peer that claims the nonce of another gets an entry of its own, and changes nothing of the other's. */
 weft_status_t wefti_shm_peer_hold(wefti_shm_transport_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out)
 {
     wefti_shm_peer_t *known = wefti_map_get(&r->peers, addr->nonce);

@@ -9,22 +9,18 @@
  * through the ring. refuse: DONE {id, taken or refused}. So each announcement gets exactly one answer. lend: like an
  * announcement that waits.
  *
- * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its
- * state, breaks the protocol. Control records that find no room wait in lane->out, in objects that exist anyway: answering
- * never needs memory.
+ * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state,
+ * breaks the protocol. control.c sends the answers.
  *
  * Only progress moves these states, except that pull, refuse and announce start them. tests/wire/fabric_lanes.c and
  * tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/copy.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
 #define STREAM_BUDGET (256u << 10) /* bytes streamed per lane and progress */
-
-enum { ANSWER_OK = 0, ANSWER_REFUSED = 1, ANSWER_N = 2 };
 
 typedef struct rts_record {
     uint64_t id, total, pieces_at;
@@ -32,165 +28,20 @@ typedef struct rts_record {
     /* then min(n_pieces, WEFTI_SHM_PIECES) pieces, then the record */
 } rts_record_t;
 
-typedef struct ctl_record {
-    uint64_t id, arg;
-} ctl_record_t;
-
 _Static_assert(sizeof(wefti_shm_piece_t) == sizeof(weft_iov_t), "the sender's iov array is read as pieces");
 _Static_assert(sizeof(rts_record_t) + WEFTI_SHM_PIECES * sizeof(wefti_shm_piece_t) + WEFTI_REC_MAX / 2 <= WEFTI_REC_MAX,
                "an announcement fits the smallest frame");
 
-/* --- objects ------------------------------------------------------------------------------------------------------------ */
+/* --- the sender's calls ------------------------------------------------------------------------------------------- */
 
-static void spare_send(wefti_shm_transport_t *r, wefti_shm_send_t *s)
-{
-    if (r->n_spare_sends >= WEFTI_SHM_SPARES) {
-        wefti_free(s);
-        return;
-    }
-    r->n_spare_sends++;
-    wefti_list_push_front(&r->spare_sends, &s->link);
-}
-
-static void spare_pull(wefti_shm_transport_t *r, wefti_shm_pull_t *p)
-{
-    if (r->n_spare_pulls >= WEFTI_SHM_SPARES) {
-        wefti_free(p);
-        return;
-    }
-    r->n_spare_pulls++;
-    wefti_list_push_front(&r->spare_pulls, &p->link);
-}
-
-static wefti_shm_send_t *send_new(wefti_shm_transport_t *r)
-{
-    wefti_list_t *spare = wefti_list_pop(&r->spare_sends);
-    r->n_spare_sends -= spare != NULL;
-    wefti_shm_send_t *s = spare ? wefti_container_of(spare, wefti_shm_send_t, link) : wefti_malloc(sizeof *s);
-    if (s)
-        memset(s, 0, sizeof *s);
-    return s;
-}
-
-static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
-{
-    if (wefti_list_linked(&s->link))
-        wefti_list_remove(&s->link);
-    wefti_slots_remove(&lane->send_ids, s->id);
-    spare_send(wefti_shm_transport_of(lane), s);
-}
-
-static wefti_shm_pull_t *pull_new(wefti_shm_transport_t *r)
-{
-    wefti_list_t *spare = wefti_list_pop(&r->spare_pulls);
-    r->n_spare_pulls -= spare != NULL;
-    wefti_shm_pull_t *p = spare ? wefti_container_of(spare, wefti_shm_pull_t, link) : wefti_malloc(sizeof *p);
-    if (p)
-        memset(p, 0, sizeof *p);
-    return p;
-}
-
-static void pull_free(wefti_shm_pull_t *p)
-{
-    wefti_shm_transport_t *r = wefti_shm_transport_of(p->lane);
-    if (wefti_list_linked(&p->link))
-        wefti_list_remove(&p->link);
-    if (wefti_list_linked(&p->ctl.link))
-        wefti_list_remove(&p->ctl.link);
-    if (p->arena)
-        wefti_shm_arena_drop(p->arena);
-    wefti_map_take(&p->lane->pull_ids, p->id);
-    spare_pull(r, p);
-}
-
-void wefti_shm_bulk_free_spares(wefti_shm_transport_t *r)
-{
-    wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->spare_sends)))
-        wefti_free(wefti_container_of(it, wefti_shm_send_t, link));
-    while ((it = wefti_list_pop(&r->spare_pulls)))
-        wefti_free(wefti_container_of(it, wefti_shm_pull_t, link));
-}
-
-/* --- control records ---------------------------------------------------------------------------------------------------- */
-
-static bool ctl_put(wefti_shm_lane_t *lane, const wefti_shm_ctl_t *ctl)
-{
-    ctl_record_t *rec = wefti_shm_lane_reserve(lane, sizeof *rec);
-    if (!rec)
-        return false;
-    rec->id = ctl->id;
-    rec->arg = ctl->arg;
-    wefti_shm_lane_commit(lane, sizeof *rec, ctl->type);
-    return true;
-}
-
-static void ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl)
-{
-    if (ctl->ends == WEFTI_SHM_ENDS_PULL) {
-        pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
-    } else if (ctl->ends == WEFTI_SHM_ENDS_TOLD) {
-        lane->n_gone_out--;
-        wefti_shm_told_free(lane, wefti_container_of(ctl, wefti_shm_told_t, ctl));
-    }
-}
-
-/* Send it now or when there is room. */
-static void ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg)
-{
-    ctl->type = type;
-    ctl->id = id;
-    ctl->arg = arg;
-    if (wefti_list_empty(&lane->out) && ctl_put(lane, ctl))
-        ctl_sent(lane, ctl);
-    else
-        wefti_list_push_back(&lane->out, &ctl->link);
-}
-
-static unsigned ctl_flush(wefti_shm_lane_t *lane)
-{
-    unsigned n = 0;
-    wefti_list_t *it;
-    while ((it = wefti_list_first(&lane->out))) {
-        wefti_shm_ctl_t *ctl = wefti_container_of(it, wefti_shm_ctl_t, link);
-        if (!ctl_put(lane, ctl))
-            break;
-        wefti_list_remove(it);
-        ctl_sent(lane, ctl);
-        n++;
-    }
-    return n;
-}
-
-/* The last word about a pull: p is gone or waits for room, either way it is ours no more. */
-static void pull_answer(wefti_shm_pull_t *p, uint64_t answer)
-{
-    wefti_shm_lane_t *lane = p->lane;
-    if (wefti_list_linked(&p->link))
-        wefti_list_remove(&p->link);
-    wefti_map_take(&lane->pull_ids, p->id);
-    if (p->arena)
-        wefti_shm_arena_drop(p->arena);
-    p->arena = NULL;
-    p->state = WEFTI_SHM_ANSWERED;
-    if (lane->state != WEFTI_SHM_LANE_UP) {
-        pull_free(p);
-        return;
-    }
-    p->ctl.ends = WEFTI_SHM_ENDS_PULL;
-    ctl_send(lane, &p->ctl, WEFTI_SHM_DONE, p->id, answer);
-}
-
-/* --- the sender's calls ------------------------------------------------------------------------------------------------- */
-
-/* What the peer knows of our arenas is brought up to date before it reads an address: false if there is no room to do so. */
+/* What the peer knows of our arenas is brought up to date before it reads an address: false if there is no space to do so. */
 static bool arenas_told(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
 {
     wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     if (WEFTI_UNLIKELY(atomic_load_explicit(&r->n_gone, memory_order_acquire)))
         wefti_shm_shares_gone(r);
     if (WEFTI_UNLIKELY(lane->n_gone_out)) {
-        ctl_flush(lane);
+        wefti_shm_ctl_flush(lane);
         if (lane->n_gone_out)
             return false;
     }
@@ -211,12 +62,12 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         lane->starved = true;
         return WEFT_ERR_AGAIN;
     }
-    wefti_shm_send_t *s = send_new(wefti_shm_transport_of(lane));
+    wefti_shm_send_t *s = wefti_shm_spare_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
-        spare_send(wefti_shm_transport_of(lane), s);
+        wefti_shm_spare_put(&wefti_shm_transport_of(lane)->spare_sends, s);
         return wefti_fail(st, "no place for one more announcement");
     }
     size_t n_here = iov_n < WEFTI_SHM_PIECES ? iov_n : WEFTI_SHM_PIECES;
@@ -224,12 +75,12 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
     uint8_t *at = wefti_shm_lane_reserve(lane, size);
     if (!at) {
         lane->starved = true;
-        send_free(lane, s);
+        wefti_shm_send_free(lane, s);
         return WEFT_ERR_AGAIN;
     }
     s->x = x;
     s->total = total;
-    s->from = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
+    s->from.iov = iov;
     s->state = WEFTI_SHM_ANNOUNCED;
     wefti_list_push_back(&lane->sends, &s->link);
 
@@ -249,11 +100,11 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
 static void send_done(wefti_shm_lane_t *lane, wefti_shm_send_t *s, weft_status_t status)
 {
     wefti_xfer_t *x = s->x;
-    send_free(lane, s);
+    wefti_shm_send_free(lane, s);
     x->done(x, status);
 }
 
-/* --- the receiver's calls ----------------------------------------------------------------------------------------------- */
+/* --- the receiver's calls ----------------------------------------------------------------------------------------- */
 
 /* Does all that is wanted lie in one arena? Then it is held for the whole of the pull. */
 static bool in_one_arena(wefti_shm_pull_t *p, uint64_t want)
@@ -292,7 +143,7 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
         memcpy(p->own_iov, iov, iov_n * sizeof *iov);
         iov = p->own_iov;
     }
-    p->to = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
+    p->to.iov = iov;
     p->left = want;
     p->stream = want >= WEFTI_PAST_CACHE;
     p->x = x;
@@ -300,7 +151,7 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
     wefti_list_push_back(&lane->pulls, &p->link);
     p->state = lane->peer->readable || in_one_arena(p, want) ? WEFTI_SHM_COPYING : WEFTI_SHM_ARRIVING;
     if (lane->state == WEFTI_SHM_LANE_UP && p->state == WEFTI_SHM_ARRIVING)
-        ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
+        wefti_shm_ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
     else if (lane->state != WEFTI_SHM_LANE_CLOSING)
         wefti_shm_work(lane);
     return WEFT_OK;
@@ -332,17 +183,17 @@ weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **le
 
 void wefti_shm_refuse(wefti_pull_t *pull, bool taken)
 {
-    pull_answer((wefti_shm_pull_t *)pull, taken ? ANSWER_OK : ANSWER_REFUSED);
+    wefti_shm_pull_answer((wefti_shm_pull_t *)pull, taken ? WEFTI_SHM_ANSWER_OK : WEFTI_SHM_ANSWER_REFUSED);
 }
 
 static void pull_done(wefti_shm_pull_t *p)
 {
     wefti_xfer_t *x = p->x;
-    pull_answer(p, ANSWER_OK);
+    wefti_shm_pull_answer(p, WEFTI_SHM_ANSWER_OK);
     x->done(x, WEFT_OK);
 }
 
-/* --- records from the peer ---------------------------------------------------------------------------------------------- */
+/* --- records from the peer ---------------------------------------------------------------------------------------- */
 
 static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n)
 {
@@ -356,13 +207,13 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     size_t rec_at = sizeof rts + n_here * sizeof(wefti_shm_piece_t);
     if (rts.n_rec > n || rec_at + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
         return WEFT_ERR_PROTOCOL;
-    wefti_shm_pull_t *p = pull_new(r);
+    wefti_shm_pull_t *p = wefti_shm_spare_get(&r->spare_pulls, sizeof *p);
     if (!p)
         return WEFT_ERR_NOMEM;
     p->lane = lane;
     p->id = rts.id;
     if (wefti_map_put(&lane->pull_ids, rts.id, p)) {
-        spare_pull(r, p);
+        wefti_shm_spare_put(&r->spare_pulls, p);
         return WEFT_ERR_NOMEM;
     }
     p->pull.ops = lane->lane.ops;
@@ -403,7 +254,7 @@ static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint3
         return WEFT_ERR_PROTOCOL;
     if (wefti_list_linked(&p->ctl.link)) /* our PULL has not left: these are bytes that nobody asked for, and p is on lane->out */
         return WEFT_ERR_PROTOCOL;
-    wefti_shm_scatter(&p->to, bytes + sizeof id, n);
+    wefti_cursor_scatter(&p->to, bytes + sizeof id, n);
     p->left -= n;
     if (!p->left)
         pull_done(p);
@@ -413,15 +264,15 @@ static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint3
 static weft_status_t on_done(wefti_shm_lane_t *lane, uint64_t id, uint64_t answer)
 {
     wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
-    if (!s || answer >= ANSWER_N)
+    if (!s || answer >= WEFTI_SHM_ANSWER_N)
         return WEFT_ERR_PROTOCOL;
-    send_done(lane, s, answer == ANSWER_OK ? WEFT_OK : WEFT_ERR_REFUSED);
+    send_done(lane, s, answer == WEFTI_SHM_ANSWER_OK ? WEFT_OK : WEFT_ERR_REFUSED);
     return WEFT_OK;
 }
 
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec)
 {
-    ctl_record_t ctl;
+    wefti_shm_ctl_record_t ctl;
     if (rec->type == WEFTI_SHM_RTS)
         return on_rts(lane, rec->bytes, rec->n);
     if (rec->type == WEFTI_SHM_DATA)
@@ -444,7 +295,7 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
     }
 }
 
-/* --- work --------------------------------------------------------------------------------------------------------------- */
+/* --- work --------------------------------------------------------------------------------------------------------- */
 
 static wefti_shm_pull_t *first_copying(wefti_shm_lane_t *lane)
 {
@@ -498,7 +349,7 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
         if (!at)
             break;
         memcpy(at, &s->id, sizeof s->id);
-        wefti_shm_gather(&s->from, at + sizeof s->id, bytes);
+        wefti_cursor_gather(&s->from, at + sizeof s->id, bytes);
         wefti_shm_lane_commit(lane, sizeof s->id + bytes, WEFTI_SHM_DATA);
         s->left -= bytes;
         budget -= bytes;
@@ -514,18 +365,18 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
 
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget)
 {
-    unsigned n = ctl_flush(lane);
+    unsigned n = wefti_shm_ctl_flush(lane);
     n += work_streams(lane);
     n += work_copies(lane, budget);
     return n;
 }
 
-bool wefti_shm_bulk_waits_for_room(const wefti_shm_lane_t *lane)
+bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane)
 {
     return !wefti_list_empty(&lane->out) || !wefti_list_empty(&lane->streams);
 }
 
-/* --- endings ------------------------------------------------------------------------------------------------------------ */
+/* --- endings ------------------------------------------------------------------------------------------------------ */
 
 static void end_pulls(wefti_shm_lane_t *lane, weft_status_t status, bool quietly)
 {
@@ -533,7 +384,7 @@ static void end_pulls(wefti_shm_lane_t *lane, weft_status_t status, bool quietly
     while ((it = wefti_list_first(&lane->pulls))) {
         wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
         wefti_xfer_t *x = p->x;
-        pull_free(p);
+        wefti_shm_pull_free(p);
         if (!quietly)
             x->done(x, status);
     }
@@ -553,17 +404,17 @@ void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly)
         wefti_list_remove(it);
         if (!quietly)
             wefti_shm_transport_of(lane)->transport.fabric->up->withdrawn(&p->pull);
-        pull_free(p);
+        wefti_shm_pull_free(p);
     }
     wefti_list_splice(&lane->sends, &lane->streams);
     while ((it = wefti_list_first(&lane->sends))) {
         wefti_shm_send_t *s = wefti_container_of(it, wefti_shm_send_t, link);
         wefti_xfer_t *x = s->x;
-        send_free(lane, s);
+        wefti_shm_send_free(lane, s);
         if (!quietly)
             x->done(x, WEFT_ERR_CANCELLED);
     }
     /* What is left in lane->out are answers nobody waits for any more. */
     while ((it = wefti_list_pop(&lane->out)))
-        ctl_sent(lane, wefti_container_of(it, wefti_shm_ctl_t, link));
+        wefti_shm_ctl_sent(lane, wefti_container_of(it, wefti_shm_ctl_t, link));
 }

@@ -2,9 +2,9 @@
  *
  * Two processes can when each may open the other's descriptors through /proc: same running kernel (boot id), same process and
  * user namespace, same user and group in every sense, same capabilities, and both dumpable; that is the kernel's own rule
- * (ptrace access, read mode). Both sides compare the same two caps byte by byte, so both come to the same answer. A caps is what somebody
- * says: it saves a try that would fail, and lets nobody in (door.c does). Whether the peer's memory may be read directly is a stricter
- * rule with local policy (Yama, seccomp): lanes find that out by trying.
+ * (ptrace access, read mode). Both sides compare the same two caps byte by byte, so both come to the same answer. Capabilities
+ * are only a claim: they save a try that would fail, and let nobody in (door.c does). Whether the peer's memory may be read
+ * directly is a stricter rule with local policy (Yama, seccomp): lanes find that out by trying.
  *
  * tests/wire/fabric_shm_faults.c: equal caps match, a child under another user does not. */
 #include <fcntl.h>

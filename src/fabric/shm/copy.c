@@ -1,16 +1,16 @@
 /* fabric/shm/copy.c - bytes from the sender's memory into the receiver's pieces.
  *
  * The receiver reads with process_vm_readv, a bounded number of bytes at a time, so that other lanes and heartbeats live
- * meanwhile. The last call of a payload also reads the word that names the sender's runtime, after the payload: a process
- * that died and whose number was given to another, or that became another program, does not have it. So bytes of a stranger
- * are never reported as good, at no cost. A sender that takes its buffer back by closing the lane sets `closed` first; we
- * look at it after the last byte.
+ * meanwhile. The last call of a payload also reads the word that names the sender's runtime, after the payload: a process that
+ * died and whose number was given to another, or that became another program, does not have it. So bytes of another process are
+ * never reported as good, and the check costs nothing. A sender that takes its buffer back by closing the lane sets `closed`
+ * first; we look at it after the last byte.
  *
  * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the
- * list costs budget, so that a list of nothing but empty pieces cannot hold us up.
+ * list costs budget, so that a list of empty pieces cannot keep us busy for ever.
  *
- * Pieces that lie in an arena we can map (arena.c) are copied from there: no system call, and the bytes are those of that memory
- * whoever has died meanwhile. Large ones go past the cache (20 GB/s, on a machine where process_vm_readv makes 8).
+ * Pieces that lie in an arena we can map (arena.c) are copied from there: there is no system call, and the bytes stay even if
+ * the sender dies meanwhile. Large ones go past the cache (20 GB/s, on a machine where process_vm_readv makes 8).
  *
  * tests/wire/fabric_share.c and tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many
  * pieces) hold us to it. */
@@ -30,75 +30,18 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static void advance(wefti_shm_cursor_t *c, uint64_t n)
+static void scatter(wefti_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache)
 {
-    while (n) {
-        uint64_t here = min_u64(n, c->iov[c->i].len - c->off);
-        n -= here;
-        c->off += here;
-        if (c->off == c->iov[c->i].len) {
-            c->i++;
-            c->off = 0;
-        }
+    if (!past_cache) {
+        wefti_cursor_scatter(to, bytes, n);
+        return;
     }
-}
-
-static void scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache)
-{
-    while (n) {
-        size_t here = min_u64(n, to->iov[to->i].len - to->off);
-        uint8_t *at = (uint8_t *)to->iov[to->i].base + to->off;
-        if (past_cache)
-            wefti_copy_past_cache(at, bytes, here);
-        else if (here)
-            memcpy(at, bytes, here);
+    for (uint8_t *at; n;) {
+        size_t here = wefti_cursor_next(to, n, &at);
+        wefti_copy_past_cache(at, bytes, here);
         bytes += here;
         n -= here;
-        to->off += here;
-        if (to->off == to->iov[to->i].len) {
-            to->i++;
-            to->off = 0;
-        }
     }
-}
-
-void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n)
-{
-    scatter(to, bytes, n, false);
-}
-
-void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n)
-{
-    while (n) {
-        size_t here = min_u64(n, from->iov[from->i].len - from->off);
-        if (here)
-            memcpy(bytes, (const uint8_t *)from->iov[from->i].base + from->off, here);
-        bytes += here;
-        n -= here;
-        from->off += here;
-        if (from->off == from->iov[from->i].len) {
-            from->i++;
-            from->off = 0;
-        }
-    }
-}
-
-/* Local side: up to `most` bytes of the cursor as iovecs; how many bytes. */
-static uint64_t fill_local(const wefti_shm_cursor_t *c, uint64_t most, struct iovec *v, unsigned *n_out)
-{
-    uint64_t sum = 0;
-    unsigned n = 0;
-    size_t off = c->off;
-    for (size_t i = c->i; i < c->n && n < IOV_MANY && sum < most; i++, off = 0) {
-        uint64_t here = min_u64(c->iov[i].len - off, most - sum);
-        if (!here)
-            continue;
-        v[n].iov_base = (uint8_t *)c->iov[i].base + off;
-        v[n++].iov_len = here;
-        sum += here;
-    }
-    *n_out = n;
-    return sum;
 }
 
 /* The sender's side, of the pieces that are known here, up to one that can be had without the kernel. */
@@ -198,7 +141,7 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
     struct iovec local[IOV_MANY + 1], remote[WEFTI_SHM_PIECES + 1];
     while (*budget) {
         uint64_t probe = 0;
-        unsigned n_local, n_remote;
+        unsigned n_local = 0, n_remote;
         while (p->at_here < p->n_here && p->piece_off == p->piece[p->at_here].len) {
             p->at_here++;
             p->piece_off = 0;
@@ -221,7 +164,7 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
         }
         uint64_t most = min_u64(min_u64(p->left, *budget), WEFTI_SHM_COPY_CHUNK);
         most = fill_remote(p, most, remote, &n_remote);
-        uint64_t sum = fill_local(&p->to, most, local, &n_local);
+        uint64_t sum = wefti_cursor_pieces(p->to, most, local, IOV_MANY, &n_local);
         if (sum < most)
             fill_remote(p, sum, remote, &n_remote);
         bool last = sum == p->left;
@@ -236,7 +179,7 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
         if (last && moved == sum)
             return probe == peer->nonce && !atomic_load(&p->lane->rx.page->closed) ? WEFT_OK : WEFT_ERR_PEER;
         p->unproved = true;
-        advance(&p->to, moved);
+        wefti_cursor_advance(&p->to, moved);
         advance_remote(p, moved);
         p->left -= moved;
         *budget -= moved;

@@ -1,8 +1,10 @@
-/* fabric/shm/door.c - how two processes show each other that they are of one host and one user, before either opens anything of the other's.
+/* fabric/shm/door.c - how two processes show each other that they are of one host and one user, before either opens anything of
+ * the other's.
  *
- * A caps says who its owner claims to be, and anybody can repeat it. So every runtime that answers hellos has a door: a memfd that is sealed
- * against writing, with a random key in it. Whoever the kernel lets open the descriptors of that process can read the key, and nobody
- * else; and this is the very rule by which memory is shared. The listener's caps says where its door is.
+ * Capabilities say who their owner claims to be, and anybody can repeat them. So every runtime that answers hellos has a door: a
+ * memfd that is sealed against writing, with a random key in it. Only processes that the kernel lets open the descriptors of
+ * that process can read the key; and the same rule decides who can share its memory. The listener's capabilities say where its
+ * door is.
  *
  *     dialler                                          listener
  *                                               <---   caps: process, descriptor and inode of its door
@@ -12,12 +14,13 @@
  *                                               <---   LANE: its half, MAC under the key
  *     checks the MAC, then opens what it names
  *
- * The MAC covers the address, the side it comes from, and the binding of the meeting. So a stranger makes us open nothing: not as a dialler,
- * since it cannot read our key; nor as a listener, which can name a door on our host, but neither answer for it nor send back our own
- * address. It makes no difference over which wire, or through how many translated addresses, the two have met.
+ * The MAC covers the address, the side it comes from, and the binding of the meeting. So a stranger makes us open nothing: not
+ * as a dialler, since it cannot read our key; nor as a listener, which can name a door on our host, but neither answer for it
+ * nor send back our own address. It makes no difference over which wire, or through how many translated addresses, the two have
+ * met.
  *
- * Promise: before a peer has shown that it can read the key of this meeting's door, nothing it names is opened but a memfd of Weft's, to read.
- * tests/fault/conn_proc_fds.c, conn_rogue.c and tests/wire/fabric_shm_door.c hold us to it. */
+ * Promise: before a peer has shown that it can read the key of this meeting's door, nothing it names is opened but a memfd of
+ * Weft's, to read. tests/fault/conn_proc_fds.c, conn_rogue.c and tests/wire/fabric_shm_door.c hold us to it. */
 #include <string.h>
 #include <unistd.h>
 

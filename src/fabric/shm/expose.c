@@ -1,14 +1,15 @@
 /* fabric/shm/expose.c - memory that the peer of a lane maps, to read and write.
  *
  *     owner                                        peer
- *     expose(memfd): a map_handle, {fd, inode, n} ~~>  map(map_handle): opens /proc/PID/fd/N of the lane's peer, and maps all of it
+ *     expose(memfd): map handle {fd, inode, n} ~~>  map(handle): opens /proc/PID/fd/N of the lane's peer, and maps all of it
  *
- * The map_handle travels in records of the rooms above, and says nothing that helps anybody else: the kernel lets only the same user open a
- * process's descriptors, and the process is the one at the other end of the lane, whatever the map_handle says. What is found there has to be the
- * memfd the map_handle is for (by inode: numbers are used again), sealed against shrinking, long enough, and not sealed against writing.
+ * The map handle travels in records of the rooms above. It is of no use to anybody else: the kernel lets only the same user open
+ * a process's descriptors, and the process is always the one at the other end of the lane. What is found there must be the memfd
+ * that the map handle names (by inode, since descriptor numbers are used again), sealed against shrinking, long enough, and not
+ * sealed against writing.
  *
- * There is no state: an owner that closes its descriptor ends what map_handles are good for, and what is mapped by then is the mapper's
- * until it unmaps it, whatever becomes of lane, transport and owner.
+ * There is no state. When the owner closes its descriptor, its map handles are of no use any more. What is mapped by then stays
+ * until the mapper unmaps it, even after the lane, the transport and the owner are gone.
  *
  * Promise: what is mapped is the memory that was exposed, touching it never raises SIGBUS, and a map() that fails leaves nothing
  * behind. tests/wire/fabric_map.c holds us to it. */
@@ -40,7 +41,7 @@ weft_status_t wefti_shm_map(wefti_lane_t *l, const void *map_handle, size_t map_
     uint64_t ino = wefti_get_u64(&rd), bytes = wefti_get_u64(&rd);
     wefti_shm_copied(); /* it may lie in the ring */
     if (rd.bad || wefti_reader_left(&rd) || magic != MAP_HANDLE_MAGIC || fd > INT32_MAX || !n || bytes != n)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no map_handle for a mapping of %zu bytes", map_handle_n, n);
+        return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no map handle for a mapping of %zu bytes", map_handle_n, n);
     if (lane->state != WEFTI_SHM_LANE_UP)
         return wefti_fail(WEFT_ERR_UNREACHABLE, "the lane is not up: its peer's memory cannot be mapped");
     return wefti_region_view(lane->peer->pid, (int)fd, ino, n, true, ptr_out);

@@ -2,8 +2,7 @@
  *
  * Each lane has one region per direction, made by its consumer. Each runtime has one bell, which every peer of it maps: a bit
  * per lane that says "look at this one", and whether its owner sleeps. The consumer polls only the few lanes that are hot;
- * the others are parked, which tells their producers to ring. So the cost of a record does not grow with the number of lanes.
- * */
+ * the others are parked, which tells their producers to ring. So the cost of a record does not grow with the number of lanes. */
 #ifndef WEFTI_SHM_INTERNAL_H
 #define WEFTI_SHM_INTERNAL_H
 
@@ -14,6 +13,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "fabric/cursor.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/shm.h"
 
@@ -46,11 +46,11 @@ enum {
 typedef struct wefti_shm_transport wefti_shm_transport_t;
 typedef struct wefti_shm_lane wefti_shm_lane_t;
 
-/* After something was copied out of memory that a peer can write: from here on the copy counts, whatever the peer does to the original, and
- * the compiler does not read that once more. */
+/* Call it after a copy out of memory that a peer can write: the compiler then uses the copy, and does not read the original
+ * again. */
 static inline void wefti_shm_copied(void) { __asm__ volatile("" : : : "memory"); }
 
-/* --- region.c ----------------------------------------------------------------------------------------------------------- */
+/* --- region.c ----------------------------------------------------------------------------------------------------- */
 
 /* One of ours, as peers find it. */
 typedef struct wefti_region {
@@ -62,24 +62,24 @@ typedef struct wefti_region {
 weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out);
 /* A new one that has these bytes for ever. */
 weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out);
-/* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`, which must be the
- * memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that is not opened.
- * WEFT_ERR_UNREACHABLE: it is not there, or not any more; _PROTOCOL: it could shrink, is too short, or sealed against writing; _NOMEM, _LIMIT,
- * _SYSTEM. */
+/* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`,
+ * which must be the memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that
+ * is not opened. WEFT_ERR_UNREACHABLE: it is not there, or not any more; _PROTOCOL: it could shrink, is too short, or sealed
+ * against writing; _NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out);
 /* Its first bytes, copied. The same statuses. */
 weft_status_t wefti_region_read(pid_t pid, int fd, uint64_t ino, void *buf, size_t n);
-/* Is our own descriptor a region that others can view so? Its inode. WEFT_ERR_INVALID: it could shrink, is too short, or sealed against
- * writing; WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
+/* Is our own descriptor a region that others can view so? Its inode. WEFT_ERR_INVALID: it could shrink, is too short, or sealed
+ * against writing; WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
 weft_status_t wefti_region_check(int fd, size_t size, bool write, uint64_t *ino_out);
 void wefti_region_unmap(void *map, size_t size);
 /* A pipe in one descriptor, not blocking; and that of another process, which must be a pipe with this inode. */
 weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out);
 weft_status_t wefti_pipe_open(pid_t pid, int fd, uint64_t ino, int *fd_out);
 
-/* --- bell.c ------------------------------------------------------------------------------------------------------------- */
+/* --- bell.c ------------------------------------------------------------------------------------------------------- */
 
-#define WEFTI_BELL_BITS 32768u /* lanes beyond that share bits: a visit to the wrong one costs a look */
+#define WEFTI_BELL_BITS 32768u /* lanes beyond that share bits, and are visited together */
 
 /* Every peer can write all of it: nothing here says who we are (that is in the lanes' addresses, which are signed). */
 typedef struct wefti_bell {
@@ -130,15 +130,15 @@ static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
         wefti_bell_wake(peer);
 }
 
-/* --- caps.c ------------------------------------------------------------------------------------------------------------- */
+/* --- caps.c ------------------------------------------------------------------------------------------------------- */
 
-#define WEFTI_SHM_CAPS_SIZE 80u /* bytes of a caps; the listener's door follows */
+#define WEFTI_SHM_CAPS_SIZE 80u /* bytes of the capabilities; the listener's door follows */
 
 void wefti_shm_boot_id(wefti_shm_transport_t *r);
 size_t wefti_shm_caps(wefti_transport_t *transport, int side, void *buf);
 bool wefti_shm_match(wefti_transport_t *transport, const void *caps, size_t n);
 
-/* --- door.c ------------------------------------------------------------------------------------------------------------- */
+/* --- door.c ------------------------------------------------------------------------------------------------------- */
 
 #define WEFTI_SHM_DOOR_SIZE 16u /* where it is: process, descriptor, inode */
 
@@ -151,15 +151,23 @@ typedef struct wefti_shm_pass {
 weft_status_t wefti_shm_door_open(wefti_shm_transport_t *r); /* if it is not. WEFT_ERR_LIMIT, _NOMEM, _SYSTEM */
 void wefti_shm_door_close(wefti_shm_transport_t *r);
 void wefti_shm_door_put(const wefti_shm_transport_t *r, wefti_writer_t *w);
-/* The key of the listener's door: ours, or read from the one that the peer's caps names. WEFT_ERR_UNREACHABLE, or as above. */
+/* The key of the listener's door: ours, or read from the one that the peer's capabilities name. WEFT_ERR_UNREACHABLE, or as
+ * above. */
 weft_status_t wefti_shm_door_meet(wefti_shm_transport_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out);
-/* The MAC of an address of at most WEFTI_SHM_ADDR_SIZE bytes, as the one on `side` makes it; and is this what the other side makes? */
+/* The MAC of an address of at most WEFTI_SHM_ADDR_SIZE bytes, as the one on `side` makes it; and is this what the other side
+ * makes? */
 void wefti_shm_pass_sign(const wefti_shm_pass_t *pass, int side, const void *addr, size_t n, uint8_t *mac_out);
 bool wefti_shm_pass_good(const wefti_shm_pass_t *pass, const void *addr, size_t n, const uint8_t *mac);
 
-/* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------------ */
+/* Objects that are kept to be used again. */
+typedef struct wefti_shm_spares {
+    wefti_list_t list;
+    uint32_t n;
+} wefti_shm_spares_t;
 
-/* A control record that could wait for room, and what ends when it is sent. */
+/* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------ */
+
+/* A control record that could wait for space, and what ends when it is sent. */
 enum { WEFTI_SHM_ENDS_NOTHING, WEFTI_SHM_ENDS_PULL, WEFTI_SHM_ENDS_TOLD };
 typedef struct wefti_shm_ctl {
     wefti_list_t link; /* lane->out */
@@ -169,18 +177,13 @@ typedef struct wefti_shm_ctl {
     uint32_t ends;     /* embedded in something that ends with it */
 } wefti_shm_ctl_t;
 
-typedef struct wefti_shm_cursor {
-    const weft_iov_t *iov;
-    size_t n, i, off;
-} wefti_shm_cursor_t;
-
 /* An announcement of ours: ANNOUNCED -> STREAMING (the peer asked for it through the ring) -> STREAMED; done from any of them. */
 enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
 typedef struct wefti_shm_send {
     wefti_list_t link;      /* lane->sends, lane->streams, or the transport's free ones */
     wefti_xfer_t *x;
     uint64_t id, total, left;
-    wefti_shm_cursor_t from;
+    wefti_cursor_t from;
     uint32_t state;
 } wefti_shm_send_t;
 
@@ -198,7 +201,7 @@ typedef struct wefti_shm_pull {
     wefti_shm_ctl_t ctl;
     wefti_xfer_t *x;
     uint64_t id, total, left;
-    wefti_shm_cursor_t to;
+    wefti_cursor_t to;
     weft_iov_t own_iov[4];
     wefti_shm_arena_t *arena;        /* held: the one that piece[at_here] is in, if it is in any */
     uint32_t state;
@@ -219,20 +222,37 @@ weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
 /* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget);
-bool wefti_shm_bulk_waits_for_room(const wefti_shm_lane_t *lane);
+bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane);
 /* The peer is gone: end the pulls under way with WEFT_ERR_PEER. */
 void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane);
 /* The lane is closed: end everything. quietly: nobody is told. */
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
-void wefti_shm_bulk_free_spares(wefti_shm_transport_t *r);
+
+/* --- control.c ---------------------------------------------------------------------------------------------------- */
+
+typedef struct wefti_shm_ctl_record {
+    uint64_t id, arg;
+} wefti_shm_ctl_record_t;
+enum { WEFTI_SHM_ANSWER_OK = 0, WEFTI_SHM_ANSWER_REFUSED = 1, WEFTI_SHM_ANSWER_N = 2 };
+
+void *wefti_shm_spare_get(wefti_shm_spares_t *spares, size_t size);
+void wefti_shm_spare_put(wefti_shm_spares_t *spares, void *object);
+void wefti_shm_spares_free(wefti_shm_spares_t *spares);
+void wefti_shm_send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s);
+void wefti_shm_pull_free(wefti_shm_pull_t *p);
+/* Send it now, or when there is space. */
+void wefti_shm_ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg);
+/* Send those that wait, as far as there is space; how many. */
+unsigned wefti_shm_ctl_flush(wefti_shm_lane_t *lane);
+/* It was sent, or will never be: end what ends with it. */
+void wefti_shm_ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl);
+/* Answer a pull. It is freed, or waits for space: the caller has it no more. */
+void wefti_shm_pull_answer(wefti_shm_pull_t *p, uint64_t answer);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
-/* Copy between a cursor and plain bytes; n bytes must be left in the cursor. */
-void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n);
-void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n);
 
-/* --- arena.c: memory that one side shares and the other maps -------------------------------------------------------------- */
+/* --- arena.c: memory that one side shares and the other maps ------------------------------------------------------ */
 
 /* A range of ours. */
 typedef struct wefti_shm_share {
@@ -261,12 +281,9 @@ struct wefti_shm_arena {
     _Atomic uint32_t holds; /* lent or being copied; borrowers give back from any thread once the transport is closed */
 };
 
-/* share() and unshare() of the fabric. Any thread. */
-weft_status_t wefti_shm_share_add(wefti_shm_transport_t *r, void *base, size_t n, int fd, uint64_t *id_out);
-void wefti_shm_share_remove(wefti_shm_transport_t *r, uint64_t id);
 /* Ranges were unshared: queue ARENA_GONE on the lanes that were told of them. Writes to no ring. */
 unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r);
-/* Tell the peer of the arenas these pieces are in, as far as it was not and there is room. */
+/* Tell the peer of the arenas these pieces are in, as far as it was not and there is space. */
 void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n);
 void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told);
 /* ARENA and ARENA_GONE from the peer. */
@@ -285,13 +302,13 @@ void wefti_shm_unlend(wefti_transport_t *transport, void *lent);
 void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane);
 void wefti_shm_arenas_close(wefti_shm_transport_t *r);
 
-/* --- expose.c: memory that the peer maps to read and write ----------------------------------------------------------------- */
+/* --- expose.c: memory that the peer maps to read and write -------------------------------------------------------- */
 
 size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
 weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
 void wefti_shm_unmap(void *ptr, size_t n);
 
-/* --- lane.c ------------------------------------------------------------------------------------------------------------- */
+/* --- lane.c ------------------------------------------------------------------------------------------------------- */
 
 /* NEW --connect--> UP --> FAILED; CLOSING from any of them, by lane_close() only; freed by the next progress. */
 enum { WEFTI_SHM_LANE_NEW, WEFTI_SHM_LANE_UP, WEFTI_SHM_LANE_FAILED, WEFTI_SHM_LANE_CLOSING };
@@ -306,14 +323,14 @@ struct wefti_shm_lane {
     uint32_t peer_index;  /* its bit in the peer's bell */
     bool hot;
     bool light;           /* both sides have barriers: see park.c */
-    bool starved;         /* reserve() or announce() failed: owes `room` */
+    bool starved;         /* reserve() or announce() failed: owes `space` */
     bool told;            /* lane_failed was called */
     weft_status_t why;
 
     wefti_list_t cool_link;  /* transport->cooling */
     wefti_list_t work_link;  /* transport->work */
     wefti_list_t close_link; /* transport->closing */
-    wefti_list_t out;        /* control records that wait for room */
+    wefti_list_t out;        /* control records that wait for space */
     wefti_list_t sends;      /* announced, or streamed: wait for DONE */
     wefti_list_t streams;    /* being streamed, in the order asked for */
     wefti_list_t waiting;    /* announcements nobody has pulled */
@@ -337,14 +354,14 @@ struct wefti_shm_lane {
 
 #define WEFTI_SHM_ADDR_SIZE 80u /* bytes of a lane's address, its MAC not counted */
 
-weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                 wefti_lane_t **lane_out);
+weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                 size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_shm_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_shm_lane_close(wefti_lane_t *lane);
 void *wefti_shm_reserve(wefti_lane_t *lane, size_t n);
 void wefti_shm_commit(wefti_lane_t *lane, size_t n);
 
-/* Room for an internal record; NULL: none now, and the lane's bell rings when there is. */
+/* Space for an internal record; NULL: none now, and the lane's bell rings when there is. */
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
 /* Poll a lane that is UP: number of records, at most the budget. */
 unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane);
@@ -368,7 +385,7 @@ static inline void wefti_shm_lane_commit(wefti_shm_lane_t *lane, size_t n, uint3
         wefti_bell_ring(lane->peer, lane->peer_index);
 }
 
-/* --- transport.c ------------------------------------------------------------------------------------------------------------- */
+/* --- transport.c -------------------------------------------------------------------------------------------------- */
 
 struct wefti_shm_transport {
     wefti_transport_t transport;
@@ -392,8 +409,7 @@ struct wefti_shm_transport {
     uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;
     bool copy_ring;              /* never read the peer's memory */
-    wefti_list_t spare_sends, spare_pulls;
-    uint32_t n_spare_sends, n_spare_pulls;
+    wefti_shm_spares_t spare_sends, spare_pulls;
     uint64_t swept;              /* before a sleep: when, ns */
     char boot_id[36];
     bool has_boot_id;
@@ -413,7 +429,10 @@ struct wefti_shm_transport {
     uint64_t mapped_copies;      /* bytes copied out of them, ever: for tests */
 };
 
-static inline wefti_shm_transport_t *wefti_shm_transport_of(const wefti_shm_lane_t *lane) { return (wefti_shm_transport_t *)lane->lane.transport; }
+static inline wefti_shm_transport_t *wefti_shm_transport_of(const wefti_shm_lane_t *lane)
+{
+    return (wefti_shm_transport_t *)lane->lane.transport;
+}
 /* By the low half of its id, which is what a bell knows. */
 static inline wefti_shm_lane_t *wefti_shm_lane_at(const wefti_shm_transport_t *r, uint32_t index)
 {
@@ -430,7 +449,7 @@ void wefti_shm_work(wefti_shm_lane_t *lane);
 
 extern const wefti_transport_ops_t wefti_shm_ops;
 
-/* --- park.c ------------------------------------------------------------------------------------------------------------- */
+/* --- park.c ------------------------------------------------------------------------------------------------------- */
 
 /* Can this process make others execute a barrier, and be made to? Sets r->barriers. */
 void wefti_shm_barriers_open(wefti_shm_transport_t *r);

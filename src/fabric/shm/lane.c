@@ -76,14 +76,10 @@ weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeti
     atomic_store(&page->parked, 1);
     wefti_ring_rx_init(&lane->rx, lane->rx_map, r->ring_bytes, r->frame_max);
     lane->lane = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user, .frame_max = r->frame_max};
-    wefti_list_init(&lane->cool_link);
-    wefti_list_init(&lane->work_link);
-    wefti_list_init(&lane->close_link);
-    wefti_list_init(&lane->out);
-    wefti_list_init(&lane->sends);
-    wefti_list_init(&lane->streams);
-    wefti_list_init(&lane->waiting);
-    wefti_list_init(&lane->pulls);
+    wefti_list_t *lists[] = {&lane->cool_link, &lane->work_link, &lane->close_link, &lane->out,
+                             &lane->sends,     &lane->streams,   &lane->waiting,    &lane->pulls};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
     wefti_slots_init(&lane->send_ids, UINT32_C(1) << 24);
     *n_out = put_address(r, lane, addr_buf);
     *lane_out = &lane->lane;
@@ -231,7 +227,7 @@ static void fail_liar(wefti_shm_lane_t *lane)
     wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------ */
+/* --- sending ------------------------------------------------------------------------------------------------------ */
 
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
 {
@@ -261,7 +257,7 @@ void wefti_shm_commit(wefti_lane_t *l, size_t n)
     wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC);
 }
 
-/* --- receiving ---------------------------------------------------------------------------------------------------------- */
+/* --- receiving ---------------------------------------------------------------------------------------------------- */
 
 unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
 {
@@ -308,7 +304,7 @@ bool wefti_shm_lane_has_something(wefti_shm_lane_t *lane)
     if (lane->state != WEFTI_SHM_LANE_UP)
         return false;
     return !wefti_ring_empty(&lane->rx) || atomic_load_explicit(&page->closed, memory_order_relaxed) || lane->starved ||
-           wefti_shm_bulk_waits_for_room(lane);
+           wefti_shm_bulk_waits_for_space(lane);
 }
 
 unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
@@ -334,11 +330,11 @@ unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
         wefti_shm_lane_fail(lane, WEFT_ERR_PEER);
         return n + 1;
     }
-    if (wefti_shm_bulk_waits_for_room(lane))
+    if (wefti_shm_bulk_waits_for_space(lane))
         wefti_shm_work(lane);
-    if (lane->starved && wefti_ring_room_or_want(&lane->tx)) {
+    if (lane->starved && wefti_ring_space_or_want(&lane->tx)) {
         lane->starved = false;
-        r->transport.fabric->up->room(lane->lane.user);
+        r->transport.fabric->up->space(lane->lane.user);
         n++;
     } else if (WEFTI_UNLIKELY(lane->tx.bad)) {
         fail_liar(lane);

@@ -66,7 +66,7 @@ static bool has_something(const wefti_shm_lane_t *lane)
     return lane->state == WEFTI_SHM_LANE_UP && !wefti_ring_empty(&lane->rx);
 }
 
-/* --- cooling -------------------------------------------------------------------------------------------------------------- */
+/* --- cooling ------------------------------------------------------------------------------------------------------ */
 
 static void uncool(wefti_shm_transport_t *r, wefti_shm_lane_t *lane)
 {
@@ -92,7 +92,7 @@ static bool look_at_cooling(wefti_shm_transport_t *r, bool last)
     return any;
 }
 
-/* --- hot ------------------------------------------------------------------------------------------------------------------ */
+/* --- hot ---------------------------------------------------------------------------------------------------------- */
 
 static void drop_hot(wefti_shm_transport_t *r, uint32_t place)
 {
@@ -164,7 +164,7 @@ unsigned wefti_shm_poll_hot(wefti_shm_transport_t *r)
     return n;
 }
 
-/* --- sleep ---------------------------------------------------------------------------------------------------------------- */
+/* --- sleep -------------------------------------------------------------------------------------------------------- */
 
 bool wefti_shm_park_all(wefti_shm_transport_t *r)
 {

@@ -1,16 +1,17 @@
 /* fabric/shm/region.c - shared memory that leaves nothing behind, and how that of others is opened.
  *
- * A region is a memfd: it has no name in any file system and is gone with the last process that has it. The peer opens it as
- * /proc/PID/fd/N, which the kernel allows to the same user only, and only as long as the owner keeps the descriptor.
+ * A region is a memfd: it has no name in any file system, and the kernel frees it with the last process that has it open. The
+ * peer opens it as /proc/PID/fd/N, which the kernel allows to the same user only, and only as long as the owner keeps the
+ * descriptor.
  *
- * What stands at such a path is the peer's word. Opening a file can have effects (devices), so can closing it: a process loses its POSIX
- * locks on a file when it closes any descriptor of it. So it is looked at first, without opening it: by its name, which only memfds of
- * ours have, then held with O_PATH, then by inode. Only then is it opened, through what is held, to read; by its seals and
- * size it is a region; and only then is it opened to write, where that is wanted.
+ * What such a path leads to is chosen by the peer. Opening a file can have effects (devices), and so can closing it: a process
+ * loses its POSIX locks on a file when it closes any descriptor of it. So it is looked at first, without opening it: by its
+ * name, which only memfds of ours have, then held with O_PATH, then by inode. Only then is it opened, through what is held, to
+ * read; by its seals and size it is a region; and only then is it opened to write, where that is wanted.
  *
- * Promise: nothing but a memfd named as ours are, or a pipe with the inode it should have, is ever opened; touching a mapped region never
- * raises SIGBUS: one that could shrink is not mapped. tests/wire/fabric_shm_door.c (addresses that are nonsense) and
- * fabric_map.c (map_handles) hold us to it. */
+ * Promise: nothing but a memfd named as ours are, or a pipe with the inode it should have, is ever opened; touching a mapped
+ * region never raises SIGBUS: one that could shrink is not mapped. tests/wire/fabric_shm_door.c (addresses that are nonsense)
+ * and fabric_map.c (map handles) hold us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -48,7 +49,7 @@ static weft_status_t map_fd(int fd, size_t size, int prot, const char *whose, vo
     return WEFT_OK;
 }
 
-/* --- ours ------------------------------------------------------------------------------------------------------------------ */
+/* --- ours --------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t new_memfd(const char *name, int *fd_out)
 {
@@ -101,7 +102,7 @@ weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, 
     return WEFT_OK;
 }
 
-/* --- what belongs to others ----------------------------------------------------------------------------------------------- */
+/* --- what belongs to others --------------------------------------------------------------------------------------- */
 
 /* Open anew what we have open, or hold with O_PATH. NONBLOCK, NOCTTY: in case it is not what we take it for. */
 static int reopen(int fd, int flags)
@@ -119,8 +120,9 @@ static bool begins_with(const char *path, const char *begin)
     return n >= 0 && !strncmp(name, begin, strlen(begin));
 }
 
-/* Take hold of descriptor `fd` of process `pid` without opening it: what it is called must begin with `begin`. The name comes first, since even
- * to hold a file of a network can take long; and once more when it is held, since the number may be another file's by then. */
+/* Take hold of descriptor `fd` of process `pid` without opening it: what it is called must begin with `begin`. The name comes
+ * first, since even to hold a file of a network can take long; and once more when it is held, since the number may be another
+ * file's by then. */
 static weft_status_t hold(pid_t pid, int fd, const char *begin, int *held_out)
 {
     char theirs[64], own[64];
@@ -224,7 +226,7 @@ weft_status_t wefti_region_read(pid_t pid, int fd, uint64_t ino, void *buf, size
     return st;
 }
 
-/* --- pipes ---------------------------------------------------------------------------------------------------------------- */
+/* --- pipes -------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out)
 {

@@ -1,9 +1,8 @@
-/* fabric/shm/ring.c - the rare paths of ring.h: the end of the ring, no room, and heads that are not plain records.
+/* fabric/shm/ring.c - the rare paths of ring.h: the end of the ring, no space, and heads that are not plain records.
  *
  * Promise: whatever the other side writes, nothing here reads or writes outside the ring, and no loop is longer than one
- * step. Room is never missed: the producer stores want_at and then reads `consumed`, the consumer stores `consumed` and then
- * reads want_at, all sequentially consistent, so at least one of them sees the other. tests/unit/shm_ring.c holds us to both.
- * */
+ * step. Space is never missed: the producer stores want_at and then reads `consumed`, the consumer stores `consumed` and then
+ * reads want_at, all sequentially consistent, so at least one of them sees the other. tests/unit/shm_ring.c holds us to both. */
 #include "fabric/shm/ring.h"
 
 void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size)
@@ -62,7 +61,7 @@ void *wefti_ring_reserve_slow(wefti_ring_tx_t *tx, uint64_t n)
 }
 
 /* 9/16 of the ring are what the longest record, a skip before it and the next head word take. */
-static bool has_room(wefti_ring_tx_t *tx)
+static bool has_space(wefti_ring_tx_t *tx)
 {
     uint64_t most = tx->size / 16 * 9;
     if (tx->tail + most > tx->limit)
@@ -70,20 +69,20 @@ static bool has_room(wefti_ring_tx_t *tx)
     return !tx->bad && tx->tail + most <= tx->limit;
 }
 
-/* At least 7/16 of the ring are in use, or there would be room; so this is a position the consumer has yet to publish. */
+/* At least 7/16 of the ring are in use, or there would be space; so this is a position the consumer has yet to publish. */
 static void want(wefti_ring_tx_t *tx)
 {
     atomic_store_explicit(&tx->page->want_at, tx->tail - tx->size / 4, memory_order_seq_cst);
 }
 
-bool wefti_ring_room_or_want(wefti_ring_tx_t *tx)
+bool wefti_ring_space_or_want(wefti_ring_tx_t *tx)
 {
     if (!tx->size || tx->bad)
         return false;
-    if (has_room(tx))
+    if (has_space(tx))
         return true;
     want(tx); /* anew: records that were shorter may have gone since the wish that was granted */
-    return has_room(tx);
+    return has_space(tx);
 }
 
 void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n)

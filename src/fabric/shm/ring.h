@@ -13,7 +13,7 @@
  * Positions count bytes for ever and never wrap in practice. The producer keeps `limit`, what it knows it may fill, and looks
  * at the consumer's position only when that is used up; the consumer publishes its position only every 1/8 of the ring. Since
  * a record and a skip take little more than 1/2 of the smallest ring, what is consumed and not yet published never keeps a
- * record from fitting for ever. A producer without room leaves the position it waits for in `want_at`; the consumer that
+ * record from fitting for ever. A producer without space leaves the position it waits for in `want_at`; the consumer that
  * passes it says so (the caller rings).
  *
  * Who writes what: consumer: consumed, parked. Producer: the ring, want_at (the consumer takes it back to 0), mapped, closed.
@@ -45,7 +45,7 @@ typedef struct wefti_ring_page {
     uint64_t magic, nonce;                     /* written once, before anyone knows of the region */
     _Alignas(128) _Atomic uint64_t consumed;
     _Alignas(128) _Atomic uint32_t parked;     /* the consumer does not poll this ring: ring its bell after publishing */
-    _Alignas(128) _Atomic uint64_t want_at;    /* the producer has no room until this much is consumed; 0: it has */
+    _Alignas(128) _Atomic uint64_t want_at;    /* the producer has no space until this much is consumed; 0: it has */
     _Atomic uint32_t mapped;                   /* the producer has mapped the region */
     _Atomic uint32_t closed;                   /* the producer's process has closed the lane */
 } wefti_ring_page_t;
@@ -99,16 +99,17 @@ static inline void wefti_ring_prefetch_write(const void *p)
 #endif
 }
 
-/* --- producer ----------------------------------------------------------------------------------------------------------- */
+/* --- producer ----------------------------------------------------------------------------------------------------- */
 
 void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size);
 void *wefti_ring_reserve_slow(wefti_ring_tx_t *tx, uint64_t n);
 /* After a reserve that failed: ask the consumer to say when most of the ring is free, then try once more. */
 void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n);
-/* Is there room for any record? If not, ask the consumer to say when there is, as above. */
-bool wefti_ring_room_or_want(wefti_ring_tx_t *tx);
+/* Is there space for any record? If not, ask the consumer to say when there is, as above. */
+bool wefti_ring_space_or_want(wefti_ring_tx_t *tx);
 
-/* Room for a record of n bytes (n <= WEFTI_RING_LONGEST(size)), 8-byte aligned; NULL: none now. Nothing is visible before the commit. */
+/* Space for a record of n bytes (n <= WEFTI_RING_LONGEST(size)), 8-byte aligned; NULL: none now. Nothing is visible before the
+ * commit. */
 static inline void *wefti_ring_reserve(wefti_ring_tx_t *tx, uint64_t n)
 {
     uint64_t need = wefti_ring_span(n), at = tx->tail & (tx->size - 1);
@@ -135,7 +136,7 @@ static inline void wefti_ring_commit(wefti_ring_tx_t *tx, uint64_t n, uint32_t t
     wefti_ring_prefetch_write(tx->base + ((next + WEFTI_RING_AHEAD) & (tx->size - 1)));
 }
 
-/* --- consumer ----------------------------------------------------------------------------------------------------------- */
+/* --- consumer ----------------------------------------------------------------------------------------------------- */
 
 void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32_t max);
 /* The head word is not that of a plain record: `head` is all that was read of it. */
@@ -170,7 +171,7 @@ static inline wefti_ring_got_t wefti_ring_peek(wefti_ring_rx_t *rx, wefti_ring_r
     return WEFTI_RING_RECORD;
 }
 
-/* Done with the record last peeked at. True: the producer waits for room, and now has it: ring its bell. */
+/* Done with the record last peeked at. True: the producer waits for space, and now has it: ring its bell. */
 static inline bool wefti_ring_pop(wefti_ring_rx_t *rx)
 {
     rx->pos += rx->step;

@@ -20,8 +20,8 @@ void wefti_shm_disarm(wefti_transport_t *transport);
 /* Readable (POLLIN) when an armed transport has something to do; -1 before the first lane, and the same number ever after. */
 int wefti_shm_fd(wefti_transport_t *transport);
 
-/* share() and unshare() of the fabric; any thread. *id_out is 0, and there is nothing to unshare, where peers could not map it: huge
- * pages. WEFT_ERR_INVALID: no range, not sealed, or it overlaps another; WEFT_ERR_LIMIT, _NOMEM. */
+/* share() and unshare() of the fabric; any thread. *id_out is 0, and there is nothing to unshare, where peers could not map it:
+ * huge pages. WEFT_ERR_INVALID: no range, not sealed, or it overlaps another; WEFT_ERR_LIMIT, _NOMEM. */
 weft_status_t wefti_shm_share(wefti_transport_t *transport, void *base, size_t n, int fd, uint64_t *id_out);
 void wefti_shm_unshare(wefti_transport_t *transport, uint64_t id);
 

@@ -3,16 +3,15 @@
  * To sleep is to say so (`sleeping`), to park every lane, and to look once more at all that could have come meanwhile; a peer
  * publishes, rings, and then looks at `sleeping`. park.c and bell.c say why one of the two always sees the other.
  *
- * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will
+ * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for space is not on it: its bell will
  * ring. Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
  *
- * Bells can be silenced by any peer, and those are not believed to leave them alone. So every SWEEP_CALLS, and before a sleep if the last
- * look was SWEEP_NS ago, every lane is looked at, and what has something gets its bell rung by ourselves. A runtime never sleeps for
- * more than a quarter of a second (core/sleep.c).
+ * Any peer can silence our bells. So every SWEEP_CALLS, and before a sleep if the last look was SWEEP_NS ago, every lane is
+ * looked at, and what has something gets its bell rung by ourselves. A runtime never sleeps for more than a quarter of a second
+ * (core/sleep.c).
  *
- * Promise: an armed transport whose fd stays unreadable has nothing to do, if its peers are honest; what one of them does to the bell makes the
- * records of others late, and loses none. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds
- * us to it. */
+ * Promise: an armed transport whose fd stays unreadable has nothing to do, if its peers are honest; a hostile one can make the
+ * records of others late, but loses none. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to it. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +22,7 @@
 #include "fabric/shm/internal.h"
 
 /* Progress calls without a look at the bell after it was answered: bells then come in batches, and the line they are in does
- * not go back and forth for each (100 lanes: 20 M/s instead of 13). A lone ring finds no rest under way. */
+ * not go back and forth for each (100 lanes: 20 M/s instead of 13). A ring that comes alone is answered at once. */
 #define BELL_REST 16u
 #define SWEEP_CALLS 65536u
 #define SWEEP_NS 100000000u
@@ -63,13 +62,10 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     r->ring_bytes = (uint32_t)ring;
     r->frame_max = wefti_shm_frame_max((uint32_t)ring);
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
-    wefti_list_init(&r->work);
-    wefti_list_init(&r->closing);
-    wefti_list_init(&r->cooling);
-    wefti_list_init(&r->spare_sends);
-    wefti_list_init(&r->spare_pulls);
-    wefti_list_init(&r->gone);
-    wefti_list_init(&r->mapped);
+    wefti_list_t *lists[] = {&r->work, &r->closing, &r->cooling, &r->spare_sends.list, &r->spare_pulls.list,
+                             &r->gone, &r->mapped};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
     r->door.fd = -1;
     r->until_sweep = SWEEP_CALLS;
     r->max_mapped = WEFTI_SHM_MAPPED_MAX;
@@ -91,23 +87,14 @@ void wefti_shm_close(wefti_transport_t *transport)
         wefti_shm_lane_close(&lane->lane);
         wefti_shm_lane_end(lane, true);
     }
-    wefti_shm_bulk_free_spares(r);
+    wefti_shm_spares_free(&r->spare_sends);
+    wefti_shm_spares_free(&r->spare_pulls);
     wefti_shm_arenas_close(r);
     wefti_bell_close(r);
     wefti_shm_door_close(r);
     wefti_slots_free(&r->lanes);
     wefti_map_free(&r->peers);
     wefti_free(r);
-}
-
-weft_status_t wefti_shm_share(wefti_transport_t *transport, void *base, size_t n, int fd, uint64_t *id_out)
-{
-    return wefti_shm_share_add((wefti_shm_transport_t *)transport, base, n, fd, id_out);
-}
-
-void wefti_shm_unshare(wefti_transport_t *transport, uint64_t id)
-{
-    wefti_shm_share_remove((wefti_shm_transport_t *)transport, id);
 }
 
 int wefti_shm_fd(wefti_transport_t *transport)
@@ -126,7 +113,7 @@ void wefti_shm_work(wefti_shm_lane_t *lane)
         wefti_bell_wake(&r->self);
 }
 
-/* --- bells -------------------------------------------------------------------------------------------------------------- */
+/* --- bells -------------------------------------------------------------------------------------------------------- */
 
 static unsigned answer_word(wefti_shm_transport_t *r, uint32_t word)
 {
@@ -175,7 +162,7 @@ static bool sweep(wefti_shm_transport_t *r)
     return any;
 }
 
-/* --- progress and sleep ------------------------------------------------------------------------------------------------- */
+/* --- progress and sleep ------------------------------------------------------------------------------------------- */
 
 static unsigned do_work(wefti_shm_transport_t *r)
 {
@@ -261,7 +248,8 @@ void wefti_shm_disarm(wefti_transport_t *transport)
     atomic_store(&r->bell->sleeping, 0);
     wefti_shm_unpark_hot(r);
     /* Whoever took the flag has written its byte, or does so soon: then the sleep after this one may end for nothing. Reading
-     * even when nobody took it keeps bytes that came from nowhere from ending every sleep. Somebody may write faster than we read. */
+     * even when nobody took it keeps bytes that came from nowhere from ending every sleep. Somebody may write faster than we
+     * read. */
     for (int i = 0; i < WAKE_READS && read(r->self.wake_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes; i++)
         ;
 }

@@ -1,13 +1,14 @@
 /* fabric/sock/acceptor.c - listening and accepting.
  *
- * A post has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no descriptors left,
- * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second. A timer ends the pause: in
- * a program that only listens, and sleeps on the descriptor of the runtime, nothing else may ever happen. It is opened with the first post, since
- * there is no descriptor for it when it is needed.
+ * An acceptor has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no
+ * descriptors left, not even the spare one, a listener in epoll would be ready all the time, so it is taken out for a tenth of a
+ * second. A timer ends the pause: in a program that only listens and sleeps, there may be no other event. The timer is opened
+ * with the first acceptor, since there is no descriptor for it when it is needed.
  *
- * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on the spare
- * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
- * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins, a_listener_that_paused_wakes_who_sleeps. */
+ * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on
+ * the spare descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
+ * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins,
+ * a_listener_that_paused_wakes_who_sleeps. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -46,7 +47,7 @@ wefti_acceptor_t *wefti_acceptor_of_link(wefti_list_t *link)
     return wefti_container_of(link, wefti_acceptor_t, link);
 }
 
-/* --- accepting -------------------------------------------------------------------------------------------------------------- */
+/* --- accepting ---------------------------------------------------------------------------------------------------- */
 
 static void pause_over(wefti_watch_t *watch, uint32_t events)
 {
@@ -84,7 +85,7 @@ static void pause_from_now(wefti_sock_t *s)
 
 static void pause_listener(sock_listener_t *l)
 {
-    wefti_sock_t *s = l->post->sock;
+    wefti_sock_t *s = l->acceptor->sock;
     wefti_sock_unwatch(s, l->fd);
     l->paused = true;
     pause_from_now(s);
@@ -93,7 +94,7 @@ static void pause_listener(sock_listener_t *l)
 /* No descriptors left: turn one newcomer away with the spare one. */
 static void turn_away(sock_listener_t *l, int err)
 {
-    wefti_sock_t *s = l->post->sock;
+    wefti_sock_t *s = l->acceptor->sock;
     uint64_t now = wefti_clock_ns();
     if (!s->spare_said || now - s->spare_said >= SAY_NS) {
         s->spare_said = now;
@@ -117,9 +118,9 @@ void wefti_acceptor_resume(wefti_sock_t *s)
     if (s->spare_fd < 0)
         s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     bool left = false;
-    wefti_list_each(pit, &s->posts) {
-        wefti_acceptor_t *post = wefti_acceptor_of_link(pit);
-        wefti_list_each(it, &post->listeners) {
+    wefti_list_each(pit, &s->acceptors) {
+        wefti_acceptor_t *acceptor = wefti_acceptor_of_link(pit);
+        wefti_list_each(it, &acceptor->listeners) {
             sock_listener_t *l = wefti_container_of(it, sock_listener_t, link);
             if (l->paused && !wefti_sock_watch(s, l->fd, &l->watch, EPOLLIN))
                 l->paused = false;
@@ -133,8 +134,8 @@ void wefti_acceptor_resume(wefti_sock_t *s)
 
 static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
 {
-    wefti_acceptor_t *post = l->post;
-    wefti_sock_t *s = post->sock;
+    wefti_acceptor_t *acceptor = l->acceptor;
+    wefti_sock_t *s = acceptor->sock;
     char text[SOCK_ADDR_TEXT];
     sock_wire_t *w = wefti_wire_new(s);
     if (!w) {
@@ -151,26 +152,26 @@ static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
     wefti_wire_socket_options(fd, from->ss.ss_family);
     w->base.source = wefti_addr_group(from, fd);
     if (from->ss.ss_family == AF_UNIX)
-        snprintf(text, sizeof text, "%s", post->uris); /* who dials a Unix socket has no name of its own */
+        snprintf(text, sizeof text, "%s", acceptor->uris); /* who dials a Unix socket has no name of its own */
     else
         wefti_addr_text(from, text, sizeof text);
-    s->fabric->up->wire_accepted(post->user, &w->base, text);
+    s->fabric->up->wire_accepted(acceptor->user, &w->base, text);
 }
 
 static void listener_event(wefti_watch_t *watch, uint32_t events)
 {
     sock_listener_t *l = wefti_container_of(watch, sock_listener_t, watch);
     (void)events;
-    /* The upcall may close the post: then l->post is NULL, and l itself stays until the sweep. */
-    for (int i = 0; i < ACCEPTS_PER_EVENT && l->post && !l->paused; i++) {
+    /* The upcall may close the acceptor: then l->acceptor is NULL, and l itself stays until the sweep. */
+    for (int i = 0; i < ACCEPTS_PER_EVENT && l->acceptor && !l->paused; i++) {
         sock_addr_t from = {.n = sizeof from.ss};
         int fd = accept4(l->fd, (void *)&from.ss, &from.n, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             accepted(l, fd, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             int err = errno;
-            const wefti_fabric_up_t *up = l->post->sock->fabric->up;
-            if (!up->make_way || !up->make_way(l->post->user))
+            const wefti_fabric_up_t *up = l->acceptor->sock->fabric->up;
+            if (!up->make_way || !up->make_way(l->acceptor->user))
                 turn_away(l, err);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return;
@@ -178,7 +179,7 @@ static void listener_event(wefti_watch_t *watch, uint32_t events)
     }
 }
 
-/* --- binding ---------------------------------------------------------------------------------------------------------------- */
+/* --- binding ------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t bind_failed(const sock_addr_t *a, int err)
 {
@@ -191,16 +192,16 @@ static weft_status_t bind_failed(const sock_addr_t *a, int err)
 }
 
 /* Bind and listen at one address, which then has its real port. *err_out: errno of a failure. */
-static weft_status_t listen_at(wefti_acceptor_t *post, sock_addr_t *a, unsigned backlog, int *err_out)
+static weft_status_t listen_at(wefti_acceptor_t *acceptor, sock_addr_t *a, unsigned backlog, int *err_out)
 {
-    wefti_sock_t *s = post->sock;
+    wefti_sock_t *s = acceptor->sock;
     int on = 1, err;
     sock_listener_t *l = wefti_calloc(1, sizeof *l);
     *err_out = 0;
     if (!l)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
     l->watch.fn = listener_event;
-    l->post = post;
+    l->acceptor = acceptor;
     l->fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (l->fd < 0)
         goto err_listener;
@@ -219,7 +220,7 @@ static weft_status_t listen_at(wefti_acceptor_t *post, sock_addr_t *a, unsigned 
         wefti_free(l);
         return st;
     }
-    wefti_list_push_back(&post->listeners, &l->link);
+    wefti_list_push_back(&acceptor->listeners, &l->link);
     return WEFT_OK;
 
 err_fd:
@@ -232,19 +233,19 @@ err_listener:
     return bind_failed(a, *err_out);
 }
 
-static void close_listeners(wefti_acceptor_t *post)
+static void close_listeners(wefti_acceptor_t *acceptor)
 {
     wefti_list_t *it;
-    while ((it = wefti_list_pop(&post->listeners))) {
+    while ((it = wefti_list_pop(&acceptor->listeners))) {
         sock_listener_t *l = wefti_container_of(it, sock_listener_t, link);
-        l->post = NULL;
-        wefti_sock_close_fd(post->sock, l->fd);
-        wefti_list_push_back(&post->sock->dead_listeners, &l->link);
+        l->acceptor = NULL;
+        wefti_sock_close_fd(acceptor->sock, l->fd);
+        wefti_list_push_back(&acceptor->sock->dead_listeners, &l->link);
     }
 }
 
 /* All addresses on one port. With port 0 the first bind chooses; if the others cannot have that one, another is chosen. */
-static weft_status_t listen_all(wefti_acceptor_t *post, sock_addrs_t *addrs, uint16_t port, unsigned backlog)
+static weft_status_t listen_all(wefti_acceptor_t *acceptor, sock_addrs_t *addrs, uint16_t port, unsigned backlog)
 {
     for (int attempt = 1;; attempt++) {
         uint16_t chosen = port;
@@ -252,13 +253,13 @@ static weft_status_t listen_all(wefti_acceptor_t *post, sock_addrs_t *addrs, uin
         int err = 0;
         for (size_t i = 0; i < addrs->n && !st; i++) {
             wefti_addr_set_port(&addrs->at[i], chosen);
-            st = listen_at(post, &addrs->at[i], backlog, &err);
+            st = listen_at(acceptor, &addrs->at[i], backlog, &err);
             if (!st && !chosen)
                 chosen = wefti_addr_port(&addrs->at[i]);
         }
         if (!st)
             return WEFT_OK;
-        close_listeners(post);
+        close_listeners(acceptor);
         if (port || err != EADDRINUSE || attempt >= PORT_TRIES)
             return st;
     }
@@ -284,7 +285,8 @@ static weft_status_t device_addrs(const char *device, sock_addrs_t *out)
             continue;
         if (it->ifa_addr->sa_family != AF_INET && it->ifa_addr->sa_family != AF_INET6)
             continue;
-        /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for it. */
+        /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for
+         * it. */
         const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)it->ifa_addr;
         if (it->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
             continue;
@@ -342,23 +344,23 @@ static bool stale(const sock_addr_t *a, const char *path)
     return dead;
 }
 
-static weft_status_t listen_unix(wefti_acceptor_t *post, const char *path, unsigned backlog, sock_addr_t *a)
+static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, unsigned backlog, sock_addr_t *a)
 {
     int err;
     struct stat sb;
     weft_status_t st = wefti_addr_unix(path, a);
     if (st)
         return st;
-    st = listen_at(post, a, backlog, &err);
+    st = listen_at(acceptor, a, backlog, &err);
     if (st && err == EADDRINUSE && path[0] != '@' && stale(a, path)) {
         wefti_info("sock: %s is left from a process that is gone, and is replaced", path);
         unlink(path);
-        st = listen_at(post, a, backlog, &err);
+        st = listen_at(acceptor, a, backlog, &err);
     }
     if (!st && path[0] != '@' && !lstat(path, &sb)) {
-        memcpy(post->path, path, strlen(path) + 1); /* wefti_addr_unix() has checked that it fits */
-        post->dev = sb.st_dev;
-        post->ino = sb.st_ino;
+        memcpy(acceptor->path, path, strlen(path) + 1); /* wefti_addr_unix() has checked that it fits */
+        acceptor->dev = sb.st_dev;
+        acceptor->ino = sb.st_ino;
     }
     return st;
 }
@@ -382,52 +384,53 @@ weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, 
     weft_status_t st = open_pause(s);
     if (st)
         return st;
-    wefti_acceptor_t *post = wefti_calloc(1, sizeof *post);
-    if (!post)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a post");
-    post->sock = s;
-    post->user = user;
-    wefti_list_init(&post->listeners);
-    wefti_list_push_back(&s->posts, &post->link);
+    wefti_acceptor_t *acceptor = wefti_calloc(1, sizeof *acceptor);
+    if (!acceptor)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an acceptor");
+    acceptor->sock = s;
+    acceptor->user = user;
+    wefti_list_init(&acceptor->listeners);
+    wefti_list_push_back(&s->acceptors, &acceptor->link);
     if (!backlog)
         backlog = SOMAXCONN;
     if (uri->scheme == WEFTI_URI_UNIX) {
         addrs.at = wefti_calloc(1, sizeof *addrs.at);
         addrs.n = 1;
-        st = addrs.at ? listen_unix(post, uri->host, backlog, addrs.at) : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+        st = addrs.at ? listen_unix(acceptor, uri->host, backlog, addrs.at)
+                      : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
     } else {
         st = tcp_addrs(uri, &addrs);
         if (!st)
-            st = listen_all(post, &addrs, uri->port, backlog);
+            st = listen_all(acceptor, &addrs, uri->port, backlog);
     }
     if (!st) {
-        post->uris = join_uris(&addrs);
-        if (!post->uris)
+        acceptor->uris = join_uris(&addrs);
+        if (!acceptor->uris)
             st = wefti_fail(WEFT_ERR_NOMEM, "no memory for addresses as text");
     }
     wefti_free(addrs.at);
     if (st) {
-        wefti_sock_acceptor_close(post);
+        wefti_sock_acceptor_close(acceptor);
         return st;
     }
-    *acceptor_out = post;
+    *acceptor_out = acceptor;
     return WEFT_OK;
 }
 
-const char *wefti_sock_acceptor_uri(wefti_acceptor_t *post)
+const char *wefti_sock_acceptor_uri(wefti_acceptor_t *acceptor)
 {
-    return post->uris;
+    return acceptor->uris;
 }
 
-void wefti_sock_acceptor_close(wefti_acceptor_t *post)
+void wefti_sock_acceptor_close(wefti_acceptor_t *acceptor)
 {
     struct stat sb;
     /* Only the file we made: another process may have taken its place, and a forked child leaves its parent's alone. */
-    if (post->path[0] && getpid() == post->sock->pid && !lstat(post->path, &sb) && sb.st_dev == post->dev &&
-        sb.st_ino == post->ino)
-        unlink(post->path);
-    close_listeners(post);
-    wefti_list_remove(&post->link);
-    wefti_free(post->uris);
-    wefti_free(post);
+    if (acceptor->path[0] && getpid() == acceptor->sock->pid && !lstat(acceptor->path, &sb) && sb.st_dev == acceptor->dev &&
+        sb.st_ino == acceptor->ino)
+        unlink(acceptor->path);
+    close_listeners(acceptor);
+    wefti_list_remove(&acceptor->link);
+    wefti_free(acceptor->uris);
+    wefti_free(acceptor);
 }

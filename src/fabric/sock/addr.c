@@ -35,19 +35,12 @@ weft_status_t wefti_errno_status(int err)
     case EINVAL: /* a link-local address without its zone */
     case EAFNOSUPPORT:
         return WEFT_ERR_ADDRESS;
-    case EMFILE:
-    case ENFILE:
-    case ENOSPC:
-        return WEFT_ERR_LIMIT;
-    case ENOMEM:
-    case ENOBUFS:
-        return WEFT_ERR_NOMEM;
     case ECONNRESET:
     case EPIPE:
     case ECONNABORTED:
         return WEFT_ERR_PEER;
     default:
-        return WEFT_ERR_SYSTEM;
+        return wefti_errno_limit(err, WEFT_ERR_SYSTEM);
     }
 }
 

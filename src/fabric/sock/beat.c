@@ -1,12 +1,13 @@
-/* fabric/sock/beat.c - heartbeats: one thread per process that speaks and listens for all wires of all runtimes.
+/* fabric/sock/beat.c - heartbeats: one thread per process sends and reads those of all wires of all runtimes.
  *
- * A beat is one byte on the wire, between two messages. The thread sends one per tick on every wire that beats, reads those of the
- * peer, and judges its silence (fabric/pulse.h), so that a process that runs is heard by its peers whatever its program does: it
- * may compute, copy, sleep or block, in a callback or between two calls. A process that was killed or stopped is not heard.
+ * A beat is one byte on the wire, between two messages. The thread sends one per tick on every wire that beats, reads those of
+ * the peer, and judges its silence (fabric/pulse.h), so that a process that runs is heard by its peers whatever its program
+ * does: it may compute, copy, sleep or block, in a callback or between two calls. A process that was killed or stopped is not
+ * heard.
  *
- * The driver reads a wire too: messages of the hello may still come. From the first beat of the peer on it only watches for the end
- * of the socket (`quiet`), so that beats wake nobody; a message that comes all the same is left to it. If the peer is lost, the
- * thread leaves a verdict and shuts the socket down; the driver sees the end of the wire as it would see any other.
+ * The driver reads a wire too: messages of the hello may still come. From the first beat of the peer on it only watches for the
+ * end of the socket (`quiet`), so that beats wake nobody; a message that comes all the same is left to it. If the peer is lost,
+ * the thread leaves a verdict and shuts the socket down; the driver sees the end of the wire as it would see any other.
  *
  * One lock guards the list and the wires on it. It is never held for more than BATCH wires in a row, and never across an upcall.
  * The thread lives from the first wire that beats until the last runtime that had one is closed. In a forked child there are no
@@ -42,14 +43,14 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int prepared;
 
-/* --- one wire ---------------------------------------------------------------------------------------------------------------- */
+/* --- one wire ----------------------------------------------------------------------------------------------------- */
 
 static void send_beat(sock_wire_t *w)
 {
     static const uint8_t beat = SOCK_BEAT;
     if (w->out_n) /* in the middle of a message: its bytes are a sign of life as well */
         return;
-    /* No room means that the peer does not read, and a dead socket shows elsewhere. */
+    /* No space means that the peer does not read, and a dead socket shows elsewhere. */
     ssize_t n = send(w->fd, &beat, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)n;
 }
@@ -72,9 +73,8 @@ void wefti_beat_heard(sock_wire_t *w, size_t n)
 /* Read the beats that wait in the socket; true: there were some. A message is left for the driver.
  *
  * All of them, since one that is left would be heard at a later tick, when its sender may be dead. But no more than READS times
- * READ_MOST: one wire shall not hold the lock. A peer that is due once in a tick and sends more than that is not ended for it, since
- * it may have done nothing wrong: if this process was stopped for a day, so many wait. They are as many as the socket's buffer has room
- * for, which is read in a few ticks. */
+ * READ_MOST: one wire shall not hold the lock. A peer that has sent more than that has done nothing wrong: if this process was
+ * stopped for a day, so many wait. They fit into the socket's buffer, which is read in a few ticks. */
 static bool read_beats(sock_wire_t *w)
 {
     uint8_t bytes[READ_MOST];
@@ -109,7 +109,7 @@ static void tick(sock_wire_t *w, uint64_t now)
     }
 }
 
-/* --- the thread -------------------------------------------------------------------------------------------------------------- */
+/* --- the thread --------------------------------------------------------------------------------------------------- */
 
 static void wake_by(uint64_t due)
 {
@@ -117,8 +117,8 @@ static void wake_by(uint64_t due)
         beats.wakes = due;
 }
 
-/* Look at every wire that is due, and find when the next one is. The lock is let go of now and then: a wire that comes meanwhile may be
- * behind us, so whoever adds it says by itself when we wake. */
+/* Look at every wire that is due, and find when the next one is. The lock is let go of now and then: a wire that comes meanwhile
+ * may be behind us, so whoever adds it says by itself when we wake. */
 static void walk(uint64_t era)
 {
     uint64_t now = wefti_clock_ns();
@@ -140,8 +140,8 @@ static void walk(uint64_t era)
     }
 }
 
-/* On a machine with ten times as much to do as it can, an ordinary thread may wake up half a second late. Where the process may have it
- * (root, CAP_SYS_NICE, RLIMIT_RTPRIO), this one goes before ordinary ones: it runs for microseconds. */
+/* On a machine with ten times as much to do as it can, an ordinary thread may wake up half a second late. Where the process may
+ * have it (root, CAP_SYS_NICE, RLIMIT_RTPRIO), this one goes before ordinary ones: it runs for microseconds. */
 static void go_first(void)
 {
     const struct sched_param lowest = {.sched_priority = 1};
@@ -186,7 +186,7 @@ static int start_thread(void)
     return err;
 }
 
-/* --- forks ------------------------------------------------------------------------------------------------------------------- */
+/* --- forks -------------------------------------------------------------------------------------------------------- */
 
 static void before_fork(void)
 {
@@ -231,7 +231,7 @@ uint32_t wefti_beat_events(const sock_wire_t *w)
     return w->quiet ? EPOLLRDHUP : EPOLLIN;
 }
 
-/* --- for the driver ---------------------------------------------------------------------------------------------------------- */
+/* --- for the driver ----------------------------------------------------------------------------------------------- */
 
 /* This runtime has a wire that beats: the thread is there from now on. Under the lock. */
 static weft_status_t hold(wefti_sock_t *s)

@@ -1,7 +1,7 @@
 /* fabric/sock/dial.c - a wire's way to being connected.
  *
- * RESOLVING: a name is being looked up; the event is its eventfd. CONNECTING: one address of the list is being tried; the event is
- * the socket's. Each address that fails is logged, the next is tried, and the last one's failure is the wire's. */
+ * RESOLVING: a name is being looked up; the event is its eventfd. CONNECTING: one address of the list is being tried; the event
+ * is the socket's. Each address that fails is logged, the next is tried, and the last one's failure is the wire's. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>

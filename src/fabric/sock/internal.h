@@ -5,7 +5,7 @@
  *   dial.c    a wire's way to being connected
  *   wire.c    messages on a connected wire
  *   beat.c    heartbeats on a connected wire, and the thread that sends and reads them
- *   post.c    listening and accepting */
+ *   acceptor.c listening and accepting */
 #ifndef WEFTI_SOCK_INTERNAL_H
 #define WEFTI_SOCK_INTERNAL_H
 
@@ -74,12 +74,12 @@ typedef struct sock_wire {
     weft_status_t verdict;  /* why the thread shut the socket down, or the driver ended the wire */
 } sock_wire_t;
 
-/* One bound address of a post. */
+/* One bound address of an acceptor. */
 typedef struct sock_listener {
     wefti_watch_t watch;
-    wefti_acceptor_t *post;    /* NULL: closed */
+    wefti_acceptor_t *acceptor;    /* NULL: closed */
     int fd;
-    wefti_list_t link;     /* the post's, or sock->dead_listeners */
+    wefti_list_t link;     /* the acceptor's, or sock->dead_listeners */
     bool paused;
 } sock_listener_t;
 
@@ -89,12 +89,12 @@ struct wefti_sock {
     pid_t pid;              /* who opened it */
     int spare_fd;           /* closed to accept and turn away a newcomer when there are no descriptors left */
     uint64_t spare_said;    /* when that was last logged */
-    wefti_list_t wires, posts;
+    wefti_list_t wires, acceptors;
     wefti_list_t todo;      /* wires with an end or a retry */
     wefti_list_t dead, dead_listeners; /* to free after the batch */
-    uint64_t paused_until;  /* 0: no listener is paused (post.c) */
+    uint64_t paused_until;  /* 0: no listener is paused (acceptor.c) */
     wefti_watch_t pause_watch;
-    int pause_fd;           /* a timer that says so to who sleeps; -1: there was no post yet */
+    int pause_fd;           /* a timer that ends a sleep when the pause is over; -1: there was no acceptor yet */
     bool beats;             /* it holds the thread of beat.c */
     uint8_t scratch[SOCK_HEAD + WEFTI_WIRE_MAX];
 };
@@ -145,7 +145,7 @@ void wefti_wire_event(wefti_watch_t *watch, uint32_t events);
 void wefti_wire_socket_options(int fd, int family);
 void wefti_wire_flush(sock_wire_t *w);
 
-/* post.c */
+/* acceptor.c */
 void wefti_acceptor_resume(wefti_sock_t *s);
 wefti_acceptor_t *wefti_acceptor_of_link(wefti_list_t *link);
 

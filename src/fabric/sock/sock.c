@@ -1,8 +1,8 @@
 /* fabric/sock/sock.c - the whole of sock: what is told and freed between two batches of events.
  *
- * A wire:  RESOLVING -> CONNECTING -> OPEN -> DEAD; accepted ones begin in OPEN. An error found anywhere sets w->end and puts it on the todo
- *          list; sweep makes the upcall and kills it. wire_close() kills it at once. DEAD wires have no fd and no upcalls, and are
- *          freed by the sweep after the batch in which they died.
+ * A wire:  RESOLVING -> CONNECTING -> OPEN -> DEAD; accepted ones begin in OPEN. An error sets w->end and puts the wire on the
+ *          todo list; sweep makes the upcall and kills it. wire_close() kills it at once. A DEAD wire has no fd and no upcalls;
+ *          the sweep after the batch in which it died frees it.
  *
  * Upcalls come from event functions and from sweep, which only progress calls. tests/wire/fabric_sock.c holds us to this. */
 #include <errno.h>
@@ -30,7 +30,7 @@ weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **so
         return wefti_fail(wefti_errno_status(err), "no spare descriptor");
     }
     wefti_list_init(&s->wires);
-    wefti_list_init(&s->posts);
+    wefti_list_init(&s->acceptors);
     wefti_list_init(&s->todo);
     wefti_list_init(&s->dead);
     wefti_list_init(&s->dead_listeners);
@@ -46,8 +46,8 @@ weft_status_t wefti_sock_watch(wefti_sock_t *s, int fd, wefti_watch_t *w, uint32
     return WEFT_OK;
 }
 
-/* Closing a descriptor is not enough: a resolver's thread or a forked child may have the same file, and epoll watches files. In the forked
- * child itself, though, the epoll instance is the parent's, and its list is not ours to change. */
+/* Closing a descriptor is not enough: a resolver's thread or a forked child may have the same file, and epoll watches files. In
+ * the forked child itself, though, the epoll instance is the parent's, and its list is not ours to change. */
 void wefti_sock_unwatch(wefti_sock_t *s, int fd)
 {
     if (getpid() == s->pid)
@@ -170,7 +170,7 @@ void wefti_sock_close(wefti_sock_t *s)
     wefti_list_t *it;
     while ((it = wefti_list_first(&s->wires)))
         wefti_wire_kill(wefti_container_of(it, sock_wire_t, link));
-    while ((it = wefti_list_first(&s->posts)))
+    while ((it = wefti_list_first(&s->acceptors)))
         wefti_sock_acceptor_close(wefti_acceptor_of_link(it));
     sweep_dead(s);
     wefti_beats_drop(s);

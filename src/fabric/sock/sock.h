@@ -1,8 +1,8 @@
-/* fabric/sock/sock.h - wires and posts over TCP and Unix sockets, for fabric/real.c only.
+/* fabric/sock/sock.h - wires and acceptors over TCP and Unix sockets, for fabric/real.c only.
  *
- * The caller owns one epoll instance; every fd in it carries a wefti_watch_t as its data, and the caller calls watch->fn for each event,
- * then wefti_sock_sweep() once after each batch: what was closed during a batch is freed there, since a later event of the same batch
- * may still name it. */
+ * The caller owns one epoll instance; every fd in it carries a wefti_watch_t as its data, and the caller calls watch->fn for
+ * each event, then wefti_sock_sweep() once after each batch: what was closed during a batch is freed there, since a later event
+ * of the same batch may still name it. */
 #ifndef WEFTI_SOCK_H
 #define WEFTI_SOCK_H
 
@@ -25,10 +25,12 @@ unsigned wefti_sock_sweep(wefti_sock_t *s);
 bool wefti_sock_pending(const wefti_sock_t *s);
 
 /* The functions of fabric.h. */
-weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_acceptor_t **acceptor_out);
-const char *wefti_sock_acceptor_uri(wefti_acceptor_t *post);
-void wefti_sock_acceptor_close(wefti_acceptor_t *post);
-weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
+weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                       wefti_acceptor_t **acceptor_out);
+const char *wefti_sock_acceptor_uri(wefti_acceptor_t *acceptor);
+void wefti_sock_acceptor_close(wefti_acceptor_t *acceptor);
+weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user,
+                                   wefti_wire_t **wire_out);
 weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
 void wefti_sock_wire_close(wefti_wire_t *wire);
 weft_status_t wefti_sock_wire_beat(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);

@@ -1,11 +1,11 @@
 /* fabric/sock/wire.c - messages on a connected wire.
  *
- * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. Between two messages there may be heartbeats, a byte each
- * (beat.c). The first byte that cannot be either ends the wire: a port scan or a browser gets nothing from us and costs one line at level
- * info.
+ * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. Between two messages there may be heartbeats, a
+ * byte each (beat.c). The first byte that cannot be either ends the wire: a port scan or a browser gets nothing from us and
+ * costs one line at level info.
  *
- * Reads go into one buffer of the whole; only a message that has arrived in part takes memory of its own wire, so that ten thousand
- * silent wires cost nothing. Writes that the socket does not take wait here, up to SOCK_OUT_MAX. */
+ * Reads go into one buffer of the whole; only a message that has arrived in part takes memory of its own wire, so that ten
+ * thousand silent wires cost nothing. Writes that the socket does not take wait here, up to SOCK_OUT_MAX. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,7 +27,7 @@ void wefti_wire_socket_options(int fd, int family)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 static void flush_locked(sock_wire_t *w)
 {
@@ -64,7 +64,7 @@ void wefti_wire_flush(sock_wire_t *w)
     wefti_beat_unlock(w);
 }
 
-static bool out_room(sock_wire_t *w, size_t n)
+static bool out_space(sock_wire_t *w, size_t n)
 {
     if (w->out_at + w->out_n + n <= w->out_cap)
         return true;
@@ -97,7 +97,7 @@ weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t
         wefti_wire_end(w, WEFT_ERR_PEER);
         return WEFT_OK;
     }
-    if (!out_room(w, SOCK_HEAD + n))
+    if (!out_space(w, SOCK_HEAD + n))
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a message of %zu bytes", n);
     uint32_t len = (uint32_t)n;
     uint8_t *at = w->out + w->out_at + w->out_n;
@@ -130,7 +130,7 @@ void wefti_sock_wire_close(wefti_wire_t *wire)
     wefti_wire_kill(w);
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 static void not_ours(sock_wire_t *w, const char *what)
 {

@@ -1,17 +1,18 @@
-/* fabric/tcp/acks.c - finding a connection whose path is dead although its peer is heard: nobody acknowledges what it was sent.
+/* fabric/tcp/acks.c - connections whose peer acknowledges nothing any more, although its heartbeats arrive.
  *
- * Heartbeats go over the wire, which is another connection, perhaps over another device or through another entry in the table of a router. So
- * the wire may live when the path of a lane is dead, and the kernel goes on sending for a quarter of an hour before it says so.
+ * Heartbeats go over the wire, which is another connection, perhaps over another device or another route. So the path of a lane
+ * may be dead while the wire works, and the kernel retransmits for a quarter of an hour before it reports that.
  *
- * A connection on which something was sent is on the transport's list `unacked` until a look finds that all of it was acknowledged. Looks come
- * with the transport's timer, WEFTI_BEATS times per heartbeat bound, while there is anything on that list. What a look finds is judged as the silence
- * of a wire is (fabric/pulse.h): a lane whose peer's kernel did not answer for three quarters of the bound has failed. A message costs
- * nothing for this but the question whether its connection is on the list.
+ * A connection on which something was sent is on the transport's list `unacked` until a look finds that all of it was
+ * acknowledged. Looks come with the transport's timer, WEFTI_BEATS times per heartbeat bound, while there is anything on that
+ * list. What a look finds is judged as the silence of a wire is (fabric/pulse.h): a lane whose peer's kernel did not answer for
+ * three quarters of the bound has failed. A message costs nothing for this but the question whether its connection is on the
+ * list.
  *
- * The kernel of a peer that lives and does not read answers as well. So silence is only that something was sent and nothing came after it: while
- * the peer's window is closed the kernel asks less and less often, and nothing has to come between an answer and the next question. A single
- * packet may be lost, too, which takes a retransmission to mend: nobody is judged within three timeouts of the connection.
- * tests/fault/conn_path.c. */
+ * The kernel of a peer that lives and does not read answers as well. So silence is only that something was sent and nothing came
+ * after it: while the peer's window is closed the kernel asks less and less often, and nothing has to come between an answer and
+ * the next question. A single packet may be lost, too, which takes a retransmission to mend: nobody is judged within three
+ * timeouts of the connection. tests/fault/conn_path.c. */
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>

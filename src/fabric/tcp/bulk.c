@@ -1,17 +1,17 @@
 /* fabric/tcp/bulk.c - the second connection, for large payloads.
  *
- * A gigabyte between two records would make the second one wait. So the first payload of TP_BULK_MIN bytes or more opens a second connection
- * beside the lane's, on which large ones go from the sender's memory to the receiver's with nothing between but the kernel:
- * u64 slot, u64 length, the bytes.
+ * A gigabyte between two records would delay the second one. So the first payload of TP_BULK_MIN bytes or more opens a second
+ * connection beside the lane's, on which large ones go from the sender's memory to the receiver's with nothing between but the
+ * kernel: u64 slot, u64 length, the bytes.
  *
  *     (none) --first large pull, by whoever dialled the lane--> DIALING --> GREETING --> UP
  *     (none) --a stranger greets as the peer of this lane--> UP
- *     (none) --it cannot be had, or ended with nothing under way--> no_bulk: payloads go between records for the rest of the lane's life
+ *     (none) --it cannot be had, or ended with nothing under way--> no_bulk: payloads go between records from then on
  *
- * Payloads wait for it while it is being made. Whoever finds that there is none says so (NO_BULK). If it ends in the middle of a payload the
- * peer is gone, and the lane fails once what came over its first connection has been told.
- * Nothing waits for this socket: while a payload moves, progress tries it; else epoll watches it.
- * tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c: a_large_payload_goes_over_a_connection_of_its_own. */
+ * Payloads wait for it while it is being made. Whoever finds that there is none says so (NO_BULK). If it ends in the middle of a
+ * payload the peer is gone, and the lane fails once what came over its first connection has been told. While a payload moves,
+ * progress tries this socket; otherwise epoll watches it. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c:
+ * a_large_payload_goes_over_a_connection_of_its_own. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -30,7 +30,7 @@ static bool works(const tp_lane_t *l)
     return l->state == TP_LANE_UP && !l->failed;
 }
 
-/* --- getting there ---------------------------------------------------------------------------------------------------------------- */
+/* --- getting there ------------------------------------------------------------------------------------------------ */
 
 /* There is none: what waits for it goes between records. */
 void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
@@ -45,12 +45,12 @@ void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
     if (l->bulk)
         wefti_tp_conn_drop(l->bulk);
     wefti_list_each(it, &l->bulk_out) {
-        if (wefti_container_of(it, tp_send_t, link)->sent) {
+        if (wefti_container_of(it, wefti_outgoing_t, link)->sent) {
             wefti_tp_fail(l, WEFT_ERR_PEER, "its second connection ended in the middle of a payload");
             return;
         }
     }
-    wefti_list_splice(&l->pumping, &l->bulk_out);
+    wefti_list_splice(&l->transfers.sending, &l->bulk_out);
     wefti_tp_later(l);
     if (tell)
         wefti_tp_control_id(l, TP_NO_BULK, 0);
@@ -106,7 +106,7 @@ void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c)
     wefti_tp_bulk_up(c);
 }
 
-/* --- payloads ----------------------------------------------------------------------------------------------------------------- */
+/* --- payloads ----------------------------------------------------------------------------------------------------- */
 
 /* It has ended. */
 static void bulk_lost(tp_conn_t *c, weft_status_t why, const char *what)
@@ -126,10 +126,10 @@ static void bulk_lost(tp_conn_t *c, weft_status_t why, const char *what)
 }
 
 /* Send of the first payload; false when the socket takes no more, or has failed. */
-static bool send_some(tp_conn_t *c, tp_send_t *s)
+static bool send_some(tp_conn_t *c, wefti_outgoing_t *s)
 {
     struct iovec v[TP_PIECES];
-    int n = 0;
+    unsigned n = 0;
     if (!s->sent && !c->out_n) {
         c->out[0] = s->slot;
         c->out[1] = s->want;
@@ -139,8 +139,8 @@ static bool send_some(tp_conn_t *c, tp_send_t *s)
     if (c->out_n)
         v[n++] = (struct iovec){(uint8_t *)c->out + c->out_at, c->out_n};
     uint64_t left = s->want - s->sent;
-    n = wefti_tp_pieces(s->iov, s->iov_at, s->piece_at, left < ROUND_BYTES ? left : ROUND_BYTES, v, n);
-    struct msghdr msg = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    wefti_cursor_pieces(s->from, left < ROUND_BYTES ? left : ROUND_BYTES, v, TP_PIECES, &n);
+    struct msghdr msg = {.msg_iov = v, .msg_iovlen = n};
     ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
         if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM)
@@ -151,7 +151,7 @@ static bool send_some(tp_conn_t *c, tp_send_t *s)
     size_t head = (size_t)sent < c->out_n ? (size_t)sent : c->out_n;
     c->out_at += head;
     c->out_n -= head;
-    wefti_tp_advance(s->iov, &s->iov_at, &s->piece_at, (size_t)sent - head);
+    wefti_cursor_advance(&s->from, (size_t)sent - head);
     s->sent += (size_t)sent - head;
     return true;
 }
@@ -161,11 +161,11 @@ static unsigned run_out(tp_conn_t *c)
     wefti_list_t *it = wefti_list_first(&c->lane->bulk_out);
     if (!it)
         return 0;
-    tp_send_t *s = wefti_container_of(it, tp_send_t, link);
+    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
     if (!send_some(c, s))
         return 0;
     if (s->sent == s->want)
-        wefti_tp_send_left(s);
+        wefti_outgoing_left(s);
     return 1;
 }
 
@@ -179,12 +179,12 @@ static bool head_arrived(tp_conn_t *c)
     }
     memcpy(head, c->in, sizeof head);
     c->in_n = 0;
-    tp_pull_t *p = wefti_slots_get(&c->transport->pulls, head[0]);
-    if (!p || p->lane != c->lane || !p->bulk || p->got || head[1] != p->want) {
+    wefti_incoming_t *p = wefti_slots_get(&c->transport->transfers.incoming, head[0]);
+    if (!p || p->of != &c->lane->transfers || !tp_pull(p)->bulk || p->got || head[1] != p->want) {
         bulk_lost(c, WEFT_ERR_PROTOCOL, "a payload that nobody is pulling");
         return false;
     }
-    c->pull = p;
+    c->pull = tp_pull(p);
     return true;
 }
 
@@ -194,21 +194,23 @@ static unsigned run_in(tp_conn_t *c)
         return 0;
     tp_pull_t *p = c->pull;
     struct iovec v[TP_PIECES];
-    uint64_t left = p->want - p->got;
-    int n = wefti_tp_pieces(p->iov, p->iov_at, p->piece_at, left < ROUND_BYTES ? left : ROUND_BYTES, v, 0);
-    struct msghdr msg = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    uint64_t left = p->in.want - p->in.got;
+    unsigned n = 0;
+    wefti_cursor_pieces(p->in.to, left < ROUND_BYTES ? left : ROUND_BYTES, v, TP_PIECES, &n);
+    struct msghdr msg = {.msg_iov = v, .msg_iovlen = n};
     ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
     if (got <= 0) {
         if (!got || (errno != EAGAIN && errno != EINTR))
             bulk_lost(c, WEFT_ERR_PEER, "its second connection ended in the middle of a payload");
         return 0;
     }
-    if (wefti_tp_pull_advance(p, (size_t)got))
+    wefti_cursor_advance(&p->in.to, (size_t)got);
+    if (wefti_tp_pull_came(p, (size_t)got))
         c->pull = NULL;
     return 1;
 }
 
-/* --- driving it ---------------------------------------------------------------------------------------------------------------------- */
+/* --- driving it --------------------------------------------------------------------------------------------------- */
 
 /* Something moves or is about to. */
 void wefti_tp_bulk_busy(tp_lane_t *l)
@@ -241,14 +243,14 @@ unsigned wefti_tp_bulk_run(tp_transport_t *r)
 void wefti_tp_bulk_event(tp_conn_t *c)
 {
     tp_lane_t *l = c->lane;
-    wefti_tp_watch(c, EPOLLIN); /* it may have been watched for room as well */
+    wefti_tp_watch(c, EPOLLIN); /* it may have been watched for space as well */
     if (!l->bulk_in && works(l))
-        run_in(c); /* nothing is expected: it is the end, or a lie */
+        run_in(c); /* nothing is expected: it is the end, or the peer breaks the protocol */
     else if (!works(l))
-        wefti_tp_conn_drop(c); /* the lane has failed: an event for ever */
+        wefti_tp_conn_drop(c); /* the lane has failed: it would be ready on every look */
 }
 
-/* About to sleep: whoever has bytes to send must hear when there is room. */
+/* About to sleep: whoever has bytes to send must hear when there is space. */
 void wefti_tp_bulk_arm(tp_transport_t *r)
 {
     wefti_list_each(it, &r->bulk_busy) {

@@ -3,9 +3,10 @@
  *     WAIT --time--> DIALING --connected--> CALLING --challenge--> GREETING --answer--> UP        the side that dials
  *     STRANGER --greeting--> (HELD -->) UP                                                        the side that is dialled
  *
- * Both sides have the other's addresses, and either may be the only one that can reach the other (a firewall, translated addresses). The lane
- * with the smaller token leads: it dials at once, one address after the other. The other one waits FOLLOW_NS to be dialled and then dials too.
- * A connection is the lane's when its acceptor has answered, and both must choose the same one, so:
+ * Both sides have the other's addresses, and either may be the only one that can reach the other (a firewall, translated
+ * addresses). The lane with the smaller token leads: it dials at once, one address after the other. The other one waits
+ * FOLLOW_NS to be dialled and then dials too. A connection is the lane's when its acceptor has answered, and both must choose
+ * the same one, so:
  *   - a lane that has not greeted anybody takes the first one that greets it;
  *   - a leader that has greeted closes those that greet it: its own counts, until that ends;
  *   - a follower that has greeted holds who greets it (HELD) until its own is answered or closed;
@@ -30,7 +31,7 @@ enum { KEEP_IDLE = 60, KEEP_PAUSE = 10, KEEP_TRIES = 6 }; /* seconds, and how of
 #define FOLLOW_NS 250000000u
 #define TRIES 4
 
-/* --- connections ------------------------------------------------------------------------------------------------------------ */
+/* --- connections -------------------------------------------------------------------------------------------------- */
 
 void wefti_tp_watch(tp_conn_t *c, uint32_t events)
 {
@@ -101,7 +102,8 @@ void wefti_tp_options(int fd)
 {
     int on = 1, idle = KEEP_IDLE, pause = KEEP_PAUSE, tries = KEEP_TRIES;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    /* Heartbeats go over the wire: an idle lane is kept in the tables of routers, and found dead, by the kernel; one that sends by acks.c. */
+    /* Heartbeats go over the wire: an idle lane is kept in the tables of routers, and found dead, by the kernel; one that sends
+     * by acks.c. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause, sizeof pause);
@@ -126,7 +128,7 @@ bool wefti_tp_read_in(tp_conn_t *c, size_t want)
     return c->in_n == want;
 }
 
-/* --- who is dialled ----------------------------------------------------------------------------------------------------------- */
+/* --- who is dialled ----------------------------------------------------------------------------------------------- */
 
 static void wait_until(tp_conn_t *c, uint64_t at)
 {
@@ -187,7 +189,7 @@ void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c)
     }
 }
 
-/* --- dialling ------------------------------------------------------------------------------------------------------------------ */
+/* --- dialling ----------------------------------------------------------------------------------------------------- */
 
 /* Try the next address. WEFT_ERR_LIMIT: no descriptor; it tries again later all the same. */
 static weft_status_t dial_next(tp_conn_t *c)
@@ -202,7 +204,7 @@ static weft_status_t dial_next(tp_conn_t *c)
         wefti_tp_release_reserve(l);
         c->fd = wefti_tp_socket(ss.ss_family);
         if (c->fd < 0 && errno != EAFNOSUPPORT) {
-            weft_status_t st = wefti_fail(wefti_tp_errno(errno), "no socket for a lane: %s", strerror(errno));
+            weft_status_t st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no socket for a lane: %s", strerror(errno));
             l->peer_at--;
             wait_until(c, now + ROUND_NS);
             return st;
@@ -313,7 +315,8 @@ void wefti_tp_dial_due(tp_conn_t *c)
     if (c->state == TP_WAIT)
         dial_next(c);
     else if (c->state != TP_DIALING && (c->bulk || l->n_peer == 1))
-        c->deadline = wefti_clock_ns() + ANSWER_NS; /* it is there, and slow: whoever wants the lane has a bound of his own */
+        /* The peer is there, and slow: whoever wants the lane has a timeout of its own. */
+        c->deadline = wefti_clock_ns() + ANSWER_NS;
     else
         dial_failed(c);
 }

@@ -5,11 +5,12 @@
  *     greeting: which lane, a nonce, MAC        --->   checks the MAC
  *     checks the MAC                            <---   answer: MAC
  *
- * Both MACs are made with the key of the lane: a hash of both lanes' tokens under the secret of the meeting. They cover both nonces, for
- * which of a lane's connections it is, and which side of the wire speaks. So, where there is a pre-shared key, whoever overheard the
- * hello and every greeting can make neither, nor use one again: not on another connection, not for the other kind of connection, not in
- * the other direction. And a host that has an address of the peer's on a network of ours learns nothing and cannot answer.
- * Without a pre-shared key the secret is known, and the tokens are what a stranger must know: it must have overheard the hello.
+ * Both MACs are made with the key of the lane: a hash of both lanes' tokens under the secret of the meeting. They cover both
+ * nonces, for which of a lane's connections it is, and which side of the wire speaks. So, where there is a pre-shared key,
+ * whoever overheard the hello and every greeting can make neither, nor use one again: not on another connection, not for the
+ * other kind of connection, not in the other direction. A host that has taken over an address of the peer learns nothing and
+ * cannot answer. Without a pre-shared key the secret is known, and the tokens are what a stranger must know: it must have
+ * overheard the hello.
  *
  * Promise: a connection becomes a lane's, or its second one, only between the two that met. tests/wire/fabric_tcp_hostile.c,
  * tests/fault/conn_overheard.c. */
@@ -45,7 +46,7 @@ static void sign(const tp_lane_t *l, const tp_conn_t *c, const char *label, uint
     wefti_mac(l->key, label, bytes, sizeof bytes, out);
 }
 
-/* A socket that does not take so little has no future. */
+/* A new socket has space for so few bytes, or is broken. */
 static bool say(const tp_conn_t *c, const void *bytes, size_t n)
 {
     return send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;

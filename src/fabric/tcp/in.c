@@ -1,13 +1,14 @@
 /* fabric/tcp/in.c - what comes from a lane's socket: the one place that reads what a peer wrote.
  *
- * One recv() takes whatever is there into the transport's buffer, and every whole item of it is told at once. The beginning of an item whose end has
- * not come waits in the lane's `carry`, and goes before the next bytes; so a silent lane has no buffer of its own. The bytes of a payload's chunk
- * are received straight into the receiver's pieces as far as they had not come with the items before it.
+ * One recv() takes whatever is there into the transport's buffer, and every whole item of it is told at once. The beginning of
+ * an item whose end has not come waits in the lane's `carry`, and goes before the next bytes; so a silent lane has no buffer of
+ * its own. The bytes of a payload's chunk are received straight into the receiver's pieces as far as they had not come with the
+ * items before it.
  *
  * Items are multiples of 8 bytes, and the buffer begins with one: so what the rooms above are given is aligned.
  *
- * Promise: no length is used before it is checked, and nothing is read of a lane after it failed or was closed. What cannot be fails the
- * lane with WEFT_ERR_PROTOCOL. tests/wire/fabric_tcp_hostile.c, tests/fuzz/tcp_items.c. */
+ * Promise: no length is used before it is checked, and nothing is read of a lane after it failed or was closed. Bytes that make
+ * no sense fail the lane with WEFT_ERR_PROTOCOL. tests/wire/fabric_tcp_hostile.c, tests/fuzz/tcp_items.c. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,17 +33,6 @@ static void keep(tp_lane_t *l, const uint8_t *bytes, size_t n)
     l->carry_n = (uint32_t)n;
 }
 
-static void copy_in(const tp_pull_t *p, const uint8_t *from, size_t n)
-{
-    for (size_t at = p->iov_at, skip = p->piece_at; n; at++, skip = 0) {
-        size_t left = p->iov[at].len - skip, part = n < left ? n : left;
-        if (part)
-            memcpy((uint8_t *)p->iov[at].base + skip, from, part);
-        from += part;
-        n -= part;
-    }
-}
-
 /* n bytes of the chunk that comes in have arrived where they belong. */
 static void chunk_came(tp_lane_t *l, size_t n)
 {
@@ -50,7 +40,7 @@ static void chunk_came(tp_lane_t *l, size_t n)
     tp_pull_t *p = l->rx_pull;
     if (!l->rx_left)
         l->rx_pull = NULL;
-    wefti_tp_pull_advance(p, n);
+    wefti_tp_pull_came(p, n);
 }
 
 void wefti_tp_parse(tp_lane_t *l, const uint8_t *at, size_t left)
@@ -60,7 +50,7 @@ void wefti_tp_parse(tp_lane_t *l, const uint8_t *at, size_t left)
         if (__builtin_expect(l->rx_left || l->rx_pad, 0)) {
             size_t n = left < l->rx_left ? left : l->rx_left;
             if (n) {
-                copy_in(l->rx_pull, at, n);
+                wefti_cursor_scatter(&l->rx_pull->in.to, at, n);
                 chunk_came(l, n);
             }
             size_t pad = left - n < l->rx_pad ? left - n : l->rx_pad;
@@ -115,24 +105,22 @@ static ssize_t recv_chunk(tp_lane_t *l)
     uint8_t pad[8];
     struct iovec v[TP_PIECES];
     struct msghdr msg = {.msg_iov = v};
-    int n = 0;
-    uint64_t all = 0;
-    if (l->rx_left)
-        n = wefti_tp_pieces(l->rx_pull->iov, l->rx_pull->iov_at, l->rx_pull->piece_at, l->rx_left, v, 0);
-    for (int i = 0; i < n; i++)
-        all += v[i].iov_len;
+    unsigned n = 0;
+    uint64_t all = l->rx_left ? wefti_cursor_pieces(l->rx_pull->in.to, l->rx_left, v, TP_PIECES, &n) : 0;
     if (all == l->rx_left && n + 2 <= TP_PIECES) {
         if (l->rx_pad)
             v[n++] = (struct iovec){pad, l->rx_pad};
         v[n++] = (struct iovec){l->transport->in, TP_IN};
     }
-    msg.msg_iovlen = (size_t)n;
+    msg.msg_iovlen = n;
     ssize_t got = recvmsg(l->fd, &msg, MSG_DONTWAIT);
     if (got <= 0)
         return got;
     size_t left = (size_t)got, part = left < l->rx_left ? left : l->rx_left;
-    if (part)
+    if (part) {
+        wefti_cursor_advance(&l->rx_pull->in.to, part);
         chunk_came(l, part);
+    }
     left -= part;
     part = left < l->rx_pad ? left : l->rx_pad;
     l->rx_pad -= (uint32_t)part;

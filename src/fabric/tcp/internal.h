@@ -11,9 +11,9 @@
  *   bulk.c    the second connection, for large payloads
  *   acks.c    connections whose peer acknowledges nothing any more
  *
- * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the receiver and
- * proves whose it is, and an answer that proves the same; then it carries items, each a multiple of 8 bytes: u32 length, u32 kind, the
- * bytes, zeroes. */
+ * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the
+ * receiver and proves whose it is, and an answer that proves the same; then it carries items, each a multiple of 8 bytes: u32
+ * length, u32 kind, the bytes, zeroes. */
 #ifndef WEFTI_TCP_INTERNAL_H
 #define WEFTI_TCP_INTERNAL_H
 
@@ -22,10 +22,9 @@
 #include <unistd.h>
 
 #include "base/list.h"
-#include "base/map.h"
-#include "base/slots.h"
 #include "fabric/pulse.h"
 #include "fabric/tcp/tcp.h"
+#include "fabric/transfers.h"
 
 #define TP_KIND 4
 #define TP_REC_MAX 8448          /* bytes of the longest record: 8 KiB of payload, and what rooms put before it */
@@ -55,7 +54,7 @@ _Static_assert(TP_REC_MAX >= WEFTI_REC_MAX, "a lane takes what every lane takes"
 #define TP_GREET_BULK UINT64_C(0x324b4c5542544657) /* "WFTBULK2" */
 #define TP_ANSWER_OK UINT64_C(0x3359414b4f544657)  /* "WFTOKAY3" */
 
-/* Kinds of items. USER is the room's above. */
+/* Kinds of items. USER belongs to the rooms above. */
 enum {
     TP_USER = 0,
     TP_OFFER = 1,     /* sender: u64 id, u64 total, the record */
@@ -69,7 +68,6 @@ enum {
 typedef struct tp_transport tp_transport_t;
 typedef struct tp_lane tp_lane_t;
 typedef struct tp_pull tp_pull_t;
-typedef struct tp_send tp_send_t;
 
 typedef struct tp_frame {
     wefti_list_t link; /* transport's free ones, or a lane's queue */
@@ -77,8 +75,8 @@ typedef struct tp_frame {
     _Alignas(16) uint8_t bytes[TP_FRAME];
 } tp_frame_t;
 
-/* WAIT -> DIALING -> CALLING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has closed,
- * until the peer has too. */
+/* WAIT -> DIALING -> CALLING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has
+ * closed, until the peer has too. */
 typedef enum tp_conn_state {
     TP_WAIT,      /* dials when its time has come */
     TP_DIALING,
@@ -124,7 +122,7 @@ typedef enum tp_lane_state {
     TP_LANE_ENDED     /* all transfers are over; told and freed by progress */
 } tp_lane_state_t;
 
-enum { TP_EV_ROOM = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
+enum { TP_EV_SPACE = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
 
 typedef struct tp_peer_addr {
     struct in6_addr ip;
@@ -149,8 +147,7 @@ struct tp_lane {
     wefti_list_t queue;     /* of tp_frame_t, waiting for the socket */
     wefti_list_t open_link; /* transport->open: something to send with the next progress */
     wefti_list_t stuck_link; /* transport->stuck: the socket was full */
-    wefti_list_t pumping;   /* of tp_send_t: payloads that go between records */
-    tp_send_t *chunk;       /* whose chunk is partly out, and so must go on first; NULL: none */
+    wefti_outgoing_t *chunk; /* whose chunk is partly out, and so must go on first; NULL: none */
     uint64_t chunk_head[2];
     uint32_t chunk_head_at, chunk_left, chunk_pad;
 
@@ -162,11 +159,7 @@ struct tp_lane {
     uint32_t quiet;         /* polls in a row that found nothing */
     uint32_t warm;          /* polls that found something, since it became hot or was slept on */
 
-    wefti_list_t announces; /* of tp_send_t, not being sent */
-    wefti_list_t offers;    /* of tp_pull_t, not yet pulled or refused */
-    wefti_list_t pulling;
-    wefti_map_t offer_ids;
-    unsigned untold;        /* transfers that are done and not told */
+    wefti_lane_transfers_t transfers; /* `sending`: those that go between records */
     unsigned events;
     wefti_list_t event_link;
     weft_status_t why;
@@ -189,36 +182,14 @@ struct tp_lane {
     /* bulk */
     tp_conn_t *bulk;
     bool no_bulk;           /* there is none, and will be none */
-    wefti_list_t bulk_out;  /* of tp_send_t to send over it */
+    wefti_list_t bulk_out;  /* of wefti_outgoing_t to send over it */
     unsigned bulk_in;       /* pulls that come over it */
 };
 
-/* One of our announcements. */
-struct tp_send {
-    wefti_list_t link;   /* lane->announces, ->pumping, ->bulk_out, then transport->sent */
-    tp_lane_t *lane;
-    wefti_xfer_t *x;
-    uint64_t id;
-    weft_status_t status;
-    bool pulled;
-    const weft_iov_t *iov;
-    size_t iov_at, piece_at;
-    uint64_t total, want, sent, slot;
-};
-
-/* One of the peer's. */
+/* One of the peer's announcements. */
 struct tp_pull {
-    wefti_pull_t base;
-    wefti_list_t link;   /* lane->offers or ->pulling, then transport->pulled */
-    tp_lane_t *lane;
-    wefti_xfer_t *x;
-    uint64_t id, total, want, got;
-    uint64_t slot;       /* in transport->pulls; 0: none */
-    weft_status_t status;
-    bool bulk;           /* is to come over the second connection */
-    weft_iov_t *iov;
-    size_t iov_at, piece_at;
-    weft_iov_t own_iov[4];
+    wefti_incoming_t in;
+    bool bulk; /* is to come over the second connection */
 };
 
 struct tp_transport {
@@ -231,7 +202,8 @@ struct tp_transport {
     uint32_t epoch;         /* counts progress calls */
     unsigned n_lanes, n_up, n_hot;
     tp_lane_t *hot[TP_HOT];
-    wefti_slots_t lanes, sends, pulls;
+    wefti_slots_t lanes;
+    wefti_transfers_t transfers;
 
     tp_conn_t listeners[TP_ADDRS];
     unsigned n_listeners, n_addrs;
@@ -246,13 +218,14 @@ struct tp_transport {
     wefti_list_t unacked;   /* conns in UP */
     uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
-    wefti_list_t open, stuck, events, sent, pulled, bulk_busy, free_frames;
+    wefti_list_t open, stuck, events, bulk_busy, free_frames;
     unsigned n_free_frames;
     _Alignas(16) uint8_t in[TP_IN];
 };
 
 static inline tp_transport_t *tp_transport(wefti_transport_t *r) { return (tp_transport_t *)(void *)r; }
 static inline tp_lane_t *tp_lane(wefti_lane_t *l) { return (tp_lane_t *)(void *)l; }
+static inline tp_pull_t *tp_pull(wefti_incoming_t *p) { return (tp_pull_t *)(void *)p; }
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
 /* transport.c */
@@ -272,7 +245,6 @@ void wefti_tp_stranger_spoke(tp_conn_t *c);
 /* One that greeted this lane before it knew its peer; NULL: none that is its peer's. */
 tp_conn_t *wefti_tp_early_bird(tp_lane_t *l);
 void wefti_tp_resume(tp_transport_t *r); /* listeners that were out of epoll */
-weft_status_t wefti_tp_errno(int err);
 socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out);
 
 /* greet.c */
@@ -305,8 +277,8 @@ void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);
 
 /* lane.c */
-weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                wefti_lane_t **lane_out);
+weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_tp_lane_close(wefti_lane_t *lane);
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);
@@ -320,8 +292,8 @@ void wefti_tp_linger_event(tp_conn_t *c);
 /* out.c */
 void *wefti_tp_reserve(wefti_lane_t *lane, size_t n);
 void wefti_tp_commit(wefti_lane_t *lane, size_t n);
-/* Room for an item of any kind and its commit: as reserve and commit, which see. */
-uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force);
+/* Space for an item of any kind and its commit: as reserve and commit, which see. */
+uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force);
 void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n);
 /* One item of our own, at once if possible. */
 void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n);
@@ -342,8 +314,8 @@ size_t wefti_tp_read(tp_lane_t *l);
 void wefti_tp_parse(tp_lane_t *l, const uint8_t *bytes, size_t n);
 
 /* xfer.c */
-weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                wefti_xfer_t *x);
+weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_tp_refuse(wefti_pull_t *pull, bool taken);
 /* An item of a kind other than USER and DATA. */
@@ -351,15 +323,10 @@ void wefti_tp_item(tp_lane_t *l, uint32_t kind, const uint8_t *bytes, uint32_t n
 /* A chunk of n bytes for this slot is coming; NULL: the lane has failed. */
 tp_pull_t *wefti_tp_chunk_begins(tp_lane_t *l, uint64_t slot, uint32_t n);
 /* n more bytes of a pull are where they belong; true: that was all, and it is over. */
-bool wefti_tp_pull_advance(tp_pull_t *p, size_t n);
-/* The pieces that are next, at most `most` bytes, into v[n..TP_PIECES); how many there are then. */
-int wefti_tp_pieces(const weft_iov_t *iov, size_t at, size_t skip, uint64_t most, struct iovec *v, int n);
-void wefti_tp_advance(const weft_iov_t *iov, size_t *at, size_t *skip, size_t n);
-/* All of its bytes have left: the rest is for the peer to say. */
-void wefti_tp_send_left(tp_send_t *s);
+bool wefti_tp_pull_came(tp_pull_t *p, size_t n);
+/* The lane closes: end all that is under way. Offers stay until they are told. */
 void wefti_tp_abandon(tp_lane_t *l);
-unsigned wefti_tp_tell_done(tp_transport_t *r);
-void wefti_tp_tell_withdrawn(tp_lane_t *l);
+extern const wefti_transfers_ops_t wefti_tp_transfers;
 
 /* bulk.c */
 void wefti_tp_bulk_want(tp_lane_t *l);

@@ -2,15 +2,16 @@
  *
  *     NEW --connect--> JOINING --connection--> UP --close--> CLOSING --progress--> ENDED --progress--> (lane_closed, freed)
  *
- * Only the calls of fabric.h and progress move it; close may come in any state. In CLOSING what was committed before still leaves, for CLOSE_NS
- * at most. Then every transfer ends, and the connection is left to itself: it says that nothing more comes, and reads on until the peer has
- * closed too (LINGER, LINGER_NS at most), since a socket closed with unread bytes in it would take back what the peer has not read yet.
+ * Only the calls of fabric.h and progress move it; close may come in any state. In CLOSING what was committed before still
+ * leaves, for CLOSE_NS at most. Then every transfer ends, and the connection is left to itself: it says that nothing more comes,
+ * and reads on until the peer has closed too (LINGER, LINGER_NS at most), since a socket closed with unread bytes in it would
+ * take back what the peer has not read yet.
  *
- * A lane without a connection keeps a descriptor for it (reserve_fd): where there is none left, it is lane_new() that says so, and not a
- * peer that waits for nothing.
+ * A lane without a connection keeps a descriptor for it (reserve_fd): where there is none left, it is lane_new() that says so,
+ * and not a peer that waits for nothing.
  *
- * Promise: every transfer is done once, then lane_closed comes, and the peer's lane fails with WEFT_ERR_PEER after it has had all records.
- * tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
+ * Promise: every transfer is done once, then lane_closed comes, and the peer's lane fails with WEFT_ERR_PEER after it has had
+ * all records. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -51,7 +52,8 @@ static weft_status_t start(tp_transport_t *r)
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
     weft_status_t st;
     if (r->spare_fd < 0 || r->timer_fd < 0 || epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->timer_fd, &ev))
-        st = wefti_fail(wefti_tp_errno(errno), "no descriptors for connections over TCP: %s", strerror(errno));
+        st =
+            wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptors for connections over TCP: %s", strerror(errno));
     else
         st = wefti_tp_listen(r);
     if (!st)
@@ -89,7 +91,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
         goto err_free;
     l->reserve_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
     if (l->reserve_fd < 0) {
-        st = wefti_fail(wefti_tp_errno(errno), "no descriptor for a lane: %s", strerror(errno));
+        st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptor for a lane: %s", strerror(errno));
         goto err_slot;
     }
     transport->fabric->ops->random(transport->fabric, l->token, sizeof l->token);
@@ -103,10 +105,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
     wefti_list_init(&l->queue);
     wefti_list_init(&l->open_link);
     wefti_list_init(&l->stuck_link);
-    wefti_list_init(&l->pumping);
-    wefti_list_init(&l->announces);
-    wefti_list_init(&l->offers);
-    wefti_list_init(&l->pulling);
+    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
     wefti_list_init(&l->event_link);
     wefti_list_init(&l->bulk_out);
     r->n_lanes++;
@@ -174,10 +173,10 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
     wefti_tp_heat(l);
     wefti_tp_later(l);
     if (l->want_space)
-        wefti_tp_event(l, TP_EV_ROOM);
+        wefti_tp_event(l, TP_EV_SPACE);
 }
 
-/* --- closing ----------------------------------------------------------------------------------------------------------------- */
+/* --- closing ------------------------------------------------------------------------------------------------------ */
 
 void wefti_tp_lane_close(wefti_lane_t *lane)
 {
@@ -256,7 +255,7 @@ void wefti_tp_lane_end(tp_lane_t *l)
     else if (l->conn)
         wefti_tp_conn_drop(l->conn);
     l->fd = -1;
-    wefti_tp_tell_withdrawn(l);
+    wefti_tell_withdrawn(&l->transfers);
 }
 
 void wefti_tp_lane_free(tp_lane_t *l)
@@ -265,7 +264,7 @@ void wefti_tp_lane_free(tp_lane_t *l)
     r->n_lanes--;
     wefti_slots_remove(&r->lanes, l->id);
     wefti_list_remove(&l->event_link);
-    wefti_map_free(&l->offer_ids);
+    wefti_lane_transfers_free(&l->transfers);
     explicit_bzero(l->key, sizeof l->key);
     wefti_free(l);
 }

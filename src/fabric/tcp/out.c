@@ -1,14 +1,15 @@
 /* fabric/tcp/out.c - records and chunks of payloads to the socket.
  *
- * A lane has at most one open frame. The first record since the last progress leaves at once, with one send(); later ones are gathered and
- * leave when the frame is full or with the next progress. What the socket does not take waits in the queue, in order; TP_QUEUE frames of that
- * and reserve() says there is no room. Where the socket was full the lane is `stuck`: progress tries it again, and a sleep waits for room.
+ * A lane has at most one open frame. The first record since the last progress leaves at once, with one send(); later ones are
+ * gathered and leave when the frame is full or with the next progress. What the socket does not take waits in the queue, in
+ * order; TP_QUEUE frames of that and reserve() says there is no space. Where the socket was full the lane is `stuck`: progress
+ * tries it again, and a sleep waits for space.
  *
- * Payloads that were pulled go between records, one chunk of at most TP_CHUNK bytes at a time, straight from where they lie: a chunk begins
- * when no record waits, and once begun it goes on before anything else.
+ * Payloads that were pulled go between records, one chunk of at most TP_CHUNK bytes at a time, straight from where they lie: a
+ * chunk begins when no record waits, and once begun it goes on before anything else.
  *
- * A socket that takes nothing any more makes the lane `mute`: what it has to say is dropped, and reading goes on, since the peer's last words
- * may still be there; its end is the lane's. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
+ * A lane whose socket has failed is `mute`: what it has to send is dropped. Reading goes on, since the peer's last records may
+ * still be there; the lane ends when they end. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -94,15 +95,15 @@ static bool only_full(tp_lane_t *l)
     return false;
 }
 
-/* --- chunks ----------------------------------------------------------------------------------------------------------------- */
+/* --- chunks ------------------------------------------------------------------------------------------------------- */
 
 /* Begin the next chunk of the payloads that were pulled; false: there is none. */
 static bool begin_chunk(tp_lane_t *l)
 {
-    wefti_list_t *it = wefti_list_first(&l->pumping);
+    wefti_list_t *it = wefti_list_first(&l->transfers.sending);
     if (!it || l->state != TP_LANE_UP)
         return false;
-    tp_send_t *s = wefti_container_of(it, tp_send_t, link);
+    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
     uint32_t n = s->want - s->sent < TP_CHUNK ? (uint32_t)(s->want - s->sent) : TP_CHUNK;
     l->chunk_head[0] = (uint64_t)TP_DATA << 32 | n;
     l->chunk_head[1] = s->slot;
@@ -113,17 +114,13 @@ static bool begin_chunk(tp_lane_t *l)
     return true;
 }
 
-static int chunk_pieces(const tp_lane_t *l, struct iovec *v)
+static unsigned chunk_pieces(const tp_lane_t *l, struct iovec *v)
 {
     static uint8_t zeroes[8];
-    int n = 0;
+    unsigned n = 0;
     if (l->chunk_head_at < sizeof l->chunk_head)
         v[n++] = (struct iovec){(uint8_t *)(uintptr_t)l->chunk_head + l->chunk_head_at, sizeof l->chunk_head - l->chunk_head_at};
-    uint64_t all = 0;
-    int head = n;
-    n = wefti_tp_pieces(l->chunk->iov, l->chunk->iov_at, l->chunk->piece_at, l->chunk_left, v, n);
-    for (int i = head; i < n; i++)
-        all += v[i].iov_len;
+    uint64_t all = wefti_cursor_pieces(l->chunk->from, l->chunk_left, v, TP_PIECES, &n);
     if (all == l->chunk_left && l->chunk_pad && n < TP_PIECES)
         v[n++] = (struct iovec){zeroes, l->chunk_pad};
     return n;
@@ -131,13 +128,13 @@ static int chunk_pieces(const tp_lane_t *l, struct iovec *v)
 
 static void chunk_sent(tp_lane_t *l, size_t n)
 {
-    tp_send_t *s = l->chunk;
+    wefti_outgoing_t *s = l->chunk;
     size_t part = sizeof l->chunk_head - l->chunk_head_at;
     part = n < part ? n : part;
     l->chunk_head_at += (uint32_t)part;
     n -= part;
     part = n < l->chunk_left ? n : l->chunk_left;
-    wefti_tp_advance(s->iov, &s->iov_at, &s->piece_at, part);
+    wefti_cursor_advance(&s->from, part);
     s->sent += part;
     l->chunk_left -= (uint32_t)part;
     l->chunk_pad -= (uint32_t)(n - part);
@@ -145,14 +142,14 @@ static void chunk_sent(tp_lane_t *l, size_t n)
         return;
     l->chunk = NULL;
     if (s->sent == s->want)
-        wefti_tp_send_left(s);
+        wefti_outgoing_left(s);
 }
 
-/* --- flushing ------------------------------------------------------------------------------------------------------------------ */
+/* --- flushing ----------------------------------------------------------------------------------------------------- */
 
-static int queue_pieces(const tp_lane_t *l, struct iovec *v)
+static unsigned queue_pieces(const tp_lane_t *l, struct iovec *v)
 {
-    int n = 0;
+    unsigned n = 0;
     wefti_list_each(it, &l->queue) {
         tp_frame_t *f = wefti_container_of(it, tp_frame_t, link);
         if (n == TP_PIECES)
@@ -177,7 +174,7 @@ static void queue_sent(tp_lane_t *l, size_t n)
         wefti_tp_frame_free(l->transport, f);
     }
     if (l->want_space && l->queued < TP_QUEUE)
-        wefti_tp_event(l, TP_EV_ROOM);
+        wefti_tp_event(l, TP_EV_SPACE);
 }
 
 void wefti_tp_flush(tp_lane_t *l)
@@ -190,7 +187,7 @@ void wefti_tp_flush(tp_lane_t *l)
         if (l->frame && !l->chunk && wefti_list_empty(&l->queue))
             enqueue(l, 0); /* and not before: while others wait, it goes on being filled */
         bool chunk = l->chunk || (wefti_list_empty(&l->queue) && begin_chunk(l));
-        msg.msg_iovlen = (size_t)(chunk ? chunk_pieces(l, v) : queue_pieces(l, v));
+        msg.msg_iovlen = chunk ? chunk_pieces(l, v) : queue_pieces(l, v);
         if (!msg.msg_iovlen)
             return;
         ssize_t n = sendmsg(l->fd, &msg, FLAGS);
@@ -231,18 +228,18 @@ static void send_frame(tp_lane_t *l)
     }
 }
 
-/* --- records ------------------------------------------------------------------------------------------------------------------ */
+/* --- records ------------------------------------------------------------------------------------------------------ */
 
-static void *no_room(tp_lane_t *l)
+static void *no_space(tp_lane_t *l)
 {
     l->want_space = true;
     if (l->queued < TP_QUEUE) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
-        wefti_tp_event(l, TP_EV_ROOM);
+        wefti_tp_event(l, TP_EV_SPACE);
     return NULL;
 }
 
 /* Where an item of n bytes goes; NULL when enough of this lane's waits (unless forced) or there is no memory. */
-uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force)
+uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
 {
     uint32_t need = TP_HEAD + tp_round8((uint32_t)n);
     if (__builtin_expect(l->frame && l->used + need > TP_FRAME, 0)) {
@@ -253,10 +250,10 @@ uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force)
     }
     if (!l->frame) {
         if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
-            return no_room(l);
+            return no_space(l);
         l->frame = wefti_tp_frame_get(l->transport);
         if (!l->frame)
-            return no_room(l);
+            return no_space(l);
         l->used = 0;
     }
     return l->frame->bytes + l->used + TP_HEAD;
@@ -278,8 +275,8 @@ void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 {
     tp_lane_t *l = tp_lane(lane);
     if (__builtin_expect(l->failed || l->mute, 0))
-        return NULL; /* for good: the failure is told instead of room */
-    return wefti_tp_make_room(l, n, false);
+        return NULL; /* for good: the failure is told instead of space */
+    return wefti_tp_make_space(l, n, false);
 }
 
 /* The first item since the last progress leaves now, the others together. */
@@ -308,7 +305,7 @@ void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n)
 {
     if (l->failed || l->mute || l->state >= TP_LANE_CLOSING)
         return;
-    uint8_t *at = wefti_tp_make_room(l, n, true);
+    uint8_t *at = wefti_tp_make_space(l, n, true);
     if (!at) {
         if (l->queued >= TP_QUEUE_FORCED)
             wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "it reads nothing of what it asks for");

@@ -1,16 +1,17 @@
 /* fabric/tcp/port.c - where the transport listens, and strangers until they have proved to be a lane's peer.
  *
- * With all devices allowed there is one socket for every address of the machine; with WEFT_INTERFACES there is one for each address of
- * those devices and none elsewhere. They are opened with the first lane and stay until the transport closes.
+ * With all devices allowed there is one socket for every address of the machine; with WEFT_INTERFACES there is one for each
+ * address of those devices and none elsewhere. They are opened with the first lane and stay until the transport closes.
  *
- * Whoever connects is a STRANGER: it gets a challenge, and TP_GREETING_N bytes are read of it (greet.c). One that does not prove to be
- * the peer of a lane is closed; one whose lane does not know its peer yet waits until it does. There are at most max_strangers of
- * them, and none stays longer than STRANGER_NS. When there are so many, an old one goes for the newest: the oldest of the newest's own address,
- * if that has more than half of the places, else the oldest of all. So a flood keeps nobody out, and least of all other addresses.
+ * Whoever connects is a STRANGER: it gets a challenge, and TP_GREETING_N bytes are read of it (greet.c). One that does not prove
+ * to be the peer of a lane is closed; one whose lane does not know its peer yet waits until it does. There are at most
+ * max_strangers of them, and none stays longer than STRANGER_NS. When there are so many, an old one goes for the newest: the
+ * oldest of the newest's own address, if that has more than half of the places, else the oldest of all. So a flood of
+ * connections does not keep others out.
  *
- * Out of descriptors, a newcomer gets one of those that lanes without a connection keep for it; if there is none, it is accepted on the
- * spare one and closed; if there is not even that, the listeners leave epoll for PAUSE_NS, since they would be an event for ever.
- * tests/wire/fabric_tcp_hostile.c, tests/fault/conn_fds.c. */
+ * Out of descriptors, a newcomer gets one of those that lanes without a connection keep for it; if there is none, it is accepted
+ * on the spare one and closed; if there is not even that, the listeners leave epoll for PAUSE_NS, since they would be ready all
+ * the time. tests/wire/fabric_tcp_hostile.c, tests/fault/conn_fds.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -27,22 +28,7 @@
 #define PAUSE_NS 100000000u
 #define ACCEPTS 32 /* in a row */
 
-weft_status_t wefti_tp_errno(int err)
-{
-    switch (err) {
-    case EMFILE:
-    case ENFILE:
-    case ENOSPC:
-        return WEFT_ERR_LIMIT;
-    case ENOMEM:
-    case ENOBUFS:
-        return WEFT_ERR_NOMEM;
-    default:
-        return WEFT_ERR_SYSTEM;
-    }
-}
-
-/* --- addresses ------------------------------------------------------------------------------------------------------------ */
+/* --- addresses ---------------------------------------------------------------------------------------------------- */
 
 static bool device_allowed(const tp_transport_t *r, const char *name)
 {
@@ -111,7 +97,7 @@ socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *ou
     return sizeof *in6;
 }
 
-/* --- listening ------------------------------------------------------------------------------------------------------------- */
+/* --- listening ---------------------------------------------------------------------------------------------------- */
 
 /* Listen at one address; *port_out is what the kernel chose. False: errno. */
 static bool listen_at(tp_transport_t *r, struct sockaddr_storage *ss, socklen_t n, bool both, uint16_t *port_out)
@@ -197,10 +183,10 @@ weft_status_t wefti_tp_listen(tp_transport_t *r)
         return WEFT_OK;
     int err = errno;
     close_listeners(r);
-    return wefti_fail(wefti_tp_errno(err), "no port for connections over TCP: %s", strerror(err));
+    return wefti_fail(wefti_errno_limit(err, WEFT_ERR_SYSTEM), "no port for connections over TCP: %s", strerror(err));
 }
 
-/* --- strangers ------------------------------------------------------------------------------------------------------------- */
+/* --- strangers ---------------------------------------------------------------------------------------------------- */
 
 static void pause_listeners(tp_transport_t *r)
 {

@@ -4,8 +4,8 @@
 
 #include "fabric/fabric.h"
 
-/* Make the transport. config->interfaces says which devices' addresses it listens at; it is copied. Nothing is opened before the first
- * lane. WEFT_ERR_NOMEM. */
+/* Make the transport. config->interfaces says which devices' addresses it listens at; it is copied. Nothing is opened before the
+ * first lane. WEFT_ERR_NOMEM. */
 weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out);
 /* All lanes have been closed and have said so. */
 void wefti_tcp_close(wefti_transport_t *transport);

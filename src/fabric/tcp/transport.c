@@ -1,17 +1,17 @@
 /* fabric/tcp/transport.c - progress, sleep, and everything the transport has to tell.
  *
- * A TCP transport of our own, because UCX's carries out what any stranger writes to its port (docs/design/security.md): here a stranger meets a
- * greeting of fixed size, and a peer that has proved whose it is meets in.c.
+ * A TCP transport of our own, because UCX's does what any stranger writes to its port (docs/design/security.md). Here a stranger
+ * can send one greeting of fixed size, and only a peer that has proved who it is reaches in.c.
  *
  * The transport is CLOSED (no descriptors) until its first lane, then OPEN until wefti_tcp_close().
  *
- * What costs time here is system calls, so: lanes on which records flow are hot, TP_HOT of them, and are tried with recv() on every progress.
- * All others are left to one epoll_wait() now and then: at once again while it finds something, else less and less often. Every connection is
- * in that epoll instance, level-triggered, except hot ones that have been so for a while, since it costs something on every packet: those are put
- * back before a sleep, or when they cool down.
+ * System calls cost the time here. So lanes on which records flow are hot, at most TP_HOT of them, and are tried with recv() on
+ * every progress. All others are left to one epoll_wait() now and then: at once again while it finds something, else less and
+ * less often. Every connection is in that epoll instance, level-triggered, except hot ones that have been so for a while, since
+ * it costs something on every packet: those are put back before a sleep, or when they cool down.
  *
- * Upcalls: `record` and `announced` come while a lane is read; the rest is put on lists (events, sent, pulled) and told at the end of progress.
- * tests/wire/fabric_lanes.c and fabric_tcp.c hold the transport to fabric.h's promises. */
+ * Upcalls: `record` and `announced` come while a lane is read; the rest is put on lists (events, sent, pulled) and told at the
+ * end of progress. tests/wire/fabric_lanes.c and fabric_tcp.c hold the transport to fabric.h's promises. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -49,11 +49,11 @@ void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what)
         wefti_debug("tcp: a lane ends: %s", what);
     wefti_tp_cool(l);
     if (l->conn && l->conn->state == TP_UP)
-        wefti_tp_watch(l->conn, 0); /* its end would be an event for ever */
+        wefti_tp_watch(l->conn, 0); /* its end would be an event on every look */
     wefti_tp_event(l, TP_EV_FAILED);
 }
 
-/* --- hot lanes ------------------------------------------------------------------------------------------------------------ */
+/* --- hot lanes ---------------------------------------------------------------------------------------------------- */
 
 /* Into epoll, where it is not. It says at once what has come meanwhile. */
 static bool watch_again(tp_lane_t *l)
@@ -118,7 +118,7 @@ static unsigned poll_hot(tp_transport_t *r)
     return n;
 }
 
-/* --- deadlines ------------------------------------------------------------------------------------------------------------- */
+/* --- deadlines ---------------------------------------------------------------------------------------------------- */
 
 void wefti_tp_timer(tp_transport_t *r, uint64_t at)
 {
@@ -170,7 +170,7 @@ static void run_timers(tp_transport_t *r)
         wefti_tp_timer(r, next > now + TIMER_GRAIN_NS ? next : now + TIMER_GRAIN_NS);
 }
 
-/* --- events ----------------------------------------------------------------------------------------------------------------- */
+/* --- events ------------------------------------------------------------------------------------------------------- */
 
 static void lane_event(tp_lane_t *l, uint32_t events)
 {
@@ -242,7 +242,7 @@ static unsigned look_now_and_then(tp_transport_t *r, bool busy)
     return n;
 }
 
-/* --- telling -------------------------------------------------------------------------------------------------------------------- */
+/* --- telling ------------------------------------------------------------------------------------------------------ */
 
 static void tell_lane(tp_lane_t *l)
 {
@@ -252,7 +252,7 @@ static void tell_lane(tp_lane_t *l)
     if (l->state == TP_LANE_CLOSING)
         wefti_tp_lane_end(l);
     if (l->state == TP_LANE_ENDED) {
-        if (!l->untold) {
+        if (!l->transfers.untold) {
             void *user = l->base.user;
             wefti_tp_lane_free(l);
             up->lane_closed(user);
@@ -265,16 +265,16 @@ static void tell_lane(tp_lane_t *l)
         up->lane_failed(l->base.user, l->why);
         return;
     }
-    if (events & TP_EV_ROOM && l->want_space && !l->failed) {
+    if (events & TP_EV_SPACE && l->want_space && !l->failed) {
         l->want_space = false;
-        up->room(l->base.user);
+        up->space(l->base.user);
     }
 }
 
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(tp_transport_t *r)
 {
-    unsigned n = wefti_tp_tell_done(r);
+    unsigned n = wefti_transfers_tell(&r->transfers);
     wefti_list_t now, *it;
     wefti_list_init(&now);
     wefti_list_splice(&now, &r->events);
@@ -287,10 +287,10 @@ static unsigned tell(tp_transport_t *r)
 
 static bool has_to_tell(const tp_transport_t *r)
 {
-    return !wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled);
+    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers);
 }
 
-/* --- progress ------------------------------------------------------------------------------------------------------------------ */
+/* --- progress ----------------------------------------------------------------------------------------------------- */
 
 static void flush_open(tp_transport_t *r)
 {
@@ -384,7 +384,7 @@ int wefti_tcp_fd(const wefti_transport_t *transport)
     return r->epoll_fd;
 }
 
-/* --- the transport ---------------------------------------------------------------------------------------------------------------- */
+/* --- the transport ------------------------------------------------------------------------------------------------ */
 
 static size_t caps(wefti_transport_t *transport, int side, void *buf)
 {
@@ -425,11 +425,10 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
     r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp"};
     r->epoll_fd = r->timer_fd = r->spare_fd = -1;
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
-    wefti_slots_init(&r->sends, UINT32_MAX - 1);
-    wefti_slots_init(&r->pulls, UINT32_MAX - 1);
+    wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
     r->bound = config->heartbeat;
-    wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead,   &r->reserved,  &r->open,       &r->unacked,
-                             &r->stuck, &r->events,    &r->sent,    &r->pulled, &r->bulk_busy, &r->free_frames};
+    wefti_list_t *lists[] = {&r->dials,   &r->strangers, &r->lingers, &r->dead,      &r->reserved,   &r->open,
+                             &r->unacked, &r->stuck,     &r->events,  &r->bulk_busy, &r->free_frames};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;
@@ -458,8 +457,7 @@ void wefti_tcp_close(wefti_transport_t *transport)
     while ((it = wefti_list_pop(&r->free_frames)))
         wefti_free(wefti_container_of(it, tp_frame_t, link));
     wefti_slots_free(&r->lanes);
-    wefti_slots_free(&r->sends);
-    wefti_slots_free(&r->pulls);
+    wefti_transfers_free(&r->transfers);
     wefti_free(r->devices);
     wefti_free(r);
 }

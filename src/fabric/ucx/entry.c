@@ -1,7 +1,7 @@
 /* fabric/ucx/entry.c - where the module begins: what it offers to the library, and how it reaches what the library gave it.
  *
- * The module has copies of stateless parts of base. The log, the detail behind weft_last_error() and the switch of alloc.h have state, and
- * that is the library's: the functions of base/log.h are defined here once more, and call it. */
+ * The module has copies of stateless parts of base. The log, the detail behind weft_last_error() and the switch of alloc.h have
+ * state, and that is the library's: the functions of base/log.h are defined here once more, and call it. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* fabric/ucx/frame.c - records out and in.
  *
  * A lane has at most one open frame. The first record since the last progress leaves at once, as a frame of its own; later ones
- * are gathered and leave when the frame is full or with the next progress. A frame that UCX could not send on the spot is UCX's until its
- * callback; UX_IN_FLIGHT of those and reserve() says there is no room.
+ * are gathered and leave when the frame is full or with the next progress. A frame that UCX could not send on the spot is UCX's
+ * until its callback; UX_IN_FLIGHT of those and reserve() says there is no space.
  *
- * In: a frame's token names its lane, its sequence number must be the next one. Lengths are checked before they are used, and the
- * frame is dropped at the first record after which the lane is closing. */
+ * In: a frame's token names its lane, its sequence number must be the next one. Lengths are checked before they are used, and
+ * the frame is dropped at the first record after which the lane is closing. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -39,7 +39,7 @@ void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f)
     wefti_list_push_front(&r->free_frames, &f->link);
 }
 
-/* --- out ------------------------------------------------------------------------------------------------------------------ */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 /* Hand one whole frame to UCX; true if it is ours again. */
 static bool send_frame(ux_lane_t *l, ux_frame_t *f)
@@ -90,19 +90,19 @@ void wefti_ux_flush_backlog(ux_lane_t *l)
         }
     }
     if (l->want_space)
-        wefti_ux_event(l, UX_EV_ROOM);
+        wefti_ux_event(l, UX_EV_SPACE);
 }
 
-static void *no_room(ux_lane_t *l)
+static void *no_space(ux_lane_t *l)
 {
     l->want_space = true;
     if (!l->in_flight) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
-        wefti_ux_event(l, UX_EV_ROOM);
+        wefti_ux_event(l, UX_EV_SPACE);
     return NULL;
 }
 
 /* Where a record of n bytes goes; NULL when UCX has enough of this lane's (unless forced) or there is no memory. */
-uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force)
+uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force)
 {
     uint32_t need = UX_RECORD_HEAD + (uint32_t)n;
     l->used = l->frame ? round8(l->used) : UX_FRAME_HEAD;
@@ -110,10 +110,10 @@ uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force)
         wefti_ux_flush(l);
     if (!l->frame) {
         if (l->in_flight >= UX_IN_FLIGHT && !force)
-            return no_room(l);
+            return no_space(l);
         l->frame = frame_get(l->transport);
         if (!l->frame)
-            return no_room(l);
+            return no_space(l);
         l->used = UX_FRAME_HEAD;
     }
     return l->frame->bytes + l->used + UX_RECORD_HEAD;
@@ -134,8 +134,8 @@ void *wefti_ux_reserve(wefti_lane_t *lane, size_t n)
 {
     ux_lane_t *l = ux_lane(lane);
     if (__builtin_expect(l->failed, 0))
-        return NULL; /* for good: the failure is told instead of room */
-    return wefti_ux_make_room(l, n, false);
+        return NULL; /* for good: the failure is told instead of space */
+    return wefti_ux_make_space(l, n, false);
 }
 
 /* The first record since the last progress leaves now, the others together. */
@@ -161,7 +161,7 @@ void wefti_ux_commit(wefti_lane_t *lane, size_t n)
 
 void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n)
 {
-    uint8_t *at = wefti_ux_make_room(l, n, true);
+    uint8_t *at = wefti_ux_make_space(l, n, true);
     if (!at) {
         wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
         return;
@@ -176,13 +176,13 @@ void wefti_ux_control(ux_lane_t *l, uint32_t kind, uint64_t value)
     wefti_ux_control_bytes(l, kind, &value, sizeof value);
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint32_t n)
 {
     uint64_t value;
     if (kind == UX_REC_OFFER) {
-        wefti_ux_offer_arrived(l, bytes, n);
+        wefti_offer_arrived(&l->transfers, bytes, n, sizeof(ux_pull_t));
         return;
     }
     if (kind == UX_REC_PULL) {
@@ -199,7 +199,7 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
         if (l->ep && !l->answered) { /* the follower's, to say that it has followed */
             l->answered = true;
             if (l->want_space)
-                wefti_ux_event(l, UX_EV_ROOM);
+                wefti_ux_event(l, UX_EV_SPACE);
             return;
         }
         if (l->hello_seen || l->ep) {

@@ -10,15 +10,17 @@
  *   mem.c     ranges registered ahead of time, from any thread
  *   process.c its signal handlers, its log, its need for file descriptors
  *
- * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self transport
- * would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an endpoint
- * failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any call.
+ * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self
+ * transport would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an
+ * endpoint failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any
+ * call.
  *
  * On the wire: every frame is one active message without header,
  *     u64 token of the receiving lane, u32 sequence number, u32 zero, then records: u32 length, u32 kind, bytes, padding to 8
  * Every announcement by rendezvous is one active message whose header is
  *     u64 token, u32 sequence number, u32 length, u64 id, the record
- * and counts in the same sequence. A chunk of payload is an active message of its own kind, outside the sequence, with the header
+ * and counts in the same sequence. A chunk of payload is an active message of its own kind, outside the sequence, with the
+ * header
  *     u64 token, u64 slot of the pull, u64 offset */
 #ifndef WEFTI_UX_H
 #define WEFTI_UX_H
@@ -27,9 +29,8 @@
 #include <ucp/api/ucp.h>
 
 #include "base/list.h"
-#include "base/map.h"
-#include "base/slots.h"
 #include "fabric/module.h"
+#include "fabric/transfers.h"
 
 #define UX_AM_ID 0
 #define UX_AM_CHUNK 1
@@ -46,7 +47,7 @@
 #define UX_SPARE_MAX 1024       /* endpoints a peer may make us create ahead (see lane.c) */
 _Static_assert(UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD >= WEFTI_REC_MAX, "a lane takes what every lane takes");
 
-/* Kinds of records: 0 is the room's above, the others are ours, and carry a u64 unless they say otherwise. */
+/* Kinds of records: 0 belongs to the rooms above, the others are ours, and carry a u64 unless they say otherwise. */
 enum {
     UX_REC_USER = 0,
     UX_REC_HELLO = 1,     /* which of our endpoints this lane is: the first record of a leader */
@@ -84,7 +85,7 @@ struct ux_ep {
     ux_lane_t *lane;     /* NULL: spare */
     ux_peer_t *peer;
     ucp_ep_h ucp;
-    uint32_t number;     /* the how-manieth to this peer */
+    uint32_t number;     /* it is the n-th to this peer, from 0 */
     bool failed;         /* UCX said so */
     bool closing;
     wefti_list_t link;   /* peer's spare, then transport->ep_events */
@@ -98,7 +99,7 @@ typedef enum ux_state {
     UX_DRAINING  /* the endpoint is being forced down; UCX still owes completions */
 } ux_state_t;
 
-enum { UX_EV_ROOM = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
+enum { UX_EV_SPACE = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
 
 struct ux_lane {
     wefti_lane_t base;
@@ -111,7 +112,6 @@ struct ux_lane {
     uint32_t tx_seq, rx_seq;
     uint32_t epoch;         /* of transport, when the first record went out */
     unsigned in_flight;     /* frames UCX or the backlog has */
-    unsigned untold;        /* transfers that are done and not told */
     unsigned chunks;        /* UCX has */
     bool want_space;
     bool failed;            /* lane_failed is due or was called */
@@ -125,12 +125,8 @@ struct ux_lane {
     wefti_list_t open_link; /* transport->open: `frame` has records that wait for progress */
     wefti_list_t event_link;
     wefti_list_t backlog;   /* frames committed before there was an endpoint */
-    wefti_list_t announces; /* of ux_announce_t */
-    wefti_list_t pumping;   /* of ux_announce_t: chunks to send */
+    wefti_lane_transfers_t transfers;
     wefti_list_t pump_link; /* transport->pumps */
-    wefti_list_t offers;    /* of ux_pull_t, not yet pulled or refused */
-    wefti_list_t pulling;
-    wefti_map_t offer_ids;
     wefti_list_t keys;      /* of ux_key_t: what the peer may reach */
     wefti_list_t ones;      /* of ux_one_t that UCX has */
     wefti_list_t unflushed; /* of ux_one_t: puts after which no flush was posted */
@@ -142,37 +138,18 @@ struct ux_lane {
 };
 
 typedef struct ux_announce {
-    wefti_list_t link; /* lane->announces or ->pumping, then transport->sent */
-    ux_lane_t *lane;
-    wefti_xfer_t *x;
-    uint64_t id;
-    weft_status_t status;
-    bool refused;        /* that is what the completion means, the peer said */
-    /* chunks only */
-    bool chunked, pulled, taken;
-    unsigned chunks;     /* UCX has */
-    const weft_iov_t *iov;
-    size_t iov_n, iov_at, piece_at;
-    uint64_t total, want, sent, slot;
-    uint8_t head[];      /* UCX may read it until the send is done */
+    wefti_outgoing_t out;
+    bool refused;    /* the peer said that this is what UCX's completion means (rendezvous only) */
+    bool taken;      /* the peer has the bytes (chunks only) */
+    unsigned chunks; /* UCX has */
+    uint8_t head[];  /* UCX may read it until the send is done */
 } ux_announce_t;
 
 struct ux_pull {
-    wefti_pull_t base;
-    wefti_list_t link; /* lane->offers or ->pulling, or transport->pulled */
-    ux_lane_t *lane;
-    wefti_xfer_t *x;
-    void *desc;          /* UCX's; NULL once given back */
-    uint64_t id, total;
-    weft_status_t status;
-    bool in_callback;    /* UCX still looks at desc: leave giving it back to the callback's return value */
-    ucp_dt_iov_t *iov;
-    void *rest;          /* where the bytes nobody wants go */
-    /* chunks only */
-    bool chunked;
-    uint64_t slot;       /* in transport->pulls; 0: none */
-    size_t iov_n, iov_at, piece_at;
-    uint64_t want, got;
+    wefti_incoming_t in;
+    bool rendezvous;  /* by UCX's rendezvous, else in chunks */
+    bool in_callback; /* UCX still looks at desc: leave giving it back to the callback's return value */
+    void *desc;       /* UCX's; NULL once given back */
 };
 
 struct ux_transport {
@@ -184,13 +161,12 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_address_t *address;
     size_t address_n;
-    size_t max_head;
     int fd;
     uint32_t epoch;         /* counts progress calls */
     ux_lane_t **lanes;      /* by index in the token */
     uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
     bool chunked;           /* payloads go in chunks of our own */
-    wefti_slots_t announces, pulls;
+    wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
     wefti_list_t free_chunks;
     wefti_map_t peers;      /* by id */
@@ -198,8 +174,6 @@ struct ux_transport {
     wefti_list_t events;    /* lanes with something to tell */
     wefti_list_t ep_events; /* endpoints without a lane to close */
     unsigned n_eps;
-    wefti_list_t sent;      /* ux_announce_t that are done */
-    wefti_list_t pulled;    /* ux_pull_t that are done */
     bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
     wefti_list_t ones;      /* ux_one_t that are done */
@@ -216,6 +190,8 @@ struct ux_transport {
 static inline const char *wefti_ux_tls(const ux_transport_t *r) { return r->tls[0] ? r->tls : "all of UCX's"; }
 static inline ux_transport_t *ux_transport(wefti_transport_t *r) { return (ux_transport_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
+static inline ux_announce_t *ux_announce(wefti_outgoing_t *o) { return (ux_announce_t *)(void *)o; }
+static inline ux_pull_t *ux_pull(wefti_incoming_t *p) { return (ux_pull_t *)(void *)p; }
 
 /* transport.c; what fabric/module.h has is said there */
 weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
@@ -245,8 +221,8 @@ enum { UX_FDS_WORKER = 32, UX_FDS_LANE = 8, UX_SPARE_FDS_MAX = 32 };
 weft_status_t wefti_ux_spare_fds(unsigned need);
 
 /* lane.c */
-weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                wefti_lane_t **lane_out);
+weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_ux_lane_close(wefti_lane_t *lane);
 void wefti_ux_lane_begin_close(ux_lane_t *l);
@@ -264,11 +240,8 @@ static inline ux_lane_t *wefti_ux_lane_of(ux_transport_t *r, uint64_t token)
 }
 
 /* chunk.c */
-/* An announcement of x on the lane, in the table of those, with room for `head` bytes that UCX sends. */
-weft_status_t wefti_ux_announce_new(ux_lane_t *l, wefti_xfer_t *x, size_t head, ux_announce_t **announce_out);
-weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total, wefti_xfer_t *x);
+weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
-void wefti_ux_offer_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
 void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id);
 void wefti_ux_chunk_arrived(ux_transport_t *r, const void *head, size_t head_n, const void *data, size_t n);
@@ -283,8 +256,10 @@ void wefti_ux_key_free(void *key, wefti_xfer_t *x);
 void wefti_ux_keys_end(ux_lane_t *l);
 weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
 void wefti_ux_key_close(void *remote);
-weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
-weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
+weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                           wefti_xfer_t *x);
+weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                              wefti_xfer_t *x);
 /* Go on with what the lanes have to post. */
 void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */
@@ -298,29 +273,26 @@ void wefti_ux_commit(wefti_lane_t *lane, size_t n);
 /* Send what the open frame has. */
 void wefti_ux_flush(ux_lane_t *l);
 void wefti_ux_flush_backlog(ux_lane_t *l);
-/* Send a record of our own at once, in order, room or not. */
+/* Send a record of our own at once, in order, space or not. */
 void wefti_ux_control(ux_lane_t *l, uint32_t kind, uint64_t value);
 void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n);
-/* Room for a record of any kind, and its commit: as reserve and commit, which see. */
-uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force);
+/* Space for a record of any kind, and its commit: as reserve and commit, which see. */
+uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force);
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
 void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
 void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f);
 
 /* xfer.c */
-weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                wefti_xfer_t *x);
+weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_ux_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_ux_refuse(wefti_pull_t *p, bool taken);
 ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size_t head_n, void *desc, size_t total);
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id);
-void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status);
-void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status);
 /* Give every waiting offer back to UCX; they stay on lane->offers until told. */
 void wefti_ux_release_offers(ux_lane_t *l);
-void wefti_ux_tell_withdrawn(ux_lane_t *l);
-unsigned wefti_ux_tell_done(ux_transport_t *r);
-/* One of l->untold was told. */
-void wefti_ux_told(ux_lane_t *l);
+/* A transfer of the lane was told. */
+void wefti_ux_told(wefti_lane_t *lane);
+extern const wefti_transfers_ops_t wefti_ux_transfers;
 
 #endif

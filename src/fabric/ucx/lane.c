@@ -3,15 +3,16 @@
  *     NEW --connect--> UP --close--> CLOSING --progress--> DRAINING --progress--> (lane_closed, freed)
  *        \--connect--> WAITING --the peer's first frame--> UP
  *
- * Only the calls of fabric.h and progress move it. In DRAINING the endpoint is forced down and UCX completes what it still has; the lane
- * is freed when the last of that is told.
+ * Only the calls of fabric.h and progress move it. In DRAINING the endpoint is forced down and UCX completes what it still has;
+ * the lane is freed when the last of that is told.
  *
- * Why WAITING: UCX pairs endpoints by counting. The third endpoint that worker A creates to worker B is joined to the third that B
- * creates to A, whatever we meant them for; frames would still arrive, since tokens name lanes, but closing one lane would take down
- * another one's endpoint at the peer. So of two workers the one with the larger id leads: it creates the endpoint when it connects and its
- * first frame says which one that was; the other waits for that frame and creates its own in the same order. Numbers that it must
- * create before their lanes are known wait as spares. A worker connected to itself creates both endpoints of a pair one after the
- * other, when the second lane connects. tests/wire/fabric_ucx.c: lanes_connected_in_opposite_orders_close_alone. */
+ * Why WAITING: UCX pairs endpoints by counting. The third endpoint that worker A creates to worker B is joined to the third that
+ * B creates to A, whatever we use them for. Frames would still arrive, since tokens name lanes, but closing one lane would close
+ * another lane's endpoint at the peer. So of two workers the one with the larger id leads: it creates the endpoint when it
+ * connects and its first frame says which one that was; the other waits for that frame and creates its own in the same order.
+ * Numbers that it must create before their lanes are known wait as spares. A worker connected to itself creates both endpoints
+ * of a pair one after the other, when the second lane connects. tests/wire/fabric_ucx.c:
+ * lanes_connected_in_opposite_orders_close_alone. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -24,7 +25,7 @@
 #define ADDR_HEAD 20   /* version and zeroes, transport id, token */
 #define ADDR_SLACK 256 /* zeroes behind a peer's address: UCX is not told how long it is */
 
-/* --- endpoints ---------------------------------------------------------------------------------------------------------- */
+/* --- endpoints ---------------------------------------------------------------------------------------------------- */
 
 static void ep_failed(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
@@ -122,7 +123,7 @@ static ux_peer_t *peer_of(ux_transport_t *r, uint64_t id)
     return p;
 }
 
-/* --- making and joining --------------------------------------------------------------------------------------------------- */
+/* --- making and joining ------------------------------------------------------------------------------------------- */
 
 static weft_status_t take_index(ux_transport_t *r, ux_lane_t *l, uint32_t *index_out)
 {
@@ -171,26 +172,16 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     uint64_t random;
     transport->fabric->ops->random(transport->fabric, &random, sizeof random);
     l->token = random << UX_TOKEN_INDEX_BITS | index;
-    l->base.ops = transport->ops;
-    l->base.transport = transport;
-    l->base.user = user;
+    l->base = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user};
     l->base.frame_max = UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD;
     l->base.emulates = r->chunked;
     l->transport = r;
     l->epoch = r->epoch - 1;
-    wefti_list_init(&l->open_link);
-    wefti_list_init(&l->event_link);
-    wefti_list_init(&l->backlog);
-    wefti_list_init(&l->announces);
-    wefti_list_init(&l->pumping);
-    wefti_list_init(&l->pump_link);
-    wefti_list_init(&l->offers);
-    wefti_list_init(&l->pulling);
-    wefti_list_init(&l->keys);
-    wefti_list_init(&l->ones);
-    wefti_list_init(&l->unflushed);
-    wefti_list_init(&l->waiting);
-    wefti_list_init(&l->flush_link);
+    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
+    wefti_list_t *lists[] = {&l->open_link, &l->event_link, &l->backlog, &l->pump_link, &l->keys,
+                             &l->ones,      &l->unflushed,  &l->waiting, &l->flush_link};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
     r->base.live++;
 
     wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
@@ -302,7 +293,7 @@ void wefti_ux_adopt(ux_lane_t *l)
     if (l->state != UX_WAITING || l->failed)
         return; /* not connected yet: connecting asks again */
     if (l->peer->id < l->transport->id || l->peer->id == l->transport->id) {
-        wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a hello from one who does not lead");
+        wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a hello from a peer that does not lead");
         return;
     }
     weft_status_t st = spare_up_to(l, l->hello_number);
@@ -325,7 +316,7 @@ void wefti_ux_adopt(ux_lane_t *l)
     wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "the peer named an endpoint that is not free");
 }
 
-/* --- closing ----------------------------------------------------------------------------------------------------------------- */
+/* --- closing ------------------------------------------------------------------------------------------------------ */
 
 void wefti_ux_lane_close(wefti_lane_t *lane)
 {
@@ -339,7 +330,8 @@ void wefti_ux_lane_close(wefti_lane_t *lane)
     wefti_ux_event(l, UX_EV_CLOSE);
 }
 
-/* UCX does not tell the peer of a forced close on every transport, so BYE does; and what UCX still queues, a forced close would drop. */
+/* UCX does not tell the peer of a forced close on every transport, so BYE does; and what UCX still queues, a forced close would
+ * drop. */
 static bool said_bye(ux_lane_t *l)
 {
     if (!l->ep || l->ep->failed || l->failed)
@@ -381,13 +373,14 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     wefti_ux_chunks_abandon(l);
     if (l->ep)
         wefti_ux_ep_close(l->ep);
-    wefti_ux_tell_withdrawn(l);
+    wefti_tell_withdrawn(&l->transfers);
 }
 
 bool wefti_ux_lane_drained(const ux_lane_t *l)
 {
-    return !l->ep && !l->in_flight && !l->chunks && !l->untold && wefti_list_empty(&l->announces) &&
-           wefti_list_empty(&l->pumping) && wefti_list_empty(&l->pulling) && wefti_list_empty(&l->offers) &&
+    const wefti_lane_transfers_t *t = &l->transfers;
+    return !l->ep && !l->in_flight && !l->chunks && !t->untold && wefti_list_empty(&t->announced) &&
+           wefti_list_empty(&t->sending) && wefti_list_empty(&t->pulling) && wefti_list_empty(&t->offers) &&
            wefti_list_empty(&l->ones);
 }
 
@@ -401,7 +394,7 @@ void wefti_ux_lane_free(ux_lane_t *l)
     r->base.live--;
     if (wefti_list_linked(&l->event_link))
         wefti_list_remove(&l->event_link);
-    wefti_map_free(&l->offer_ids);
+    wefti_lane_transfers_free(&l->transfers);
     wefti_free(l->peer_addr);
     wefti_free(l);
 }

@@ -1,13 +1,13 @@
 /* fabric/ucx/mem.c - ranges registered with UCX ahead of time.
  *
- * The one part of the transport for any thread. UCX opens with the first lane, on the driver, and goes with the transport:
- * `mem_context` is its context
- * in between, and only the lock gives access to it, which is held for the length of each call; so UCX is neither half open nor gone during one.
- * Against its own worker the context locks itself (it is opened as shared by several).
+ * This part of the transport is for any thread. The driver opens UCX with the first lane and closes it with the transport;
+ * `mem_context` is UCX's context in between. A lock guards it and is held during each call, so UCX can neither open nor close
+ * meanwhile. Against its own worker the context locks itself (it is opened as shared by several).
  *
- * While UCX is not open there is nothing to register with: the range counts as ready, and who asks again later gets it registered.
+ * While UCX is not open there is nothing to register with: the range counts as ready, and who asks again later gets it
+ * registered.
  *
- * Promise: every registration is undone before UCX goes; whoever made it sees to that. tests/wire/mem_reg.c holds us to it. */
+ * Promise: whoever registers a range unregisters it before UCX is closed. tests/wire/mem_reg.c holds us to it. */
 #include "base/log.h"
 #include "fabric/ucx/internal.h"
 

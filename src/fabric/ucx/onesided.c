@@ -1,23 +1,25 @@
 /* fabric/ucx/onesided.c - access to the peer's memory without the peer, where the fabric is marked as trusted.
  *
- * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by UCX's get
- * and put. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet says at the
- * address it says, in any range, key or no key. So this exists only on transports whose configuration says "trusted".
+ * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by
+ * UCX's get and put. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet
+ * says at the address it says, in any range, key or no key. So this exists only on transports whose configuration says
+ * "trusted".
  *
- * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the endpoint, since
- * UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last part has ended, with the
- * first error there was, and is told at the end of progress.
+ * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the
+ * endpoint, since UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last
+ * part has ended, with the first error there was, and is told at the end of progress.
  *
  *     on lane->ones --the last part--> transport->ones --told--> free
  *
- * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of progress. Where UCX
- * emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in lane->waiting, because UCX 1.13 aborts the
- * OWNER's process where it has to answer a request of a peer whose loss it has found while sending something else. So a user that is killed in
- * the middle of an access can take the owner with it; one packet at a time makes that rare, and nothing above UCX can make it impossible.
- * It is slow, too: lane->emulates tells the rooms above not to use it unless someone insists.
+ * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of
+ * progress. Where UCX emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in
+ * lane->waiting, because UCX 1.13 aborts the OWNER's process where it has to answer a request of a peer whose loss it has found
+ * while sending something else. So when a user is killed in the middle of an access, the owner may be aborted too. One packet at
+ * a time makes that rare; nothing above UCX can make it impossible. It is slow, too: lane->emulates tells the rooms above not to
+ * use it unless someone insists.
  *
- * UCX's atomics are not used. Where it emulates them, 1.13 crashes when their endpoint ends in the middle; and where the hardware has them,
- * they are not atomic to the processor.
+ * UCX's atomics are not used. Where it emulates them, 1.13 crashes when their endpoint ends in the middle; and where the
+ * hardware has them, they are not atomic to the processor.
  *
  * Promise: each operation is done once, after UCX has let go of its buffers; lane_close() ends them all.
  * tests/wire/fabric_onesided.c holds us to it. */
@@ -59,8 +61,8 @@ typedef struct ux_one {
     unsigned parts; /* that have not ended: one of ours while there are more to post, and what UCX has */
     weft_status_t status;
     uint8_t kind;
-    const weft_iov_t *iov; /* where it is */
-    size_t piece_at, left;
+    wefti_cursor_t pieces;
+    size_t left;
     uint64_t at; /* the peer's address */
 } ux_one_t;
 
@@ -75,7 +77,7 @@ static ux_lane_t *ux_usable(wefti_lane_t *lane)
     return l->state == UX_UP && !l->failed ? l : NULL;
 }
 
-/* --- keys ----------------------------------------------------------------------------------------------------------------- */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
 {
@@ -197,7 +199,7 @@ void wefti_ux_key_close(void *remote)
     wefti_free(m);
 }
 
-/* --- parts ------------------------------------------------------------------------------------------------------------------ */
+/* --- parts -------------------------------------------------------------------------------------------------------- */
 
 static void lane_has_work(ux_lane_t *l)
 {
@@ -218,7 +220,7 @@ static void part_end(ux_one_t *o, weft_status_t status)
     }
     wefti_list_remove(&o->link);
     wefti_list_push_back(&l->transport->ones, &o->link);
-    l->untold++; /* the lane must outlive what is told of it */
+    l->transfers.untold++; /* the lane must outlive what is told of it */
     if (l->state == UX_DRAINING)
         wefti_ux_event(l, UX_EV_DRAINED);
 }
@@ -259,16 +261,9 @@ static void part_post(ux_one_t *o, size_t most)
         .user_data = o,
     };
     o->parts++;
-    while (o->piece_at == o->iov->len) {
-        o->iov++;
-        o->piece_at = 0;
-    }
-    uint8_t *piece = (uint8_t *)o->iov->base + o->piece_at;
-    size_t n = o->iov->len - o->piece_at;
-    n = n < o->left ? n : o->left;
-    n = n < most ? n : most;
+    uint8_t *piece;
+    size_t n = wefti_cursor_next(&o->pieces, o->left < most ? o->left : most, &piece);
     uint64_t at = o->at;
-    o->piece_at += n;
     o->left -= n;
     o->at += n;
     if (o->kind == GET)
@@ -316,7 +311,7 @@ static void flush(ux_lane_t *l, wefti_list_t *puts)
         flush_end(f, l, UCS_PTR_STATUS(p));
 }
 
-/* --- posting ----------------------------------------------------------------------------------------------------------------- */
+/* --- posting ------------------------------------------------------------------------------------------------------ */
 
 /* One packet at a time: the next of the first that waits, when UCX has nothing of it. */
 static void step(ux_lane_t *l)
@@ -408,17 +403,17 @@ weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, co
                            wefti_xfer_t *x)
 {
     (void)iov_n; /* n ends it */
-    return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .iov = iov});
+    return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .pieces.iov = iov});
 }
 
 weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
                               wefti_xfer_t *x)
 {
     (void)iov_n;
-    return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .iov = iov});
+    return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .pieces.iov = iov});
 }
 
-/* --- endings ----------------------------------------------------------------------------------------------------------------- */
+/* --- endings ------------------------------------------------------------------------------------------------------ */
 
 void wefti_ux_ones_abandon(ux_lane_t *l)
 {
@@ -441,7 +436,8 @@ unsigned wefti_ux_tell_ones(ux_transport_t *r)
         weft_status_t st = o->status;
         wefti_ux_key_close(o->remote);
         wefti_list_push_back(&r->free_ones, &o->link);
-        wefti_ux_told(l);
+        l->transfers.untold--;
+        wefti_ux_told(&l->base);
         x->done(x, st);
         n++;
     }

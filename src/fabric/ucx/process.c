@@ -1,6 +1,6 @@
-/* fabric/ucx/process.c - what UCX does to the process it is loaded into, undone or kept from happening: its signal handlers, its lines on
- * stderr, its abort() where it finds no file descriptor for a socket it has to have.
- * tests/wire/fabric_ucx.c: loading_ucx_leaves_the_signals_alone. */
+/* fabric/ucx/process.c - what UCX does to the process it is loaded into, undone or kept from happening: its signal handlers, its
+ * lines on stderr, its abort() where it finds no file descriptor for a socket it has to have. tests/wire/fabric_ucx.c:
+ * loading_ucx_leaves_the_signals_alone. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,9 +17,9 @@
 #include "base/log.h"
 #include "fabric/ucx/internal.h"
 
-/* Loading UCX puts its own handlers on SIGSEGV and its like, and one on SIGHUP that only makes UCX talk more: a program then outlives its
- * terminal, and nohup is undone. This constructor runs right after those of UCX and puts back what was there before, the program's own
- * handlers included, unless the user has asked UCX for its handlers. */
+/* Loading UCX puts its own handlers on SIGSEGV and its like, and one on SIGHUP that only makes UCX talk more: a program then
+ * outlives its terminal, and nohup is undone. This constructor runs right after those of UCX and puts back what was there
+ * before, the program's own handlers included, unless the user has asked UCX for its handlers. */
 extern void ucs_debug_disable_signal(int signum) __attribute__((weak));
 
 static void leave_alone(int number)
@@ -53,15 +53,16 @@ static ucs_log_func_rc_t to_our_log(const char *file, unsigned line, const char 
     (void)function;
     (void)component;
     if (level == UCS_LOG_LEVEL_FATAL)
-        return UCS_LOG_FUNC_RC_CONTINUE; /* its last words before it aborts */
+        return UCS_LOG_FUNC_RC_CONTINUE; /* it aborts after this line */
     vsnprintf(text, sizeof text, format, args);
     wefti_info("ucx: %s", text);
     return UCS_LOG_FUNC_RC_STOP;
 }
 #endif
 
-/* UCX writes a line to stderr for what is ordinary to us: a peer that died, an address that does not answer. We say those things ourselves;
- * UCX's own words go to our log, at level info. Its log belongs to the whole process, so a user who chose its level keeps it as it is. */
+/* UCX writes a line to stderr for what is ordinary to us: a peer that died, an address that does not answer. We say those things
+ * ourselves; UCX's own words go to our log, at level info. Its log belongs to the whole process, so a user who chose its level
+ * keeps it as it is. */
 void wefti_ux_hush(void)
 {
 #ifdef CAN_HUSH
@@ -72,7 +73,7 @@ void wefti_ux_hush(void)
 #endif
 }
 
-/* UCX 1.13 does not always survive running out of descriptors in the middle of a connection; so nothing is begun without some in hand.
+/* UCX 1.13 may abort when it runs out of descriptors in the middle of a connection; so nothing is begun unless some are free.
  * Another thread may still take them in between: this makes the abort rare, not impossible. */
 weft_status_t wefti_ux_spare_fds(unsigned need)
 {

@@ -1,11 +1,11 @@
 /* fabric/ucx/transport.c - UCX's context and worker, and everything the transport has to tell.
  *
- * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one host
- * never opens UCX, which takes milliseconds and threads.
+ * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one
+ * host never opens UCX, which takes milliseconds and threads.
  *
- * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process. Only
- * where the variable "trusted" says that this is wanted it has RMA too (onesided.c).
- * UCX's own keepalive is off: it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
+ * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this
+ * process. Only where the variable "trusted" says that this is wanted it has RMA too (onesided.c). UCX's own keepalive is off:
+ * it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
  *
  * What UCX says outside an active message is put on one of three lists (events, sent, pulled) and told at the end of progress,
  * when no call of UCX is on the stack. tests/wire/fabric_lanes.c and fabric_ucx.c hold the transport to fabric.h's promises. */
@@ -62,7 +62,7 @@ void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what)
     wefti_ux_event(l, UX_EV_FAILED);
 }
 
-/* --- opening UCX -------------------------------------------------------------------------------------------------------- */
+/* --- opening UCX -------------------------------------------------------------------------------------------------- */
 
 static ucs_status_t am_arrived(void *arg, const void *head, size_t head_n, void *data, size_t n, const ucp_am_recv_param_t *param)
 {
@@ -96,7 +96,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     if (status != UCS_OK)
         wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(status));
     else if (l->want_space)
-        wefti_ux_event(l, UX_EV_ROOM);
+        wefti_ux_event(l, UX_EV_SPACE);
 }
 
 /* A UCX that does not know an option goes without. What the user set in the environment stays. */
@@ -131,8 +131,8 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
     if (st != UCS_OK)
         return wefti_fail(wefti_ux_status(st), "UCX does not read its configuration: %s", ucs_status_string(st));
-    /* Where nothing was chosen the user's UCX_TLS goes before ours. UCX's shared memory is not asked for, since ours is better, nor is its
-     * loopback, which delivers inside the sending call. */
+    /* Where nothing was chosen the user's UCX_TLS goes before ours. UCX's shared memory is not asked for, since ours is better,
+     * nor is its loopback, which delivers inside the sending call. */
     if (!r->tls[0])
         configure(config, "TLS", "^shm,self");
     else
@@ -146,7 +146,8 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
     }
     configure(config, "KEEPALIVE_INTERVAL", "inf");
     configure(config, "FLUSH_WORKER_EPS", "n"); /* see settled() */
-    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits for room. */
+    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits
+     * for space. */
     configure(config, "PROTO_ENABLE", "n");
     /* A blocking connect() to a host that does not answer would stop every lane for minutes. */
     configure_transport(config, "TCP_", "CONN_NB", "y");
@@ -254,7 +255,7 @@ err_context:
     return status;
 }
 
-/* --- telling -------------------------------------------------------------------------------------------------------------- */
+/* --- telling ------------------------------------------------------------------------------------------------------ */
 
 static void tell_lane(ux_lane_t *l)
 {
@@ -278,16 +279,16 @@ static void tell_lane(ux_lane_t *l)
         up->lane_failed(l->base.user, l->why);
         return;
     }
-    if (events & UX_EV_ROOM && l->want_space && !l->failed) {
+    if (events & UX_EV_SPACE && l->want_space && !l->failed) {
         l->want_space = false;
-        up->room(l->base.user);
+        up->space(l->base.user);
     }
 }
 
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(ux_transport_t *r)
 {
-    unsigned n = wefti_ux_tell_done(r) + wefti_ux_tell_ones(r);
+    unsigned n = wefti_transfers_tell(&r->transfers) + wefti_ux_tell_ones(r);
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->ep_events))) {
         wefti_ux_ep_close(wefti_container_of(it, ux_ep_t, link));
@@ -301,6 +302,12 @@ static unsigned tell(ux_transport_t *r)
         n++;
     }
     return n;
+}
+
+static bool has_to_tell(const ux_transport_t *r)
+{
+    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events) ||
+           !wefti_list_empty(&r->ones);
 }
 
 static void flush_open(ux_transport_t *r)
@@ -323,9 +330,7 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     if (!wefti_list_empty(&r->flushes))
         wefti_ux_flush_puts(r);
     unsigned n = ucp_worker_progress(r->worker);
-    if (__builtin_expect(!wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) ||
-                             !wefti_list_empty(&r->ep_events) || !wefti_list_empty(&r->ones),
-                         0))
+    if (__builtin_expect(has_to_tell(r), 0))
         n += tell(r);
     /* Answers that the upcalls above gave, together. */
     if (!wefti_list_empty(&r->open))
@@ -339,9 +344,7 @@ weft_status_t wefti_ux_arm(wefti_transport_t *transport)
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return WEFT_OK;
-    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
-        !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events) ||
-        !wefti_list_empty(&r->ones) || !wefti_list_empty(&r->flushes))
+    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->flushes) || has_to_tell(r))
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
@@ -353,7 +356,7 @@ int wefti_ux_fd(const wefti_transport_t *transport)
     return r->fd;
 }
 
-/* --- the transport ---------------------------------------------------------------------------------------------------------------- */
+/* --- the transport ------------------------------------------------------------------------------------------------ */
 
 static size_t caps(wefti_transport_t *transport, int side, void *buf)
 {
@@ -395,12 +398,10 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     ux_transport_t *r = wefti_calloc(1, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    const wefti_transport_ops_t *ops = params->trusted ? &ucx_trusted_ops : &ucx_ops;
+    r->base = (wefti_transport_t){.ops = ops, .fabric = f, .kind = 2, .name = "ucx"};
     r->trusted = params->trusted;
     r->rendezvous = params->rendezvous;
-    r->base.ops = r->trusted ? &ucx_trusted_ops : &ucx_ops;
-    r->base.fabric = f;
-    r->base.kind = 2;
-    r->base.name = "ucx";
     r->fd = -1;
     r->pid = getpid();
     r->tls = wefti_strdup(params->tls);
@@ -412,25 +413,18 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
     pthread_mutex_init(&r->mem_lock, NULL);
-    wefti_slots_init(&r->announces, UINT32_MAX - 1);
-    wefti_slots_init(&r->pulls, UINT32_MAX - 1);
-    wefti_list_init(&r->pumps);
-    wefti_list_init(&r->free_chunks);
-    wefti_list_init(&r->open);
-    wefti_list_init(&r->events);
-    wefti_list_init(&r->ep_events);
-    wefti_list_init(&r->sent);
-    wefti_list_init(&r->pulled);
-    wefti_list_init(&r->flushes);
-    wefti_list_init(&r->ones);
-    wefti_list_init(&r->free_ones);
-    wefti_list_init(&r->free_frames);
+    wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
+    wefti_list_t *lists[] = {&r->pumps,   &r->free_chunks, &r->open,      &r->events,     &r->ep_events,
+                             &r->flushes, &r->ones,        &r->free_ones, &r->free_frames};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
     *transport_out = &r->base;
     return WEFT_OK;
 }
 
-/* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection of its own,
- * and where a worker ends while such an answer waits for that connection, an assertion of UCX's ends the process (1.13). */
+/* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection
+ * of its own, and where a worker ends while such an answer waits for that connection, an assertion of UCX's ends the process
+ * (1.13). */
 static bool settled(ux_transport_t *r, uint64_t end)
 {
     const ucp_request_param_t none = {0};
@@ -490,8 +484,7 @@ void wefti_ux_close(wefti_transport_t *transport)
     while ((it = wefti_list_pop(&r->free_chunks)))
         wefti_free(it); /* the link is a chunk's first member */
     wefti_ux_ones_free(r);
-    wefti_slots_free(&r->announces);
-    wefti_slots_free(&r->pulls);
+    wefti_transfers_free(&r->transfers);
     wefti_free(r->lanes);
     wefti_free(r->tls);
     wefti_free(r->devices);

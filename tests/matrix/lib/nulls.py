@@ -32,7 +32,7 @@ def parameters(text):
     """Types and names."""
     if text.strip() == "void":
         return []
-    found = [re.match(r"^(.*?)(\w+)$", " ".join(p.split())).groups() for p in text.split(",")]
+    found = [re.match(r"^(.*?)(\w+)$", " ".join(p.split())).groups() for p in text.split(",") if p.strip() != "..."]
     return [(kind.strip(), name) for kind, name in found]
 
 

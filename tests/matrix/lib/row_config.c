@@ -35,6 +35,11 @@ ROW(weft_log_set_level, ON_NOTHING)
     weft_log_set_level(WEFT_LOG_WARN);
 }
 
+ROW(weft_log, ON_NOTHING)
+{
+    weft_log(WEFT_LOG_DEBUG, "row %d", 1);
+}
+
 ROW(weft_version, ON_NOTHING)
 {
     turn_text(t, weft_version());

@@ -27,6 +27,12 @@ ROW(weft_region_revoke, NEEDS_REMOTE)
     turn_posted(t, weft_region_revoke(s->region, op), op);
 }
 
+ROW(weft_region_until, NEEDS_REGION)
+{
+    turn_allow(t, WEFT_ERR_STATE); /* peers map it */
+    turn_status(t, weft_region_until(s->region, 0));
+}
+
 ROW(weft_region_extend, NEEDS_REGION)
 {
     turn_status(t, weft_region_extend(s->region, 100000));

@@ -20,3 +20,9 @@ ROW(weft_last_error_status, ON_NOTHING)
 {
     turn_text(t, weft_status_name(weft_last_error_status()));
 }
+
+ROW(weft_fail, ON_NOTHING)
+{
+    weft_fail(WEFT_ERR_STATE, "row %d", 1);
+    turn_text(t, weft_last_error());
+}

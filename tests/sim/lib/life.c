@@ -408,12 +408,12 @@ static void set_up(uint64_t seed)
     m.slack_ns = 10 * WEFT_MILLISECOND;
     m.window = 16384 << BELOW(3);
     f = wefti_sim_faults(m.net.w);
-    f->no_room = CHANCE(50) ? 0 : 50000;
-    f->false_room = CHANCE(50) ? 0 : 50000;
+    f->no_space = CHANCE(50) ? 0 : 50000;
+    f->false_space = CHANCE(50) ? 0 : 50000;
     f->pull_slow = CHANCE(50) ? 0 : 100000;
     f->pull_slow_ns = m.pull_ns = 20 * WEFT_MILLISECOND;
     if (!m.peace && CHANCE(50)) {
-        f->refuse = f->unreachable = f->dial_fails = f->post_fails = f->lane_new_fails = f->lane_connect_fails = 30000;
+        f->refuse = f->unreachable = f->dial_fails = f->acceptor_fails = f->lane_new_fails = f->lane_connect_fails = 30000;
         f->lane_breaks = 2000;
         f->wire_breaks = f->wire_send_fails = 10000;
         f->wire_tail_lost = 300000;

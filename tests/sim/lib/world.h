@@ -9,7 +9,7 @@
 #include <weft/weft.h>
 
 #include "base/rng.h"
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 
 #define SIM_NODES_MAX 6
 

@@ -118,7 +118,7 @@ static const wefti_fabric_up_t lanes_up = {
     .record = up_record,
     .announced = up_announced,
     .withdrawn = up_withdrawn,
-    .room = up_room,
+    .space = up_room,
     .lane_failed = up_failed,
     .lane_closed = up_closed,
 };

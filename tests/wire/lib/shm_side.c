@@ -110,7 +110,7 @@ static void give_random(wefti_fabric_t *f, void *buf, size_t n)
 static const wefti_fabric_up_t up = {.record = on_record,
                                      .announced = on_announced,
                                      .withdrawn = on_withdrawn,
-                                     .room = on_room,
+                                     .space = on_room,
                                      .lane_failed = on_lane_failed,
                                      .lane_closed = on_lane_closed};
 static const wefti_fabric_ops_t ops = {.name = "shm alone", .random = give_random};

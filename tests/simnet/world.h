@@ -1,17 +1,15 @@
-/* fabric/sim/world.h - what the files of the simulator share. Nobody else includes it.
+/* tests/simnet/world.h - what the files of the simulator share. Nobody else includes it.
  *
  * Three kinds of thing wait for their time:
  *   packets   on a channel, in order: into a lane or a wire, from one host to another;
- * events    alone, in no order among each other: acknowledgements, `room`, steps of a pull, wires that open. They belong to
- * the host
- *             whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
- * closing   lanes that were closed and that progress takes down step by step, without time passing, because closing a runtime
- * drives
- *             it until it is down and nobody moves the clock meanwhile.
+ *   events    alone, in no order among each other: acknowledgements, `space`, steps of a pull, wires that open. They belong to
+ *             the host whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
+ *   closing   lanes that were closed. Progress takes them down step by step, without time passing, because closing a runtime
+ *             drives it until it is down, and nobody moves the clock meanwhile.
  *
- * Objects stay until the world goes, in state GONE, so that a call on one that is gone is seen instead of guessed at.
- * The simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected
- * where the door has a status for it. */
+ * Objects stay until the world goes, in state GONE, so that a call on one that is gone is seen instead of guessed at. The
+ * simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected where the
+ * door has a status for it. */
 #ifndef WEFTI_SIM_WORLD_H
 #define WEFTI_SIM_WORLD_H
 
@@ -19,7 +17,7 @@
 
 #include "base/list.h"
 #include "fabric/pulse.h"
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 
 typedef struct sim_host sim_host_t;
 typedef struct sim_lane sim_lane_t;
@@ -36,8 +34,8 @@ typedef struct sim_map sim_map_t;
     X(PAUSE,        "paused") \
     X(RESUME,       "resumed") \
     X(CUT,          "link from here to a: cut if b") \
-    X(POST,         "post opened on port a") \
-    X(POST_CLOSE,   "post closed on port a") \
+    X(ACCEPTOR,     "acceptor opened on port a") \
+    X(ACCEPTOR_CLOSE, "acceptor closed on port a") \
     X(DIAL,         "wire a dials port b") \
     X(SYN,          "wire a reached, status b") \
     X(ACCEPT,       "wire a accepted, the other end is b") \
@@ -53,8 +51,8 @@ typedef struct sim_map sim_map_t;
     X(LANE_CLOSED,  "lane a is down") \
     X(LANE_FAIL,    "lane a failed, status b") \
     X(LANE_BREAK,   "lane a breaks") \
-    X(FULL,         "lane a has no room for b bytes") \
-    X(ROOM,         "lane a has room") \
+    X(FULL,         "lane a has no space for b bytes") \
+    X(SPACE,         "lane a has space") \
     X(COMMIT,       "lane a sends a record of b bytes") \
     X(RECORD,       "lane a gets a record of b bytes") \
     X(ANNOUNCE,     "lane a announces offer b") \
@@ -92,7 +90,7 @@ typedef struct sim_trace {
 #define SIM_TRACE_KEPT 256 /* more for a replay: -DSIM_TRACE_KEPT=100000 */
 #endif
 
-/* --- things under way ---------------------------------------------------------------------------------------------------- */
+/* --- things under way --------------------------------------------------------------------------------------------- */
 
 enum { SIM_PK_RECORD, SIM_PK_OFFER, SIM_PK_BREAK, SIM_PK_MESSAGE, SIM_PK_END };
 
@@ -119,7 +117,7 @@ typedef struct sim_channel {
 enum {
     SIM_EV_SYN, SIM_EV_ACCEPT, SIM_EV_OPENED, SIM_EV_WIRE_END, /* wires */
     SIM_EV_TICK, SIM_EV_BEAT,                                  /* heartbeats of wires: the kernel's, whoever runs */
-    SIM_EV_ROOM, SIM_EV_LANE_FAIL,                             /* lanes */
+    SIM_EV_SPACE, SIM_EV_LANE_FAIL,                             /* lanes */
     SIM_EV_PULL, SIM_EV_ACK                                    /* offers */
 };
 
@@ -135,7 +133,7 @@ typedef struct sim_event {
     uint8_t kind;
 } sim_event_t;
 
-/* --- objects -------------------------------------------------------------------------------------------------------------- */
+/* --- objects ------------------------------------------------------------------------------------------------------ */
 
 /* A range of memory that peers may map, as far as they believe. */
 typedef struct sim_share {
@@ -162,7 +160,7 @@ struct sim_host {
     bool dead, paused, closed, armed, in_progress;
     wefti_rng_t secrets; /* for random() */
     wefti_list_t channels, events, closing;
-    wefti_list_t posts, wires, lanes; /* open ones */
+    wefti_list_t acceptors, wires, lanes; /* open ones */
     sim_reg_t *regs;                  /* all there ever were, newest first */
     unsigned registered;              /* of them, now */
     sim_map_t *maps;                  /* likewise */
@@ -196,7 +194,7 @@ struct sim_wire {
     wefti_list_t link;
     sim_host_t *host;
     sim_wire_t *peer;
-    wefti_acceptor_t *post; /* where it arrived */
+    wefti_acceptor_t *acceptor; /* where it arrived */
     sim_channel_t in;
     wefti_list_t early; /* sent before it was connected */
     wefti_uri_t to;
@@ -231,7 +229,7 @@ struct sim_lane {
     bool early;           /* records arrive before we are joined */
     bool broken;          /* nothing sent arrives any more */
     bool failed;          /* lane_failed was called or is on its way */
-    bool want_space, room_coming;
+    bool want_space, space_coming;
 };
 
 /* An announcement, seen by both ends. */
@@ -267,7 +265,7 @@ struct wefti_sim {
     bool payloads_change;
     wefti_sim_faults_t faults;
     wefti_list_t kernel; /* events */
-    wefti_list_t grave_posts, grave_wires, grave_lanes, offers;
+    wefti_list_t grave_acceptors, grave_wires, grave_lanes, offers;
     uint32_t next_wire, next_lane, next_offer;
     uint16_t next_port;
     sim_lane_t **lanes; /* by id - 1 */
@@ -282,8 +280,7 @@ struct wefti_sim {
     void (*on_violation)(uint64_t seed, const char *what);
 };
 
-/* --- world.c and run.c
- * ------------------------------------------------------------------------------------------------------- */
+/* --- world.c and run.c -------------------------------------------------------------------------------------------- */
 
 void *wefti_sim_mem(size_t n); /* zeroed, never NULL */
 uint64_t wefti_sim_delay(sim_host_t *from, sim_host_t *to);
@@ -309,14 +306,13 @@ static inline sim_host_t *sim_host_of(const wefti_fabric_t *f) { return (sim_hos
 static inline const wefti_fabric_up_t *sim_up(const sim_host_t *h) { return h->base.up; }
 static inline bool sim_linked(const sim_host_t *from, const sim_host_t *to) { return !from->world->cut[from->index][to->index]; }
 
-/* --- wires.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- wires.c ------------------------------------------------------------------------------------------------------ */
 
 extern const wefti_fabric_ops_t wefti_sim_fabric_ops; /* in world.c, made of these */
 weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
                                   wefti_acceptor_t **acceptor_out);
-const char *wefti_sim_acceptor_uri(wefti_acceptor_t *post);
-void wefti_sim_acceptor_close(wefti_acceptor_t *post);
+const char *wefti_sim_acceptor_uri(wefti_acceptor_t *acceptor);
+void wefti_sim_acceptor_close(wefti_acceptor_t *acceptor);
 weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
                                   wefti_wire_t **wire_out);
 weft_status_t wefti_sim_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
@@ -331,22 +327,20 @@ void wefti_sim_wire_event(sim_event_t *ev);
 void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk);
 void wefti_sim_wires_die(sim_host_t *h);
 
-/* --- regs.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- regs.c ------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out);
 void wefti_sim_mem_unregister(wefti_fabric_t *f, void *reg);
 void wefti_sim_regs_free(sim_host_t *h);
 
-/* --- maps.c -------------------------------------------------------------------------------------------------------------- */
+/* --- maps.c ------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_sim_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
 weft_status_t wefti_sim_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
 void wefti_sim_unmap(void *ptr, size_t n);
 void wefti_sim_maps_free(sim_host_t *h);
 
-/* --- lanes.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- lanes.c ------------------------------------------------------------------------------------------------------ */
 
 extern const wefti_transport_ops_t wefti_sim_transport_ops;
 void wefti_sim_lane_event(sim_event_t *ev);
@@ -355,11 +349,10 @@ bool wefti_sim_lane_step(sim_lane_t *lane); /* one step of a lane that is being 
 void wefti_sim_lane_break(sim_lane_t *lane, weft_status_t why);
 void wefti_sim_lanes_die(sim_host_t *h);
 void wefti_sim_lane_usable(sim_lane_t *lane, const char *what); /* a violation if it is not */
-bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost);        /* no room, and `room` will come */
+bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost);        /* no space, and `space` will come */
 void wefti_sim_lane_put(sim_lane_t *lane, sim_packet_t *pk, size_t cost);
 
-/* --- offers.c
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- offers.c ----------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
                                  uint64_t total, wefti_xfer_t *x);

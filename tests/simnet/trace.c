@@ -1,4 +1,4 @@
-/* fabric/sim/trace.c - what happened in a world: the last events for people, a hash of all of them for comparing runs.
+/* tests/simnet/trace.c - what happened in a world: the last events for people, a hash of all of them for comparing runs.
  *
  * Promise: the hash depends on nothing but the seed and the calls made, so that two runs of a seed can be compared by it;
  * tests/sim/fabric_order.c and tests/sim/msg_exactly_once.c run seeds twice and compare. */
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 static const char *const texts[SIM_T_N] = {
 #define SIM_TRACE_TEXT(code, text) text,

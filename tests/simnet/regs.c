@@ -1,12 +1,12 @@
-/* fabric/sim/regs.c - ranges registered with a simulated host.
+/* tests/simnet/regs.c - ranges registered with a simulated host.
  *
- * There is nothing to register with: what is done here is to look on. A range is registered until it is unregistered, once, at the host it was
- * registered at, and before that is closed; anything else is a violation. Called by whoever runs the world, from one thread.
+ * There is nothing to register with: this file only checks the caller. A range is unregistered once, at the host where it was
+ * registered, before that host is closed. Anything else is a violation. Called by whoever runs the world, from one thread.
  * tests/sim/fabric_checks.c shows the violations. */
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 struct sim_reg {
     sim_reg_t *next;
@@ -22,7 +22,7 @@ weft_status_t wefti_sim_mem_register(wefti_fabric_t *f, void *base, size_t n, vo
     if (h->closed || !base || !n)
         wefti_sim_violation(h->world, "host %s: %s registered", h->name, h->closed ? "closed, and a range" : "an empty range");
     if (st)
-        return wefti_fail(st, "the simulated host has no room for a registration");
+        return wefti_fail(st, "the simulated host has no space for a registration");
     sim_reg_t *r = wefti_sim_mem(sizeof *r);
     r->id = h->regs ? h->regs->id + 1 : 1;
     r->next = h->regs;

@@ -1,4 +1,4 @@
-/* fabric/sim/run.c - time, and who gets what when.
+/* tests/simnet/run.c - time, and who gets what when.
  *
  * A host runs only inside its progress(): there, one thing after the other is picked by the seed among all that are due and
  * may happen, and is handed to the user. A channel gives its packets in order; everything else may overtake everything else.
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 /* A host that is driven this often without time passing waits for something that will not come by driving. */
 #define IDLE_CALLS_MAX 2000000
@@ -16,7 +16,7 @@
 #define IDLES_MAX 64
 #define IDLE_NS (100 * WEFT_MICROSECOND)
 
-/* --- packets and events --------------------------------------------------------------------------------------------------- */
+/* --- packets and events ------------------------------------------------------------------------------------------- */
 
 sim_packet_t *wefti_sim_packet(int kind, const void *bytes, size_t n)
 {
@@ -97,8 +97,7 @@ sim_event_t *wefti_sim_event(wefti_sim_t *w, sim_host_t *host, sim_host_t *via, 
     return ev;
 }
 
-/* --- what is due
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- what is due -------------------------------------------------------------------------------------------------- */
 
 /* May the first packet of this channel be handed over, once its time has come? */
 static bool channel_open(const sim_channel_t *c)
@@ -158,7 +157,7 @@ static void run_event(sim_event_t *ev)
         wefti_sim_wire_event(ev);
     else if (ev->kind == SIM_EV_TICK || ev->kind == SIM_EV_BEAT)
         wefti_sim_beat_event(ev);
-    else if (ev->kind == SIM_EV_ROOM || ev->kind == SIM_EV_LANE_FAIL)
+    else if (ev->kind == SIM_EV_SPACE || ev->kind == SIM_EV_LANE_FAIL)
         wefti_sim_lane_event(ev);
     else
         wefti_sim_offer_event(ev);
@@ -252,8 +251,7 @@ unsigned wefti_sim_progress(wefti_fabric_t *f, bool idle)
     return done;
 }
 
-/* --- time
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_now(const wefti_sim_t *w)
 {

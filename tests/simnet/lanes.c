@@ -1,11 +1,11 @@
-/* fabric/sim/lanes.c - lanes of the simulated network: records, room, failure, closing.
+/* tests/simnet/lanes.c - lanes of the simulated network: records, space, failure, closing.
  *
  * A lane is NEW until lane_connect(), then JOINED; lane_close() makes it CLOSING, and progress lets go of its transfers one
  * by one, says lane_closed, and it is GONE. `broken` means that nothing sent on it arrives any more, `failed` that its user
  * was or will be told.
  *
  * What is queued towards a lane counts against the sender's ring; when that is full, reserve() and announce() say so and
- * `room` comes once half of it is free. A peer that is gone frees nothing (shm) or swallows everything (ucx).
+ * `space` comes once half of it is free. A peer that is gone frees nothing (shm) or swallows everything (ucx).
  *
  * Promise: records in order, each once, or missing only at the end; lane_failed at most once; lane_closed last.
  * tests/sim/fabric_order.c. */
@@ -15,7 +15,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 #define CAPS_MAGIC UINT32_C(0x5349574d)
 #define ADDR_MAGIC UINT32_C(0x4c414e45)
@@ -41,8 +41,7 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what)
                             lane->host->name);
 }
 
-/* --- making
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- making ------------------------------------------------------------------------------------------------------- */
 
 static size_t transport_caps(wefti_transport_t *transport, int side, void *buf)
 {
@@ -136,27 +135,26 @@ static weft_status_t lane_connect(wefti_lane_t *base, const void *addr, size_t n
     return WEFT_OK;
 }
 
-/* --- sending
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- sending ------------------------------------------------------------------------------------------------------ */
 
-static void room_comes(sim_lane_t *lane, uint64_t in_ns)
+static void space_comes(sim_lane_t *lane, uint64_t in_ns)
 {
     wefti_sim_t *w = lane->host->world;
-    if (lane->room_coming || lane->state != SIM_LANE_JOINED)
+    if (lane->space_coming || lane->state != SIM_LANE_JOINED)
         return;
-    lane->room_coming = true;
-    wefti_sim_event(w, lane->host, NULL, SIM_EV_ROOM, w->now + sim_below(w, in_ns + 1))->lane = lane;
+    lane->space_coming = true;
+    wefti_sim_event(w, lane->host, NULL, SIM_EV_SPACE, w->now + sim_below(w, in_ns + 1))->lane = lane;
 }
 
 bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost)
 {
     wefti_sim_t *w = lane->host->world;
     bool full = lane->peer->in.cost + cost > lane->ring;
-    if (!full && !sim_chance(w, w->faults.no_room))
+    if (!full && !sim_chance(w, w->faults.no_space))
         return false;
     lane->want_space = true;
     if (!full)
-        room_comes(lane, 200 * WEFT_MICROSECOND);
+        space_comes(lane, 200 * WEFT_MICROSECOND);
     wefti_sim_trace(w, lane->host, SIM_T_FULL, lane->id, cost);
     return true;
 }
@@ -212,8 +210,7 @@ static void lane_commit(wefti_lane_t *base, size_t n)
     wefti_sim_lane_put(lane, pk, n + RECORD_COST);
 }
 
-/* --- arriving
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- arriving ----------------------------------------------------------------------------------------------------- */
 
 static void lane_fails(sim_lane_t *lane, weft_status_t why)
 {
@@ -230,9 +227,9 @@ void wefti_sim_lane_packet(sim_lane_t *lane, sim_packet_t *pk)
     wefti_sim_t *w = h->world;
     sim_lane_t *feeder = lane->feeder;
     if (feeder->want_space && lane->in.cost <= feeder->ring / 2)
-        room_comes(feeder, 50 * WEFT_MICROSECOND);
-    if (sim_chance(w, w->faults.false_room))
-        room_comes(feeder, 50 * WEFT_MICROSECOND);
+        space_comes(feeder, 50 * WEFT_MICROSECOND);
+    if (sim_chance(w, w->faults.false_space))
+        space_comes(feeder, 50 * WEFT_MICROSECOND);
     switch (pk->kind) {
     case SIM_PK_RECORD:
         wefti_sim_trace(w, h, SIM_T_RECORD, lane->id, pk->n);
@@ -257,16 +254,15 @@ void wefti_sim_lane_event(sim_event_t *ev)
         lane_fails(lane, ev->status);
         return;
     }
-    lane->room_coming = false;
+    lane->space_coming = false;
     if (lane->state != SIM_LANE_JOINED)
         return;
     lane->want_space = false;
-    wefti_sim_trace(h->world, h, SIM_T_ROOM, lane->id, 0);
-    sim_up(h)->room(lane->base.user);
+    wefti_sim_trace(h->world, h, SIM_T_SPACE, lane->id, 0);
+    sim_up(h)->space(lane->base.user);
 }
 
-/* --- ending
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- ending ------------------------------------------------------------------------------------------------------- */
 
 static void fail_later(sim_lane_t *lane, weft_status_t why)
 {
@@ -341,7 +337,7 @@ static void lane_close(wefti_lane_t *base)
     if (h->world->faults.style == WEFTI_SIM_SHM)
         lane->in.cost = unread;
     else if (lane->feeder && lane->feeder->want_space)
-        room_comes(lane->feeder, WEFT_MILLISECOND);
+        space_comes(lane->feeder, WEFT_MILLISECOND);
     wefti_list_push_back(&h->closing, &lane->closing_link);
 }
 

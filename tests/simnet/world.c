@@ -1,4 +1,4 @@
-/* fabric/sim/world.c - worlds and hosts: making them, linking them, and what befalls them.
+/* tests/simnet/world.c - worlds and hosts: making them, linking them, and what befalls them.
  *
  * A host is running, paused (and back), dead, or closed. Dead and closed are for ever; a dead one still lets go of what is
  * closed on it, so that the runtime that stood on it can be closed.
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 void *wefti_sim_mem(size_t n)
 {
@@ -22,8 +22,7 @@ void *wefti_sim_mem(size_t n)
     return p;
 }
 
-/* --- chance
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- chance ------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_delay(sim_host_t *from, sim_host_t *to)
 {
@@ -51,7 +50,7 @@ weft_status_t wefti_sim_fault(sim_host_t *h, int at, uint32_t ppm, const weft_st
     return st;
 }
 
-/* --- what befalls hosts --------------------------------------------------------------------------------------------------- */
+/* --- what befalls hosts ------------------------------------------------------------------------------------------- */
 
 /* Its acknowledgements that were not out yet are lost with it. */
 static void lose_acks(sim_host_t *h)
@@ -152,7 +151,7 @@ static unsigned list_length(const wefti_list_t *l)
 void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
 {
     const sim_host_t *h = sim_host_of(f);
-    counts_out->posts = list_length(&h->posts);
+    counts_out->acceptors = list_length(&h->acceptors);
     counts_out->wires = list_length(&h->wires);
     counts_out->lanes = list_length(&h->lanes);
     counts_out->transfers = h->transfers;
@@ -163,7 +162,7 @@ void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
     counts_out->mapped = h->mapped;
 }
 
-/* --- the fabric ----------------------------------------------------------------------------------------------------------- */
+/* --- the fabric --------------------------------------------------------------------------------------------------- */
 
 static void host_close(wefti_fabric_t *f)
 {
@@ -173,9 +172,9 @@ static void host_close(wefti_fabric_t *f)
     wefti_sim_trace(h->world, h, SIM_T_FABRIC_CLOSE, 0, 0);
     if (h->closed || h->in_progress)
         wefti_sim_violation(h->world, "host %s closed %s", h->name, h->closed ? "twice" : "from inside an upcall");
-    if (c.posts || c.wires || c.lanes || c.transfers)
-        wefti_sim_violation(h->world, "host %s closed with %u posts, %u wires, %u lanes, %u transfers still open", h->name,
-                            c.posts, c.wires, c.lanes, c.transfers);
+    if (c.acceptors || c.wires || c.lanes || c.transfers)
+        wefti_sim_violation(h->world, "host %s closed with %u acceptors, %u wires, %u lanes, %u transfers still open", h->name,
+                            c.acceptors, c.wires, c.lanes, c.transfers);
     if (c.registered || c.mapped)
         wefti_sim_violation(h->world, "host %s closed with %u ranges still registered and %u of peers still mapped", h->name,
                             c.registered, c.mapped);
@@ -252,7 +251,7 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .unshare = wefti_sim_unshare,
 };
 
-/* --- making and freeing --------------------------------------------------------------------------------------------------- */
+/* --- making and freeing ------------------------------------------------------------------------------------------- */
 
 /* From a generator of its own: what else a seed means does not depend on it. */
 static void pair_memories(wefti_sim_t *w)
@@ -277,7 +276,7 @@ weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out)
             w->links[i][j] = (wefti_sim_link_t){1000, 50000, 10000, 2 * WEFT_MILLISECOND};
     pair_memories(w);
     wefti_list_init(&w->kernel);
-    wefti_list_init(&w->grave_posts);
+    wefti_list_init(&w->grave_acceptors);
     wefti_list_init(&w->grave_wires);
     wefti_list_init(&w->grave_lanes);
     wefti_list_init(&w->offers);
@@ -304,7 +303,7 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
     wefti_list_init(&h->channels);
     wefti_list_init(&h->events);
     wefti_list_init(&h->closing);
-    wefti_list_init(&h->posts);
+    wefti_list_init(&h->acceptors);
     wefti_list_init(&h->wires);
     wefti_list_init(&h->lanes);
     wefti_list_init(&h->shares);
@@ -340,7 +339,7 @@ void wefti_sim_free(wefti_sim_t *w)
     }
     for (wefti_list_t *it; (it = wefti_list_pop(&w->offers));)
         free(wefti_container_of(it, sim_offer_t, all_link));
-    for (wefti_list_t *it; (it = wefti_list_pop(&w->grave_posts));)
+    for (wefti_list_t *it; (it = wefti_list_pop(&w->grave_acceptors));)
         free(wefti_container_of(it, wefti_acceptor_t, link));
     free_events(&w->kernel);
     for (unsigned i = 0; i < w->n_hosts; i++) {

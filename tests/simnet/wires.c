@@ -1,4 +1,4 @@
-/* fabric/sim/wires.c - posts and wires of the simulated network.
+/* tests/simnet/wires.c - acceptors and wires of the simulated network.
  *
  * A dialled wire is DIALING until the kernel of the other host has answered (which needs no running program there), then
  * OPEN; the other end is PENDING until its host accepts it, then OPEN. Either end turns GONE by wire_close(), by wire_closed,
@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what)
 {
@@ -22,8 +22,7 @@ sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what)
     return wire;
 }
 
-/* --- posts
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- acceptors ---------------------------------------------------------------------------------------------------- */
 
 static bool is_any(const char *host)
 {
@@ -34,13 +33,13 @@ static bool is_self(const char *host)
     return !strcmp(host, "127.0.0.1") || !strcmp(host, "::1") || !strcmp(host, "localhost");
 }
 
-static wefti_acceptor_t *find_post(sim_host_t *h, const wefti_uri_t *uri)
+static wefti_acceptor_t *find_acceptor(sim_host_t *h, const wefti_uri_t *uri)
 {
-    wefti_list_each(it, &h->posts) {
-        wefti_acceptor_t *post = wefti_container_of(it, wefti_acceptor_t, link);
-        if (post->uri.scheme == uri->scheme &&
-            (uri->scheme == WEFTI_URI_TCP ? post->uri.port == uri->port : !strcmp(post->uri.host, uri->host)))
-            return post;
+    wefti_list_each(it, &h->acceptors) {
+        wefti_acceptor_t *acceptor = wefti_container_of(it, wefti_acceptor_t, link);
+        if (acceptor->uri.scheme == uri->scheme &&
+            (uri->scheme == WEFTI_URI_TCP ? acceptor->uri.port == uri->port : !strcmp(acceptor->uri.host, uri->host)))
+            return acceptor;
     }
     return NULL;
 }
@@ -52,7 +51,7 @@ static sim_host_t *find_host(sim_host_t *h, const wefti_uri_t *uri)
     if (uri->scheme == WEFTI_URI_TCP && is_self(uri->host))
         return h;
     for (unsigned i = 0; i < w->n_hosts; i++)
-        if (uri->scheme == WEFTI_URI_TCP ? !strcmp(uri->host, w->hosts[i]->name) : find_post(w->hosts[i], uri) != NULL)
+        if (uri->scheme == WEFTI_URI_TCP ? !strcmp(uri->host, w->hosts[i]->name) : find_acceptor(w->hosts[i], uri) != NULL)
             return w->hosts[i];
     return uri->scheme == WEFTI_URI_UNIX ? h : NULL; /* a socket that is not there refuses */
 }
@@ -64,8 +63,9 @@ weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri,
     sim_host_t *h = sim_host_of(f);
     wefti_sim_t *w = h->world;
     if (!h->base.up || h->closed)
-        wefti_sim_violation(w, "a post is opened on host %s, which is %s", h->name, h->closed ? "closed" : "without upcalls");
-    weft_status_t st = wefti_sim_fault(h, WEFTI_SIM_AT_POST_OPEN, w->faults.post_fails, statuses);
+        wefti_sim_violation(w, "an acceptor is opened on host %s, which is %s", h->name,
+                            h->closed ? "closed" : "without upcalls");
+    weft_status_t st = wefti_sim_fault(h, WEFTI_SIM_AT_ACCEPTOR_OPEN, w->faults.acceptor_fails, statuses);
     if (st)
         return wefti_fail(st, "the simulated host %s does not want to listen", h->name);
     wefti_uri_t bound = *uri;
@@ -77,41 +77,40 @@ weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri,
             bound.port = ++w->next_port;
     }
     sim_host_t *owner = find_host(h, &bound);
-    if (owner && find_post(owner, &bound))
+    if (owner && find_acceptor(owner, &bound))
         return wefti_fail(WEFT_ERR_ADDRESS, "%s port %u is in use", bound.host, bound.port);
-    wefti_acceptor_t *post = wefti_calloc(1, sizeof *post);
-    if (!post)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a post");
-    post->host = h;
-    post->uri = bound;
-    post->user = user;
-    post->backlog = backlog ? backlog : 1;
-    wefti_uri_format(&bound, post->text, sizeof post->text);
-    wefti_list_push_back(&h->posts, &post->link);
-    wefti_sim_trace(w, h, SIM_T_POST, bound.port, 0);
-    *acceptor_out = post;
+    wefti_acceptor_t *acceptor = wefti_calloc(1, sizeof *acceptor);
+    if (!acceptor)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an acceptor");
+    acceptor->host = h;
+    acceptor->uri = bound;
+    acceptor->user = user;
+    acceptor->backlog = backlog ? backlog : 1;
+    wefti_uri_format(&bound, acceptor->text, sizeof acceptor->text);
+    wefti_list_push_back(&h->acceptors, &acceptor->link);
+    wefti_sim_trace(w, h, SIM_T_ACCEPTOR, bound.port, 0);
+    *acceptor_out = acceptor;
     return WEFT_OK;
 }
 
-const char *wefti_sim_acceptor_uri(wefti_acceptor_t *post)
+const char *wefti_sim_acceptor_uri(wefti_acceptor_t *acceptor)
 {
-    if (post->gone)
-        wefti_sim_violation(post->host->world, "address of a closed post of host %s", post->host->name);
-    return post->text;
+    if (acceptor->gone)
+        wefti_sim_violation(acceptor->host->world, "address of a closed acceptor of host %s", acceptor->host->name);
+    return acceptor->text;
 }
 
-void wefti_sim_acceptor_close(wefti_acceptor_t *post)
+void wefti_sim_acceptor_close(wefti_acceptor_t *acceptor)
 {
-    if (post->gone)
-        wefti_sim_violation(post->host->world, "a post of host %s closed twice", post->host->name);
-    wefti_sim_trace(post->host->world, post->host, SIM_T_POST_CLOSE, post->uri.port, 0);
-    post->gone = true;
-    wefti_list_remove(&post->link);
-    wefti_list_push_back(&post->host->world->grave_posts, &post->link);
+    if (acceptor->gone)
+        wefti_sim_violation(acceptor->host->world, "an acceptor of host %s closed twice", acceptor->host->name);
+    wefti_sim_trace(acceptor->host->world, acceptor->host, SIM_T_ACCEPTOR_CLOSE, acceptor->uri.port, 0);
+    acceptor->gone = true;
+    wefti_list_remove(&acceptor->link);
+    wefti_list_push_back(&acceptor->host->world->grave_acceptors, &acceptor->link);
 }
 
-/* --- wires
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- wires -------------------------------------------------------------------------------------------------------- */
 
 static void wire_setup(sim_wire_t *wire, sim_host_t *h, int state)
 {
@@ -227,8 +226,7 @@ void wefti_sim_wire_close(wefti_wire_t *base)
     wire_gone(wire);
 }
 
-/* --- what the kernel and progress do
- * ------------------------------------------------------------------------------------------ */
+/* --- what the kernel and progress do ------------------------------------------------------------------------------ */
 
 static void dial_ends(sim_wire_t *wire, sim_host_t *via, weft_status_t status)
 {
@@ -248,9 +246,9 @@ static void syn(sim_wire_t *wire)
     if (wire->state != SIM_WIRE_DIALING || h->dead || h->closed)
         return;
     sim_host_t *target = find_host(h, &wire->to);
-    wefti_acceptor_t *post = target ? find_post(target, &wire->to) : NULL;
+    wefti_acceptor_t *acceptor = target ? find_acceptor(target, &wire->to) : NULL;
     bool away = !sim_linked(h, target) || !sim_linked(target, h);
-    if (away || (post && !target->dead && post->pending >= post->backlog)) {
+    if (away || (acceptor && !target->dead && acceptor->pending >= acceptor->backlog)) {
         uint64_t waited = w->now - wire->since;
         if (waited >= wire->patience || (away && sim_below(w, 8) == 0)) {
             dial_ends(wire, NULL, waited >= wire->patience ? WEFT_ERR_TIMEOUT : WEFT_ERR_UNREACHABLE);
@@ -261,7 +259,7 @@ static void syn(sim_wire_t *wire)
         ev->wire = wire;
         return;
     }
-    if (target->dead || target->closed || !post) {
+    if (target->dead || target->closed || !acceptor) {
         dial_ends(wire, target, target->dead && sim_below(w, 4) == 0 ? WEFT_ERR_UNREACHABLE : WEFT_ERR_REFUSED);
         return;
     }
@@ -274,8 +272,8 @@ static void syn(sim_wire_t *wire)
     wire_setup(other, target, SIM_WIRE_PENDING);
     wefti_list_push_back(&w->grave_wires, &other->link); /* nobody's until it is accepted */
     other->peer = wire;
-    other->post = post;
-    post->pending++;
+    other->acceptor = acceptor;
+    acceptor->pending++;
     other->in.from = h;
     wire->peer = other;
     wire->in.from = target;
@@ -290,9 +288,9 @@ static void syn(sim_wire_t *wire)
 static void accept_wire(sim_wire_t *wire)
 {
     sim_host_t *h = wire->host;
-    wefti_acceptor_t *post = wire->post;
-    post->pending--;
-    if (post->gone) {
+    wefti_acceptor_t *acceptor = wire->acceptor;
+    acceptor->pending--;
+    if (acceptor->gone) {
         wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
         wire_gone(wire);
         return;
@@ -304,7 +302,7 @@ static void accept_wire(sim_wire_t *wire)
     wefti_list_remove(&wire->link);
     wefti_list_push_back(&h->wires, &wire->link);
     wefti_sim_trace(h->world, h, SIM_T_ACCEPT, wire->id, wire->peer->id);
-    sim_up(h)->wire_accepted(post->user, &wire->base, from);
+    sim_up(h)->wire_accepted(acceptor->user, &wire->base, from);
     if (wire->state != SIM_WIRE_GONE && !wire->base.user)
         wefti_sim_violation(h->world, "wire %u was accepted by host %s without an owner", wire->id, h->name);
 }
@@ -317,7 +315,7 @@ void wefti_sim_wire_event(sim_event_t *ev)
         syn(wire);
     } else if (wire->state == SIM_WIRE_GONE) {
         if (ev->kind == SIM_EV_ACCEPT)
-            wire->post->pending--;
+            wire->acceptor->pending--;
     } else if (ev->kind == SIM_EV_ACCEPT) {
         accept_wire(wire);
     } else if (ev->kind == SIM_EV_OPENED) {

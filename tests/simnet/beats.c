@@ -1,10 +1,10 @@
-/* fabric/sim/beats.c - heartbeats of simulated wires.
+/* tests/simnet/beats.c - heartbeats of simulated wires.
  *
- * The kernel's clock ticks for every wire that beats, whether its host is driven or not: a process that runs is heard whatever its
- * program does. A host that is paused or dead neither sends nor judges; a beat on a link that is cut waits for the link, as a
- * retransmission would. What silence means is fabric/pulse.h's, as on real sockets. tests/sim holds us to it. */
+ * The kernel's clock ticks for every wire that beats, whether its host is driven or not: a process that runs is heard whatever
+ * its program does. A host that is paused or dead neither sends nor judges; a beat on a link that is cut waits for the link, as
+ * a retransmission would. What silence means is fabric/pulse.h's, as on real sockets. tests/sim holds us to it. */
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 static void next_tick(sim_wire_t *wire)
 {

@@ -1,13 +1,15 @@
-/* fabric/sim/maps.c - memory of one simulated host that another maps.
+/* tests/simnet/maps.c - memory of one simulated host that another maps.
  *
- * Hosts live in one process, so a map_handle names the owner's memfd and map() maps it once more: two addresses, one memory, as between real
- * processes. Which two hosts share memory is the world's: by the seed, or as wefti_sim_shares_memory() says. As there, a map_handle is good for as
- * long as its owner lives and has the descriptor open: closing it while a map_handle is on its way is nobody's fault, and the mapper is
- * told WEFT_ERR_UNREACHABLE. What is mapped stays, whatever becomes of lane and owner.
+ * Hosts live in one process, so a map handle names the owner's memfd and map() maps it once more: two addresses, one memory, as
+ * between real processes. Which two hosts share memory is the world's: by the seed, or as wefti_sim_shares_memory() says. As
+ * there, a map handle is good for as long as its owner lives and has the descriptor open: closing it while a map handle is on
+ * its way is nobody's fault, and the mapper is told WEFT_ERR_UNREACHABLE. What is mapped stays, whatever becomes of lane and
+ * owner.
  *
- * A mapping lies behind a page of ours that says whose it is, and its addresses are kept until the world goes: whoever touches it after
- * unmap() faults instead of reading what came there next. Unmapping twice, with another length, or never is a violation, and so
- * is exposing what is no sealed memory. Called by whoever runs the world, from one thread. tests/sim/fabric_checks.c shows it. */
+ * A mapping lies behind a page of ours that says whose it is, and its addresses are kept until the world goes: whoever touches
+ * it after unmap() faults instead of reading what came there next. Unmapping twice, with another length, or never is a
+ * violation, and so is exposing what is no sealed memory. Called by whoever runs the world, from one thread.
+ * tests/sim/fabric_checks.c shows it. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 #define MAP_HANDLE_MAGIC UINT32_C(0x544b4954)
 #define MAP_MAGIC UINT64_C(0x7061724d6d697373)

@@ -1,8 +1,8 @@
-/* fabric/sim/offers.c - payloads that are announced, pulled, lent, refused, withdrawn.
+/* tests/simnet/offers.c - payloads that are announced, pulled, lent, refused, withdrawn.
  *
  * An offer has two sides that end independently. The receiver's: FLYING -> THERE -> PULLING -> OVER, or THERE -> OVER by
- * refuse(), or when its lane is closed: then it is withdrawn. The sender's: under way until an acknowledgement arrives or its lane
- * has let go.
+ * refuse(), or when its lane is closed: then it is withdrawn. The sender's: under way until an acknowledgement arrives or its
+ * lane has let go.
  *
  * A pull copies at once or in pieces as time passes, from the sender's own pieces, so that memory freed too early is read by a
  * sanitizer's witness. The payload is hashed when it is announced and again when it is let go: it may not change between. The
@@ -18,7 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 #define POISON 0xa5
 #define OFFER_COST 64
@@ -101,7 +101,7 @@ static void copy(sim_offer_t *o, uint64_t n)
     }
 }
 
-/* --- shared ranges --------------------------------------------------------------------------------------------------------- */
+/* --- shared ranges ------------------------------------------------------------------------------------------------ */
 
 weft_status_t wefti_sim_share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out)
 {
@@ -185,8 +185,7 @@ static bool is_shared(sim_host_t *h, const weft_iov_t *iov, size_t iov_n)
     return found;
 }
 
-/* --- the sender
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- the sender --------------------------------------------------------------------------------------------------- */
 
 void wefti_sim_payloads_change(wefti_sim_t *w)
 {
@@ -256,8 +255,7 @@ static void acknowledge(sim_offer_t *o, weft_status_t status)
     ev->status = status;
 }
 
-/* --- the receiver
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- the receiver ------------------------------------------------------------------------------------------------- */
 
 void wefti_sim_offer_arrives(sim_lane_t *lane, sim_packet_t *pk)
 {

@@ -1,13 +1,12 @@
-/* fabric/sim/sim.h - a network of several hosts in one process, with one seed and virtual time.
+/* tests/simnet/simnet.h - a network of several hosts in one process, with one seed and virtual time.
  *
  * A world has hosts; each host is one fabric (one runtime stands on it) with one transport, kind 3, "sim". Nothing happens by
- * itself: the harness lets a host run (progress, or the runtime's progress) and moves time. Every choice (delays,
- * interleavings, faults) comes from the seed, none from a clock or an address, so the same seed and the same calls give the
- * same run.
+ * itself: the harness lets a host run (progress, or the runtime's progress) and moves time. Every choice (delays, interleavings,
+ * faults) comes from the seed, none from a clock or an address, so the same seed and the same calls give the same run.
  *
- * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced or
- * lent, something left open or mapped at close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
- * tests/sim/fabric_order.c holds the world itself to the promises of fabric.h. */
+ * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced or lent,
+ * something left open or mapped at close. A violation prints the seed and the last events, and aborts (or calls the harness'
+ * hook). tests/sim/fabric_order.c holds the world itself to the promises of fabric.h. */
 #ifndef WEFTI_SIM_H
 #define WEFTI_SIM_H
 
@@ -19,7 +18,7 @@ typedef struct wefti_sim wefti_sim_t;
 #define WEFTI_SIM_HOSTS 16
 #define WEFTI_SIM_TRANSPORT 3
 
-/* --- the world --------------------------------------------------------------------------------------------------------- */
+/* --- the world ---------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out);
 /* Every fabric has been closed by then: one that has not is a violation. */
@@ -28,7 +27,7 @@ void wefti_sim_free(wefti_sim_t *w);
 /* A new host. It is reached as tcp://NAME:port; unix:// names are shared by all hosts. WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. */
 weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **fabric_out);
 
-/* --- time -------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_now(const wefti_sim_t *w);
 /* When the network next has something for a host that runs (neither dead nor paused): now or earlier if it has something
@@ -46,7 +45,7 @@ bool wefti_sim_step(wefti_sim_t *w);
  * fn, time moves by itself then, and nobody else runs. */
 void wefti_sim_on_idle(wefti_sim_t *w, void (*fn)(void *user), void *user);
 
-/* --- what befalls hosts and links ----------------------------------------------------------------------------------------- */
+/* --- what befalls hosts and links --------------------------------------------------------------------------------- */
 
 /* The process dies: peers see its wires close after a while (if they can be reached), pulls from it fail, what it had sent
  * arrives only in part. Its fabric delivers nothing more, but lets go of everything that is closed on it, so that the runtime
@@ -74,10 +73,11 @@ void wefti_sim_link(wefti_fabric_t *from, wefti_fabric_t *to, const wefti_sim_li
 void wefti_sim_break_lanes(wefti_fabric_t *a, wefti_fabric_t *b, weft_status_t why);
 void wefti_sim_break_wires(wefti_fabric_t *a, wefti_fabric_t *b);
 
-/* Can these two (or one with itself) map each other's memory? By the seed, for each pair, unless it is said; what is mapped stays. */
+/* Can these two (or one with itself) map each other's memory? By the seed, for each pair, unless it is said; what is mapped
+ * stays. */
 void wefti_sim_shares_memory(wefti_fabric_t *a, wefti_fabric_t *b, bool yes);
-/* Payloads may change while they are announced, and what they are pulled into while they are: both lie in memory that others write to. That
- * is no violation any more, and a pull that fails leaves the bytes it had got, not just any. */
+/* Payloads may change while they are announced, and what they are pulled into while they are: both lie in memory that others
+ * write to. That is no violation any more, and a pull that fails leaves the bytes it had got, not just any. */
 void wefti_sim_payloads_change(wefti_sim_t *w);
 
 /* How the transport behaves where the real ones differ. */
@@ -92,15 +92,15 @@ typedef struct wefti_sim_faults {
     uint32_t refuse;           /* a dial is refused */
     uint32_t unreachable;      /* a dial ends with UNREACHABLE or TIMEOUT */
     uint32_t dial_fails;       /* wire_dial() fails at once, with NOMEM or LIMIT */
-    uint32_t post_fails;       /* acceptor_open() fails at once */
+    uint32_t acceptor_fails;       /* acceptor_open() fails at once */
     uint32_t wire_send_fails;  /* wire_send() fails with NOMEM */
     uint32_t wire_breaks;      /* per message sent on a wire */
     uint32_t wire_tail_lost;   /* per wire_close(): what was queued does not all arrive */
     uint32_t lane_new_fails;   /* NOMEM, LIMIT, SYSTEM */
     uint32_t lane_connect_fails; /* UNREACHABLE, NOMEM, SYSTEM */
     uint32_t lane_breaks;      /* per record or announcement */
-    uint32_t no_room;          /* reserve() gives NULL or announce() AGAIN though there is room */
-    uint32_t false_room;       /* `room` that nobody asked for, per record delivered */
+    uint32_t no_space;          /* reserve() gives NULL or announce() AGAIN though there is space */
+    uint32_t false_space;       /* `space` that nobody asked for, per record delivered */
     uint32_t pull_fails;       /* pull() fails at once with NOMEM */
     uint32_t pull_slow;        /* a pull takes up to pull_slow_ns */
     uint64_t pull_slow_ns;
@@ -111,14 +111,14 @@ wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w);
 
 /* Make the next `times` calls of one kind on this host fail with a chosen status. */
 enum {
-    WEFTI_SIM_AT_POST_OPEN, WEFTI_SIM_AT_WIRE_DIAL, WEFTI_SIM_AT_WIRE_SEND, WEFTI_SIM_AT_LANE_NEW, WEFTI_SIM_AT_LANE_CONNECT,
+    WEFTI_SIM_AT_ACCEPTOR_OPEN, WEFTI_SIM_AT_WIRE_DIAL, WEFTI_SIM_AT_WIRE_SEND, WEFTI_SIM_AT_LANE_NEW, WEFTI_SIM_AT_LANE_CONNECT,
     WEFTI_SIM_AT_PULL, WEFTI_SIM_AT_ACCEPT, /* the dialler sees the status */
     WEFTI_SIM_AT_MEM_REGISTER, WEFTI_SIM_AT_MAP,
     WEFTI_SIM_AT_N
 };
 void wefti_sim_fail_next(wefti_fabric_t *f, int at, weft_status_t status, unsigned times);
 
-/* --- the record of a run -------------------------------------------------------------------------------------------------- */
+/* --- the record of a run ------------------------------------------------------------------------------------------ */
 
 /* A hash over everything that happened so far: equal for equal runs. */
 uint64_t wefti_sim_hash(const wefti_sim_t *w);
@@ -134,7 +134,7 @@ void wefti_sim_on_violation(wefti_sim_t *w, void (*fn)(uint64_t seed, const char
 
 /* What there is now, for tests. */
 typedef struct wefti_sim_counts {
-    unsigned posts, wires, lanes, transfers; /* open at the host */
+    unsigned acceptors, wires, lanes, transfers; /* open at the host */
     unsigned shares, loans;                  /* ranges it shares; payloads it has borrowed */
     uint64_t delivered;                      /* events handed to the host so far */
     unsigned registered;                     /* ranges registered */

@@ -1,0 +1,109 @@
+/* element/route.c - routes: the connections of a transport, whatever they are made of (single.c, replicas.c).
+ *
+ *     made --> up --> over (lost)          parted: the transport has another route
+ *         \--> over (failed)               left: parted, nothing is under way any more, and its connections are being hung up
+ *
+ * A route is counted: its transport, its ios, threads that read through it, its own operations and its open endpoints each have a
+ * reference. So a transport may part from it at any moment, and a thread that copies from mapped memory keeps it.
+ *
+ * Promise: a route is left exactly once, and freed after everything that could call it. tests/wire/element_life.c. */
+#include "element/state.h"
+
+void wefti_route_init(element_route_t *route, const element_route_ops_t *ops, weft_transport_t *t)
+{
+    route->ops = ops;
+    route->es = t->es;
+    route->t = t;
+    route->action = t->action;
+    wefti_action_ref(route->action);
+    atomic_init(&route->refs, 1);
+    pthread_mutex_lock(&route->es->lock);
+    wefti_list_push_back(&route->es->routes, &route->link);
+    pthread_mutex_unlock(&route->es->lock);
+}
+
+/* It is on no list any more. */
+static void route_free(element_route_t *route)
+{
+    weft_remote_drop(route->remote);
+    route->ops->free(route);
+}
+
+void wefti_route_unref(element_route_t *route)
+{
+    if (!route || atomic_fetch_sub_explicit(&route->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    weft_action_t *action = route->action;
+    pthread_mutex_lock(&route->es->lock);
+    wefti_list_remove(&route->link);
+    pthread_mutex_unlock(&route->es->lock);
+    route_free(route);
+    wefti_action_unref(action);
+}
+
+void wefti_route_leave_if_idle(element_route_t *route)
+{
+    if (route->t || route->n_ios || route->left)
+        return;
+    route->left = true;
+    route->ops->leave(route);
+}
+
+void wefti_route_part(element_route_t *route)
+{
+    if (!route)
+        return;
+    route->t = NULL;
+    wefti_route_leave_if_idle(route);
+    wefti_route_unref(route);
+}
+
+void wefti_route_op(element_route_t *route, weft_op_t *op, weft_op_fn fn, void *user)
+{
+    memset(op, 0, sizeof *op);
+    op->fn = fn;
+    op->user = user;
+    wefti_route_ref(route);
+    element_begin(route->es);
+}
+
+void wefti_route_op_done(element_route_t *route)
+{
+    element_end(route->es);
+    wefti_route_unref(route);
+}
+
+static element_route_t *next_to_forget(element_state_t *es)
+{
+    element_route_t *found = NULL;
+    pthread_mutex_lock(&es->lock);
+    wefti_list_each(l, &es->routes) {
+        element_route_t *route = wefti_container_of(l, element_route_t, link);
+        if (route->forget && !found)
+            found = route;
+    }
+    pthread_mutex_unlock(&es->lock);
+    return found;
+}
+
+void wefti_routes_forget(element_state_t *es)
+{
+    for (element_route_t *route; (route = next_to_forget(es));) {
+        weft_remote_t *remote = route->remote;
+        route->forget = false;
+        route->remote = NULL;
+        weft_remote_drop(remote);
+    }
+}
+
+bool wefti_routes_forgot(element_state_t *es)
+{
+    return !next_to_forget(es);
+}
+
+/* Those that are left at the end of the runtime: their endpoints were forced down, and their hooks were not called. */
+void wefti_routes_free(element_state_t *es)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&es->routes));)
+        route_free(wefti_container_of(l, element_route_t, link));
+}

@@ -1,0 +1,250 @@
+/* fabric/transfers.c - see transfers.h. */
+#include "fabric/transfers.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+void wefti_transfers_init(wefti_transfers_t *all, const wefti_transfers_ops_t *ops)
+{
+    all->ops = ops;
+    wefti_slots_init(&all->outgoing, UINT32_MAX - 1);
+    wefti_slots_init(&all->incoming, UINT32_MAX - 1);
+    wefti_list_init(&all->sent);
+    wefti_list_init(&all->pulled);
+}
+
+void wefti_transfers_free(wefti_transfers_t *all)
+{
+    wefti_slots_free(&all->outgoing);
+    wefti_slots_free(&all->incoming);
+}
+
+void wefti_lane_transfers_init(wefti_lane_transfers_t *of, wefti_transfers_t *all, wefti_lane_t *lane)
+{
+    of->all = all;
+    of->lane = lane;
+    wefti_list_init(&of->announced);
+    wefti_list_init(&of->sending);
+    wefti_list_init(&of->offers);
+    wefti_list_init(&of->pulling);
+}
+
+void wefti_lane_transfers_free(wefti_lane_transfers_t *of)
+{
+    wefti_map_free(&of->offer_ids);
+}
+
+static void move(wefti_list_t *link, wefti_list_t *to)
+{
+    wefti_list_remove(link);
+    wefti_list_push_back(to, link);
+}
+
+/* --- out ---------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_outgoing_new(wefti_lane_transfers_t *of, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x, size_t size,
+                                 wefti_outgoing_t **out)
+{
+    wefti_outgoing_t *o = wefti_calloc(1, size);
+    if (!o)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
+    weft_status_t st = wefti_slots_add(&of->all->outgoing, o, &o->id);
+    if (st) {
+        wefti_free(o);
+        return st;
+    }
+    o->of = of;
+    o->x = x;
+    o->from.iov = iov;
+    o->total = total;
+    wefti_list_push_back(&of->announced, &o->link);
+    *out = o;
+    return WEFT_OK;
+}
+
+void wefti_outgoing_offer(const wefti_outgoing_t *o, uint8_t *at, const void *rec, size_t n)
+{
+    memcpy(at, &o->id, 8);
+    memcpy(at + 8, &o->total, 8);
+    memcpy(at + WEFTI_OFFER_HEAD, rec, n);
+}
+
+wefti_outgoing_t *wefti_outgoing_find(wefti_lane_transfers_t *of, uint64_t id)
+{
+    wefti_outgoing_t *o = wefti_slots_get(&of->all->outgoing, id);
+    return o && o->of == of ? o : NULL;
+}
+
+wefti_outgoing_t *wefti_outgoing_pulled(wefti_lane_transfers_t *of, const uint64_t *nums)
+{
+    wefti_outgoing_t *o = wefti_outgoing_find(of, nums[0]);
+    if (!o || o->pulled || !nums[2] || nums[2] > o->total) {
+        of->all->ops->fail(of->lane, WEFT_ERR_PROTOCOL, "a pull of what was not offered");
+        return NULL;
+    }
+    o->pulled = true;
+    o->slot = nums[1];
+    o->want = nums[2];
+    move(&o->link, &of->sending);
+    return o;
+}
+
+void wefti_outgoing_left(wefti_outgoing_t *o)
+{
+    move(&o->link, &o->of->announced);
+}
+
+void wefti_outgoing_end(wefti_outgoing_t *o, weft_status_t status)
+{
+    o->status = status;
+    wefti_slots_remove(&o->of->all->outgoing, o->id);
+    move(&o->link, &o->of->all->sent);
+    o->of->untold++;
+}
+
+void wefti_outgoing_end_all(wefti_list_t *list, weft_status_t status)
+{
+    for (wefti_list_t *it; (it = wefti_list_first(list));)
+        wefti_outgoing_end(wefti_container_of(it, wefti_outgoing_t, link), status);
+}
+
+/* --- in ----------------------------------------------------------------------------------------------------------- */
+
+static void incoming_free(wefti_incoming_t *p)
+{
+    if (p->pieces != p->own_pieces)
+        wefti_free(p->pieces);
+    wefti_free(p);
+}
+
+wefti_incoming_t *wefti_incoming_new(wefti_lane_transfers_t *of, uint64_t id, uint64_t total, size_t size)
+{
+    if (!total || wefti_map_get(&of->offer_ids, id)) {
+        of->all->ops->fail(of->lane, WEFT_ERR_PROTOCOL, "an offer that makes no sense");
+        return NULL;
+    }
+    wefti_incoming_t *p = wefti_calloc(1, size);
+    if (!p || wefti_map_put(&of->offer_ids, id, p)) {
+        wefti_free(p);
+        of->all->ops->fail(of->lane, WEFT_ERR_NOMEM, "no memory for an offer");
+        return NULL;
+    }
+    p->base.ops = of->lane->ops;
+    p->of = of;
+    p->id = id;
+    p->total = total;
+    p->pieces = p->own_pieces;
+    wefti_list_push_back(&of->offers, &p->link);
+    return p;
+}
+
+void wefti_offer_arrived(wefti_lane_transfers_t *of, const uint8_t *bytes, size_t n, size_t size)
+{
+    uint64_t id, total;
+    if (n <= WEFTI_OFFER_HEAD || n > WEFTI_OFFER_HEAD + WEFTI_REC_MAX / 2) {
+        of->all->ops->fail(of->lane, WEFT_ERR_PROTOCOL, "an offer of the wrong length");
+        return;
+    }
+    memcpy(&id, bytes, 8);
+    memcpy(&total, bytes + 8, 8);
+    wefti_incoming_t *p = wefti_incoming_new(of, id, total, size);
+    if (p)
+        of->lane->transport->fabric->up->announced(of->lane->user, bytes + WEFTI_OFFER_HEAD, n - WEFTI_OFFER_HEAD, total,
+                                                   &p->base);
+}
+
+void wefti_incoming_begin(wefti_incoming_t *p, wefti_xfer_t *x)
+{
+    p->x = x;
+    wefti_map_take(&p->of->offer_ids, p->id);
+    move(&p->link, &p->of->pulling);
+}
+
+weft_status_t wefti_incoming_pull(wefti_incoming_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
+{
+    bool own = iov_n <= sizeof p->own_pieces / sizeof p->own_pieces[0];
+    weft_iov_t *pieces = own ? p->own_pieces : wefti_malloc(iov_n * sizeof *pieces);
+    if (!pieces)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu pieces", iov_n);
+    weft_status_t st = wefti_slots_add(&p->of->all->incoming, p, &p->slot);
+    if (st) {
+        if (!own)
+            wefti_free(pieces);
+        return st;
+    }
+    memcpy(pieces, iov, iov_n * sizeof *pieces);
+    p->pieces = pieces;
+    p->to.iov = pieces;
+    p->want = want;
+    wefti_incoming_begin(p, x);
+    return WEFT_OK;
+}
+
+wefti_incoming_t *wefti_incoming_find(wefti_lane_transfers_t *of, uint64_t slot, uint64_t n)
+{
+    wefti_incoming_t *p = wefti_slots_get(&of->all->incoming, slot);
+    if (p && p->of == of && n && n <= p->want - p->got)
+        return p;
+    of->all->ops->fail(of->lane, WEFT_ERR_PROTOCOL, "a chunk of what is not being pulled");
+    return NULL;
+}
+
+void wefti_incoming_end(wefti_incoming_t *p, weft_status_t status)
+{
+    p->status = status;
+    if (p->slot)
+        wefti_slots_remove(&p->of->all->incoming, p->slot);
+    p->slot = 0;
+    move(&p->link, &p->of->all->pulled);
+    p->of->untold++;
+}
+
+void wefti_incoming_drop(wefti_incoming_t *p)
+{
+    wefti_map_take(&p->of->offer_ids, p->id);
+    wefti_list_remove(&p->link);
+    incoming_free(p);
+}
+
+/* --- telling ------------------------------------------------------------------------------------------------------ */
+
+void wefti_tell_withdrawn(wefti_lane_transfers_t *of)
+{
+    for (wefti_list_t *it; (it = wefti_list_pop(&of->offers));) {
+        wefti_incoming_t *p = wefti_container_of(it, wefti_incoming_t, link);
+        of->lane->transport->fabric->up->withdrawn(&p->base);
+        wefti_incoming_drop(p);
+    }
+}
+
+static void told(wefti_lane_transfers_t *of, wefti_xfer_t *x, weft_status_t status)
+{
+    of->untold--;
+    of->all->ops->told(of->lane);
+    x->done(x, status);
+}
+
+unsigned wefti_transfers_tell(wefti_transfers_t *all)
+{
+    unsigned n = 0;
+    wefti_list_t sent, pulled, *it;
+    wefti_list_init(&sent);
+    wefti_list_init(&pulled);
+    wefti_list_splice(&sent, &all->sent);
+    wefti_list_splice(&pulled, &all->pulled);
+    for (; (it = wefti_list_pop(&sent)); n++) {
+        wefti_outgoing_t *o = wefti_container_of(it, wefti_outgoing_t, link), was = *o;
+        wefti_free(o);
+        told(was.of, was.x, was.status);
+    }
+    for (; (it = wefti_list_pop(&pulled)); n++) {
+        wefti_incoming_t *p = wefti_container_of(it, wefti_incoming_t, link);
+        wefti_lane_transfers_t *of = p->of;
+        wefti_xfer_t *x = p->x;
+        weft_status_t st = p->status;
+        all->ops->pull_ends(p);
+        incoming_free(p);
+        told(of, x, st);
+    }
+    return n;
+}

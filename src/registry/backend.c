@@ -1,0 +1,77 @@
+/* registry/backend.c - what several backends do alike: complain, pause after a failure, wait, grow an array, load a library.
+ * tests/fault/registry_place.c, registry_redis.c, registry_etcd.c. */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "registry/state.h"
+
+void wefti_reg_trouble(weft_registry_t *r, uint64_t kind, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(r->trouble, sizeof r->trouble, fmt, args);
+    va_end(args);
+    wefti_warn_rarely(&r->rarely, kind, "%s", r->trouble);
+}
+
+void wefti_reg_complain(weft_registry_t *r, const char *why)
+{
+    wefti_reg_trouble(r, wefti_rarely_text(why), "the registry %s: %s; it is tried again", r->uri, why);
+}
+
+void wefti_reg_pause(reg_pause_t *p, wefti_rng_t *rng, uint64_t min, uint64_t max)
+{
+    p->ns = !p->ns ? min : 2 * p->ns < max ? 2 * p->ns : max;
+    p->until = wefti_clock_ns() + p->ns - wefti_rng_below(rng, p->ns / 4);
+}
+
+int wefti_reg_ms(uint64_t ns)
+{
+    if (ns == WEFT_FOREVER)
+        return -1;
+    return (int)(ns > 60 * WEFT_SECOND ? 60000 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND);
+}
+
+bool wefti_reg_grow(void *array, size_t *cap, size_t n, size_t size)
+{
+    void *old, *longer;
+    if (n <= *cap)
+        return true;
+    size_t twice = n < 8 ? 16 : 2 * n;
+    memcpy(&old, array, sizeof old);
+    longer = wefti_realloc(old, twice * size);
+    if (!longer)
+        return false;
+    memcpy(array, &longer, sizeof longer);
+    *cap = twice;
+    return true;
+}
+
+bool wefti_reg_load(const char *const *files, const reg_symbol_t *symbols, size_t n, const char **missing_out)
+{
+    void *library = NULL;
+    *missing_out = NULL;
+    while (!library && *files)
+        library = dlopen(*files++, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; library && i < n; i++) {
+        void *found = dlsym(library, symbols[i].name);
+        if (!found) {
+            *missing_out = symbols[i].name;
+            dlclose(library);
+            return false;
+        }
+        memcpy(symbols[i].at, &found, sizeof found); /* ISO C has no cast from an object pointer to a function pointer */
+    }
+    return library != NULL;
+}
+
+weft_status_t wefti_reg_once(reg_once_t *once, weft_status_t (*load)(void))
+{
+    pthread_mutex_lock(&once->lock);
+    weft_status_t st = once->done ? WEFT_OK : load();
+    once->done = !st;
+    pthread_mutex_unlock(&once->lock);
+    return st;
+}
