@@ -40,11 +40,13 @@ class Runtime(_core.Runtime):
     was sent is lost.
     """
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop | None = None, name: str | None = None, transports: str | None = None,
+    def __init__(self, *, progress: str = "loop", loop: asyncio.AbstractEventLoop | None = None, name: str | None = None,
+                 transports: str | None = None,
                  interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
                  connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
                  spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
-        super().__init__(loop=loop, name=name, transports=transports, interfaces=interfaces, key=key, heartbeat=heartbeat,
+        super().__init__(progress=progress, loop=loop, name=name, transports=transports, interfaces=interfaces, key=key,
+                         heartbeat=heartbeat,
                          connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
                          am_hold=am_hold, key_random=key_random)
         self._tasks: set[asyncio.Task[None]] = set()

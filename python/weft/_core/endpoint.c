@@ -163,6 +163,18 @@ static PyObject *give_up(weftpy_op_t *op)
     return NULL;
 }
 
+static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
+
+int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out)
+{
+    PyObject *arg[3];
+    out->tag = out->timeout = 0;
+    if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
+        weftpy_ns(arg[2], "timeout", &out->timeout))
+        return -1;
+    return weftpy_buf_get(ep->st, arg[0], false, out->buf);
+}
+
 static PyObject *send(FAST_ARGS)
 {
     SELF;

@@ -1,24 +1,13 @@
 /* _core/endpoint_args.c - what the calls of endpoints take, for those of an event loop (endpoint.c) and those that wait
- * (blocking.c).
+ * (blocking.c). Those of send() are in endpoint.c, where the compiler can inline them.
  *
  * tests/python/test_hostile.py holds us to it. */
 #include "core.h"
 
-static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
 static const weftpy_sig_t sig_recv = {"recv", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
 static const weftpy_sig_t sig_recv_into = {"recv_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
 static const weftpy_sig_t sig_am_send = {"am_send", 6, 1, 3, {N_id, N_buffer, N_header, N_timeout, N_confirm, N_urgent}};
 static const weftpy_sig_t sig_am_recv = {"am_recv", 2, 0, 1, {N_id, N_timeout}};
-
-int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out)
-{
-    PyObject *arg[3];
-    out->tag = out->timeout = 0;
-    if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_ns(arg[2], "timeout", &out->timeout))
-        return -1;
-    return weftpy_buf_get(ep->st, arg[0], false, out->buf);
-}
 
 int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
 {
