@@ -71,7 +71,7 @@ def every_function_has_a_doc_comment():
 def the_libraries_have_their_sonames():
     for library in LIBRARIES:
         out = checks.must(["readelf", "-d", checks.built(library)])
-        assert f"[{library}.0]" in out, out
+        assert f"[{library}.1]" in out, out
 
 
 def a_missing_comment_is_caught():
