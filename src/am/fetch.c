@@ -207,7 +207,7 @@ static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kin
     op->status = WEFT_OK;
     if (m->block)
         atomic_fetch_add(&m->refs, 1);
-    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    st = wefti_op_post(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (!st)
         return WEFT_OK;
     if (m->block)

@@ -300,7 +300,7 @@ weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, voi
     weft_status_t st = wefti_op_prepare(rt, done, &handle_kind);
     if (!st) {
         *wefti_op_scratch(done, am_handle_t) = (am_handle_t){fn, user, id};
-        st = wefti_op_go(rt, done);
+        st = wefti_op_post(rt, done);
     }
     if (st)
         wefti_free(own);

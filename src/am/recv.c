@@ -107,7 +107,7 @@ static const wefti_op_kind_t recv_kind = {
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, bool take, const am_into_t *into, weft_op_t *op)
 {
     *am_recv(op) = (am_recv_t){.ep = ep, .id = id, .take = take, .into = *into};
-    return wefti_op_go(rt, op);
+    return wefti_op_post(rt, op);
 }
 
 weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given, weft_op_t *op)

@@ -160,7 +160,7 @@ void wefti_chunk_in_announced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n
         return;
     }
     wefti_chunk_t *k = c ? wefti_chunks_in(c, WEFTI_CHUNK_FREE) : NULL;
-    if (w[0] != WEFTI_REC_CHUNK || !k || !total || total > WEFTI_STAGE_BYTES || w[2] != c->next || total > c->want - c->next ||
+    if (w[0] != WEFTI_REC_CHUNK || !k || !total || total > WEFTI_STAGING_BYTES || w[2] != c->next || total > c->want - c->next ||
         (in->owes & WEFTI_OWES_CHUNKS)) {
         p->ops->refuse(p, false);
         wefti_ep_protocol_error(&ep->pub, "a chunk that nobody asked for");

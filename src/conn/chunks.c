@@ -15,8 +15,8 @@
 
 #define SPARE_MAX 64
 
-uint32_t wefti_chunk_bytes = WEFTI_STAGE_BYTES;
-uint32_t wefti_chunk_stages = WEFTI_STAGES_MAX / 2;
+uint32_t wefti_chunk_bytes = WEFTI_STAGING_BYTES;
+uint32_t wefti_chunk_stages = WEFTI_STAGING_MAX / 2;
 
 wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn)
 {
@@ -97,7 +97,7 @@ static weft_status_t get_stage(wefti_chunk_t *k)
     if (wefti_list_linked(&c->wait))
         return WEFT_ERR_AGAIN;
     if (all->stages[side] < wefti_chunk_stages && (c->stages || wefti_list_empty(&all->stage_wait[side]))) {
-        k->stage = wefti_stage_get(c->conn->rt);
+        k->stage = wefti_staging_get(c->conn->rt);
         if (!k->stage && !all->stages[side])
             return WEFT_ERR_NOMEM;
     }
@@ -137,7 +137,7 @@ void wefti_chunk_free(wefti_chunk_t *k)
     k->state = WEFTI_CHUNK_FREE;
     if (!k->stage)
         return;
-    wefti_stage_put(c->conn->rt, k->stage);
+    wefti_staging_put(c->conn->rt, k->stage);
     k->stage = NULL;
     c->stages--;
     all->stages[side]--;

@@ -10,7 +10,7 @@
                                  we do */
 #define WEFTI_CHUNK_PIECES 8  /* of a buffer in host memory that a chunk names itself; scattered more finely, it is staged */
 
-/* Bytes of a chunk (a peer accepts up to WEFTI_STAGE_BYTES), and how many stages senders may have, and receivers. Tests make
+/* Bytes of a chunk (a peer accepts up to WEFTI_STAGING_BYTES), and how many stages senders may have, and receivers. Tests make
  * them small. */
 extern uint32_t wefti_chunk_bytes, wefti_chunk_stages;
 

@@ -386,7 +386,7 @@ weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
     wefti_op_scratch(op, accept_scratch_t)->listener = l;
     op->buf = NULL;
     op->from = 0;
-    return wefti_op_go(l->rt, op);
+    return wefti_op_post(l->rt, op);
 }
 
 static void close_cancel(weft_op_t *op, weft_status_t why)

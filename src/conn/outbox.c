@@ -358,7 +358,7 @@ static weft_status_t detach_and_post(wefti_send_t s, uint64_t len, uint64_t tag)
     if (st)
         goto err_d;
     fill(&d->op, &s, len, tag);
-    st = wefti_op_post(rt, &d->op, wefti_outbox_start);
+    st = wefti_op_post_by(rt, &d->op, wefti_outbox_start);
     if (st)
         goto err_d;
     return WEFT_OK;
@@ -395,7 +395,7 @@ weft_status_t wefti_outbox_post(const wefti_send_t *s, uint64_t len, uint64_t ta
     if (st)
         return st;
     fill(op, s, len, tag);
-    return wefti_op_post(rt, op, wefti_outbox_start);
+    return wefti_op_post_by(rt, op, wefti_outbox_start);
 }
 
 /* --- counting -------------------------------------------------------------------------------------------------------------- */

@@ -33,12 +33,5 @@ uint64_t wefti_now(weft_runtime_t *rt);
 /* Progress once: fabric, inbox, timers, deliveries. Driver only. */
 unsigned wefti_progress(weft_runtime_t *rt);
 
-/* Old names, until every room is renamed. */
-#define wefti_op_go wefti_op_post
-#define wefti_op_go_by wefti_op_post_by
-#define wefti_op_prepare_here wefti_op_prepare
-#define wefti_block_begin wefti_sync_begin
-#define wefti_block_end wefti_sync_end
-#define WEFTI_OP_ROOM_SIZE WEFTI_OP_SCRATCH_SIZE
 
 #endif

@@ -38,11 +38,6 @@ static inline weft_status_t wefti_mem_move(const weft_mem_kind_t *device, void *
 #define WEFTI_STAGING_MAX 32u
 void *wefti_staging_get(weft_runtime_t *rt);
 void wefti_staging_put(weft_runtime_t *rt, void *buf);
-/* Old names, until conn is renamed. */
-#define wefti_stage_get wefti_staging_get
-#define wefti_stage_put wefti_staging_put
-#define WEFTI_STAGE_BYTES WEFTI_STAGING_BYTES
-#define WEFTI_STAGES_MAX WEFTI_STAGING_MAX
 
 /* A pool that its room leaves, as its runtime ends: what is out stays where it is, and the pool goes with the last buffer that
  * is given back. */

@@ -160,7 +160,7 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t tag, uint64_t mask)
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
 {
     fill(op, ep, tag, mask);
-    return wefti_op_post(rt, op, recv_start);
+    return wefti_op_post_by(rt, op, recv_start);
 }
 
 static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
@@ -262,7 +262,7 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
         return st;
     into_one(op, buf, cap, false);
     fill(op, (weft_ep_t *)(void *)msg, 0, 0);
-    return wefti_op_post(rt, op, claimed_start);
+    return wefti_op_post_by(rt, op, claimed_start);
 }
 
 /* --- endings --------------------------------------------------------------------------------------------------------------- */
