@@ -7,11 +7,13 @@
  *     alive partition K tcp            the same with K hosts whose link is cut; exits with 77 where no hosts can be made
  *     alive idle SECONDS TLS           a peer that does nothing: what of a core it takes
  *
- * Seconds run from a clock read just before the signal, or the cut, to the hook that says the endpoint is WEFT_EP_FAILED. They are negative for a
- * peer that was lost before anything befell it, and inf for one that was not lost within a minute. The bound is the library's default.
+ * Seconds run from a clock read just before the signal, or the cut, to the hook that says the endpoint is WEFT_EP_FAILED. They
+ * are negative for a peer that was lost before anything befell it, and inf for one that was not lost within a minute. The bound
+ * is the library's default.
  *
- * A host is a network namespace of its own with a veth pair to the watcher's, which is private too: no address of the machine is used, and
- * everything goes with the processes. Peers are forked before the watcher has a runtime, and try to connect until it listens. */
+ * A host is a network namespace of its own with a veth pair to the watcher's, which is private too: no address of the machine
+ * is used, and everything goes with the processes. Peers are forked before the watcher has a runtime, and try to connect until
+ * it listens. */
 #include <fcntl.h>
 #include <math.h>
 #include <net/if.h>

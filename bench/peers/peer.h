@@ -1,8 +1,9 @@
-/* bench/peers/peer.h - what the programs share that Weft is measured against: options, time, two processes on one core each, and runs that
- * take long enough to be believed.
+/* bench/peers/peer.h - what the programs share that Weft is measured against: options, time, two processes on one core each,
+ * and runs that take long enough to be believed.
  *
- * For C and C++, each of which includes it in one file. The child is the server; the client leads and prints one line of JSON. A server whose
- * client is gone gets a signal from the kernel. What raw_echo.c and the others have of their own is how messages move. */
+ * For C and C++, each of which includes it in one file. The child is the server; the client leads and prints one line of JSON.
+ * A server whose client is gone gets a signal from the kernel. What raw_echo.c and the others have of their own is how messages
+ * move. */
 #ifndef WEFT_BENCH_PEER_H
 #define WEFT_BENCH_PEER_H
 
@@ -230,8 +231,8 @@ static inline int peer_by_value(const void *a, const void *b)
 /* Warm up, and find how many fill the time asked for. */
 static inline uint64_t peer_choose_count(const peer_t *p, peer_run_fn run, void *user)
 {
-    /* Runs of growing length, the last of which is long enough to be believed. If something disturbed that one, it promises too few;
-     * the fastest, if it fitted into some buffer, too many. */
+    /* Runs of growing length, the last of which is long enough to be believed. If something disturbed that one, it promises too
+     * few; the fastest, if it fitted into some buffer, too many. */
     const double least = p->seconds / 5 < 0.05 ? p->seconds / 5 * 1e9 : 0.05e9;
     uint64_t count = p->size > 1 << 18 ? 4 : 256, ns;
     double rate, fastest = 0;

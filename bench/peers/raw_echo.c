@@ -8,12 +8,13 @@
  *   echo   requests that the server sends back, `window` of them under way at a time; avg_us is the total time / requests, and with a
  *          window of 1 p50_us that of the median one
  *
- * Two processes by fork, one core each like `weft perf --fork`: the child is the server. UCX_TLS says over what. One line of JSON.
+ * Two processes by fork, one core each like `weft perf --fork`: the child is the server. UCX_TLS says over what. One line of
+ * JSON.
  *
- * It is what a careful program would do with UCP: one worker each that nobody else touches, no error handling, endpoints by worker
- * address, ucp_am_send_nbx with UCX's own requests (they come from a pool and most small sends need none), eager forced up to
- * EAGER_MAX and UCX's own choice beyond, handlers that read eager data in place and answer from within, as in ucx_perftest. Only a
- * request that is sent back is copied, because eager data is gone when its handler returns.
+ * It is what a careful program would do with UCP: one worker each that nobody else touches, no error handling, endpoints by
+ * worker address, ucp_am_send_nbx with UCX's own requests (they come from a pool and most small sends need none), eager forced
+ * up to EAGER_MAX and UCX's own choice beyond, handlers that read eager data in place and answer from within, as in
+ * ucx_perftest. Only a request that is sent back is copied, because eager data is gone when its handler returns.
  *
  * The two agree on each run over a socket pair, so that nothing but what is measured goes over UCX. A server whose client is gone
  * gets a signal from the kernel; a client whose server is gone finds the socket closed. Nobody waits longer than PEER_LIMIT_S.

@@ -2,13 +2,13 @@
  *
  *     zmq_echo tcp|ipc [--size N] [--window N] [--seconds S] [--count N] [--no-pin]
  *
- * `window` requests are under way at a time; avg_us is the total time / requests, and with a window of 1 p50_us that of the median one.
- * TCP over loopback, or a Unix socket. One line of JSON.
+ * `window` requests are under way at a time; avg_us is the total time / requests, and with a window of 1 p50_us that of the
+ * median one. TCP over loopback, or a Unix socket. One line of JSON.
  *
- * It is what a careful program would do with libzmq: one I/O thread each, no high-water marks, frames that are handed on and not copied in the
- * server, and a client that takes all answers there are before it sends again, so that ZeroMQ packs what it can. Both block where there is
- * nothing to do: a loop that polls would keep the I/O thread from its core. peer.h has the two processes; tests/tools/tools_peers.py
- * runs it. */
+ * It is what a careful program would do with libzmq: one I/O thread each, no high-water marks, frames that are handed on and
+ * not copied in the server, and a client that takes all answers there are before it sends again, so that ZeroMQ packs what it
+ * can. Both block where there is nothing to do: a loop that polls would keep the I/O thread from its core. peer.h has the two
+ * processes; tests/tools/tools_peers.py runs it. */
 #include <zmq.h>
 
 #include "peer.h"

@@ -1,7 +1,7 @@
 /* examples/extend/ping.c - the library: written with weft/extend.h alone.
  *
- * A ping is an active message with a number; the answer carries it back. Those that wait are on a list of their endpoint. An operation keeps its
- * place there in its scratch, so that nothing is allocated. */
+ * A ping is an active message with a number; the answer carries it back. Those that wait are on a list of their endpoint. An
+ * operation keeps its place there in its scratch, so that nothing is allocated. */
 #include "ping.h"
 
 #include <string.h>
@@ -58,7 +58,8 @@ static void send(waiting_t *w)
         return;
     }
     w->sent_at = weft_now(weft_ep_runtime(w->ep));
-    weft_status_t st = weft_am_send(w->ep, ID_PING, &w->number, sizeof w->number, NULL, 0, NULL); /* copied: nobody waits for it */
+    weft_status_t st =
+        weft_am_send(w->ep, ID_PING, &w->number, sizeof w->number, NULL, 0, NULL); /* copied: nobody waits for it */
     if (st)
         end(w, st, 0);
 }

@@ -160,7 +160,8 @@ WEFT_API weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id);
 WEFT_API weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep);
 WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);
 
-/* What a peer can do, from its hello. Bit 3 is libweft-elements' (weft/store.h), bits 32 to 63 are extensions' (weft/extend.h). */
+/* What a peer can do, from its hello. Bit 3 is libweft-elements' (weft/store.h), bits 32 to 63 are extensions'
+ * (weft/extend.h). */
 #define WEFT_CAN_MSG UINT64_C(1) /* tag messages */
 #define WEFT_CAN_AM  UINT64_C(2) /* active messages */
 #define WEFT_CAN_RMA UINT64_C(4) /* remote memory: it answers, whether it has regions or not */

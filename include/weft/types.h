@@ -70,7 +70,8 @@ WEFT_API weft_status_t weft_tensor_bytes(const weft_tensor_t *tensor, uint64_t *
 /* Is it compact, the last dimension fastest? */
 WEFT_API bool weft_tensor_compact(const weft_tensor_t *tensor);
 
-/* What a value of many bytes is. A string: bytes, without a zero at the end; a vector: elements. Tensors: one, or a vector of them. */
+/* What a value of many bytes is. A string: bytes, without a zero at the end; a vector: elements. Tensors: one, or a vector of
+ * them. */
 typedef struct weft_view {
     const void *data;
     uint64_t n;

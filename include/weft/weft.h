@@ -1,7 +1,7 @@
 /* weft/weft.h - all of libweft. What libweft-elements adds is in weft/elements.h.
  *
- * NULL where a function needs an object, or a place for what it gives: it returns WEFT_ERR_INVALID, and weft_last_error() says which; what returns no
- * status does nothing, or answers as of something that is over. */
+ * NULL where a function needs an object, or a place for what it gives: it returns WEFT_ERR_INVALID, and weft_last_error() says
+ * which; what returns no status does nothing, or answers as of something that is over. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 #include <weft/am.h>

@@ -134,7 +134,8 @@ static inline uint64_t wefti_ep_detail(const weft_ep_t *ep, weft_status_t status
 }
 /* For what nobody waits for, by any thread: has it ended, and will not come back? WEFT_ERR_PEER, _CLOSED. */
 weft_status_t wefti_ep_lost(const weft_ep_t *ep);
-/* The number of a sentence that begins with the peer's address and name (base/detail.h); 0: the endpoint itself ends, and says why. */
+/* The number of a sentence that begins with the peer's address and name (base/detail.h); 0: the endpoint itself ends, and says
+ * why. */
 uint64_t wefti_ep_sentence(const weft_ep_t *ep, const char *text);
 /* What the operation that fails next says (weft_op_error): the peer's address and name, and this sentence. Driver only. */
 void wefti_ep_says(weft_ep_t *ep, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -1,7 +1,7 @@
-/* A peer that passed the hello and then sends malformed records of active messages straight on its lane: short ones, lengths beyond the
- * record, credit nobody gave, more messages than it was granted, answers about nothing, headers that never end, payloads of absurd
- * lengths, chunks nobody asked for. Its endpoint fails with WEFT_ERR_PROTOCOL, or is held by its window where the bytes are
- * legal; a third peer of the same runtime notices nothing.
+/* A peer that passed the hello and then sends malformed records of active messages straight on its lane: short ones, lengths
+ * beyond the record, credit nobody gave, more messages than it was granted, answers about nothing, headers that never end,
+ * payloads of absurd lengths, chunks nobody asked for. Its endpoint fails with WEFT_ERR_PROTOCOL, or is held by its window
+ * where the bytes are legal; a third peer of the same runtime notices nothing.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
@@ -27,7 +27,7 @@ static unsigned n_kept;
         } \
     } while (0)
 
-/* --- our side: everything an active message can meet ------------------------------------------------------------------------------ */
+/* --- our side: everything an active message can meet ---------------------------------------------------------------------- */
 
 static void on_plain(weft_am_t *am, void *user)
 {
@@ -114,7 +114,7 @@ static void rejoin(void)
     join();
 }
 
-/* --- records --------------------------------------------------------------------------------------------------------------------- */
+/* --- records -------------------------------------------------------------------------------------------------------------- */
 
 static uint8_t rec[WEFTI_REC_MAX];
 /* An eager record with `tail` bytes behind its head. */
@@ -146,7 +146,7 @@ static size_t answer(uint8_t flags, uint64_t about, uint32_t reason)
     return sizeof a;
 }
 
-/* --- the attacks, each over both transports on a connection of its own ---------------------------------------------------------------- */
+/* --- the attacks, each over both transports on a connection of its own ---------------------------------------------------- */
 
 static void judge(const char *what, verdict_t verdict)
 {

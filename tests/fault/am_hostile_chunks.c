@@ -1,6 +1,7 @@
-/* A peer that passed the hello and lies about payloads that move in chunks: memory of a device at our side, sent or pulled into. Chunks
- * nobody asked for, out of order, too long, under names of others; questions for more than there is; ends that come early or twice. Its
- * endpoint fails with WEFT_ERR_PROTOCOL or stands, our operations end, every stage comes back, and a third peer notices nothing.
+/* A peer that passed the hello and lies about payloads that move in chunks: memory of a device at our side, sent or pulled
+ * into. Chunks nobody asked for, out of order, too long, under names of others; questions for more than there is; ends that
+ * come early or twice. Its endpoint fails with WEFT_ERR_PROTOCOL or stands, our operations end, every stage comes back, and a
+ * third peer notices nothing.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
@@ -23,7 +24,7 @@ enum { ID = 1, NAME = 0x4d, TOTAL = 3000 };
 #define EACH_TRANSPORT for (unsigned transport = 0; transport < 2; transport++)
 static const char *const transports[] = {"shm", "tcp"};
 
-/* --- our side --------------------------------------------------------------------------------------------------------------------- */
+/* --- our side ------------------------------------------------------------------------------------------------------------- */
 
 static weft_op_t pull_op, send_op;
 static void *source; /* device memory */
@@ -68,7 +69,7 @@ static void part(void)
         weft_mem_free(fakedev(), pull_op.buf, pull_op.len);
 }
 
-/* --- what the offender says --------------------------------------------------------------------------------------------------------- */
+/* --- what the offender says ----------------------------------------------------------------------------------------------- */
 
 static bool say(uint64_t kind, uint64_t a, uint64_t b, uint64_t c, size_t n)
 {
@@ -98,7 +99,8 @@ static uint64_t told(uint8_t kind, unsigned i)
     return word;
 }
 
-/* Announce a payload of `total` bytes, which is pulled into device memory: what the pull is called, from the question for its chunks. */
+/* Announce a payload of `total` bytes, which is pulled into device memory: what the pull is called, from the question for its
+ * chunks. */
 static uint64_t begin_pull(uint64_t total)
 {
     am_announce_t a = {.word = {.kind = REC_ANNOUNCE}, .payload = NAME, .id = ID};

@@ -1,7 +1,7 @@
-/* The peer is killed, or stopped, in the middle of active messages: eager streams, payloads being pulled on either side, messages kept,
- * viewed and lent, sends that wait for the window, rejects on their way. Every operation ends within the heartbeat bound with its result
- * or WEFT_ERR_PEER, what was kept stays readable until it is released, nothing is left, and a third peer of the same runtime
- * notices nothing.
+/* The peer is killed, or stopped, in the middle of active messages: eager streams, payloads being pulled on either side,
+ * messages kept, viewed and lent, sends that wait for the window, rejects on their way. Every operation ends within the
+ * heartbeat bound with its result or WEFT_ERR_PEER, what was kept stays readable until it is released, nothing is left, and a
+ * third peer of the same runtime notices nothing.
  *
  * ctest: timeout=600 long */
 #define TEST_SECONDS 280
@@ -17,7 +17,8 @@ enum { BIG = 24 << 20, OFFER = 2 << 20, MIDDLE = 100000, ID = 1, ID_OTHER = 2, I
 enum { VICTIM, WITNESS, PEERS };
 
 #define BOUND_NS (700 * WEFT_MILLISECOND)
-/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time besides. */
+/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time
+ * besides. */
 #define BOUND_S (0.7 * 2.6 + 2.5)
 
 static const char *const transports[] = {"shm", "tcp"};
@@ -159,7 +160,7 @@ static void post_nobodys(void)
     CHECK_OK(weft_am_recv(victim->rt, &ro, &nobodys));
 }
 
-/* --- lives of the victim ------------------------------------------------------------------------------------------------------- */
+/* --- lives of the victim -------------------------------------------------------------------------------------------------- */
 
 static void on_drop(weft_am_t *am, void *user)
 {
@@ -266,7 +267,7 @@ static void life_offer(weft_runtime_t *rt, weft_ep_t *ep)
     peer_live(rt);
 }
 
-/* --- we send ------------------------------------------------------------------------------------------------------------------- */
+/* --- we send -------------------------------------------------------------------------------------------------------------- */
 
 /* Send until the loss is noticed: every send ends with WEFT_OK, with WEFT_ERR_PEER, or with `other`. How many were WEFT_OK. */
 static uint64_t stream_to_victim(int sig, size_t len, bool confirm, uint64_t lose_after, weft_status_t other)
@@ -470,7 +471,7 @@ TEST(rejects_of_a_lost_peer_arrive_or_do_not)
     }
 }
 
-/* --- we receive ---------------------------------------------------------------------------------------------------------------- */
+/* --- we receive ----------------------------------------------------------------------------------------------------------- */
 
 static uint64_t n_came, lose_at;
 static int lose_by;

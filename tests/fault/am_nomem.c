@@ -1,6 +1,7 @@
-/* Memory runs out at every single allocation of active messages on their way, one after the other: sends of every kind, keeps, pulls,
- * views, receives into memory made for them, handlers. Each time every operation ends with a status that is true, no message is lost in
- * silence (its sender is told, its receiver is told, or it is still there), and afterwards the same runtimes do all of it. */
+/* Memory runs out at every single allocation of active messages on their way, one after the other: sends of every kind, keeps,
+ * pulls, views, receives into memory made for them, handlers. Each time every operation ends with a status that is true, no
+ * message is lost in silence (its sender is told, its receiver is told, or it is still there), and afterwards the same runtimes
+ * do all of it. */
 #define TEST_SECONDS 280
 #include "lib/fakedev.h"
 #include "lib/nomem.h"
@@ -86,7 +87,7 @@ static bool both_up(void)
     return weft_ep_get_state(ep) == WEFT_EP_UP && taken && weft_ep_get_state(taken) == WEFT_EP_UP;
 }
 
-/* --- what arrives ---------------------------------------------------------------------------------------------------------------- */
+/* --- what arrives --------------------------------------------------------------------------------------------------------- */
 
 static bool is_bytes(const void *at, size_t n)
 {
@@ -187,7 +188,7 @@ static void handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn)
     }
 }
 
-/* --- one life -------------------------------------------------------------------------------------------------------------------- */
+/* --- one life ------------------------------------------------------------------------------------------------------------- */
 
 static void on_release(void *buf, void *user)
 {
@@ -538,7 +539,8 @@ static void close_both(void)
     CHECK_EQ(fakedev_live(), 0);
 }
 
-/* fresh: in runtimes that have done nothing yet and have everything to allocate; else in some that keep what earlier lives left. */
+/* fresh: in runtimes that have done nothing yet and have everything to allocate; else in some that keep what earlier lives
+ * left. */
 static void every_allocation(const char *transports, long times, bool fresh)
 {
     unsigned beyond = 0, lost = 0;

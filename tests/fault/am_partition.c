@@ -1,6 +1,7 @@
-/* The network between two hosts is cut without a word while active messages' payloads are being pulled: two network namespaces with a veth
- * pair between them, and the link taken down. Both sides' operations end within the heartbeat bound, with their result or
- * WEFT_ERR_PEER; what was whole is whole; and when the link is back a new connection carries all of it. Needs root and ip(8). */
+/* The network between two hosts is cut without a word while active messages' payloads are being pulled: two network namespaces
+ * with a veth pair between them, and the link taken down. Both sides' operations end within the heartbeat bound, with their
+ * result or WEFT_ERR_PEER; what was whole is whole; and when the link is back a new connection carries all of it. Needs root
+ * and ip(8). */
 #define TEST_SECONDS 120
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -11,7 +12,8 @@
 
 enum { BIG = 64 << 20, N = 4, ID = 1 };
 #define BOUND_NS (800 * WEFT_MILLISECOND)
-/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time besides. */
+/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time
+ * besides. */
 #define BOUND_S (0.8 * 2.6 + 2)
 
 /* What the two processes tell the test, in shared memory: host 0 receives, host 1 sends, once before the cut and once after. */

@@ -1,5 +1,5 @@
-/* A process that runs is not lost, whatever its program does: it sleeps, computes, copies, blocks in a callback, uses only mapped memory,
- * in every progress mode. One whose program asked for it is lost when it falls silent. ctest: long timeout=180 */
+/* A process that runs is not lost, whatever its program does: it sleeps, computes, copies, blocks in a callback, uses only
+ * mapped memory, in every progress mode. One whose program asked for it is lost when it falls silent. ctest: long timeout=180 */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ enum { SILENT_MS = 3000, TAG_BACK = 7 };
 static const char *const transports[] = {"shm", "tcp"};
 #define EACH_TRANSPORT(t) for (int t = 0; t < 2; t++)
 
-/* --- what the peer does instead of driving ----------------------------------------------------------------------------------- */
+/* --- what the peer does instead of driving -------------------------------------------------------------------------------- */
 
 static void sleeps(void)
 {
@@ -110,7 +110,7 @@ TEST(a_peer_that_blocks_in_a_callback_is_kept)
     silent(transports[t], life_blocks_in_a_callback);
 }
 
-/* --- modes ------------------------------------------------------------------------------------------------------------------- */
+/* --- modes ---------------------------------------------------------------------------------------------------------------- */
 
 static weft_runtime_t *open_bound(weft_progress_mode_t mode, const char *transport, bool by_program, uint64_t bound)
 {
@@ -135,7 +135,8 @@ static void fall_silent(weft_op_t *op, void *user)
     sleeps();
 }
 
-/* A server that runs on a thread of its own, and a client in `mode` that says nothing for five bounds. The client's endpoint after that. */
+/* A server that runs on a thread of its own, and a client in `mode` that says nothing for five bounds. The client's endpoint
+ * after that. */
 static weft_ep_state_t state_after_silence(weft_progress_mode_t mode, const char *transport, bool by_program)
 {
     weft_runtime_t *server = open_mode(WEFT_PROGRESS_THREAD, transport, false), *client = open_mode(mode, transport, by_program);
@@ -231,7 +232,7 @@ TEST(a_peer_with_a_long_bound_does_not_get_the_heartbeats_of_one_with_a_short_bo
     CHECK_OK(weft_runtime_close(server[1]));
 }
 
-/* --- our own silence --------------------------------------------------------------------------------------------------------- */
+/* --- our own silence ------------------------------------------------------------------------------------------------------ */
 
 static void life_idle(weft_runtime_t *rt, weft_ep_t *ep)
 {

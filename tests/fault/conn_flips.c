@@ -1,9 +1,9 @@
-/* A peer that changes its records in shared memory while they are read, at every moment there is: between any two instructions of ours that
- * touch them. Calls, replies, items of streams, questions for functions, requests to a store, accesses to remote memory and their answers,
- * active messages, tag messages, announcements.
+/* A peer that changes its records in shared memory while they are read, at every moment there is: between any two instructions
+ * of ours that touch them. Calls, replies, items of streams, questions for functions, requests to a store, accesses to remote
+ * memory and their answers, active messages, tag messages, announcements.
  *
- * Promise: nothing that was checked is read again. What functions see is what was checked, as long as they look; the names that a store shows
- * are names; nothing crashes (run it under asan); a third party is served.
+ * Promise: nothing that was checked is read again. What functions see is what was checked, as long as they look; the names that
+ *          a store shows are names; nothing crashes (run it under asan); a third party is served.
  *
  * ctest: timeout=600 long */
 #define TEST_SECONDS 550
@@ -61,7 +61,7 @@ static weft_status_t finish(weft_op_t *op)
     return op->status;
 }
 
-/* --- what is seen ------------------------------------------------------------------------------------------------------------ */
+/* --- what is seen --------------------------------------------------------------------------------------------------------- */
 
 static void watch_values(const weft_value_t *values, size_t n)
 {
@@ -147,7 +147,7 @@ static weft_on_failure_t on_failed(weft_ep_t *ep, weft_status_t why, void *user)
     return WEFT_GIVE_UP;
 }
 
-/* --- the scene --------------------------------------------------------------------------------------------------------------- */
+/* --- the scene ------------------------------------------------------------------------------------------------------------ */
 
 static void serve(unsigned who)
 {
@@ -319,7 +319,7 @@ static void witness(void)
     CHECK_OK(finish(&op));
 }
 
-/* --- the acts: each puts a record on its way to the victim --------------------------------------------------------------------- */
+/* --- the acts: each puts a record on its way to the victim ---------------------------------------------------------------- */
 
 static weft_op_t *next_op(void)
 {
@@ -510,7 +510,7 @@ static void act_am_big(void)
     CHECK_OK(weft_am_send(hostile_ep, 5, text, 40, buf, BIG, next_op()));
 }
 
-/* --- rounds ------------------------------------------------------------------------------------------------------------------ */
+/* --- rounds --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct found {
     uint8_t *at; /* in the hostile side's mapping */

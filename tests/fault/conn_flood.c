@@ -1,5 +1,5 @@
-/* Strangers who fill a listener's places, with silence or with hellos that lead nowhere: nobody else is kept out by them, with a key or
- * without, over TCP and over a Unix socket. */
+/* Strangers who fill a listener's places, with silence or with hellos that lead nowhere: nobody else is kept out by them, with
+ * a key or without, over TCP and over a Unix socket. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -30,7 +30,7 @@ static void start(const char *uri, const char *key, uint32_t backlog)
     CHECK_OK(weft_listen(rt, uri, &lo, &l));
 }
 
-/* --- who floods -------------------------------------------------------------------------------------------------------------- */
+/* --- who floods ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct flood {
     bool unix_socket, hello, keyed;
@@ -70,8 +70,8 @@ static bool hung_up(int fd)
     return n == 0 || (n < 0 && errno != EAGAIN);
 }
 
-/* Hold n connections, and open a new one for each that is closed; never all of them within four seconds, so that who is slow because the
- * machine is busy still has time. */
+/* Hold n connections, and open a new one for each that is closed; never all of them within four seconds, so that who is slow
+ * because the machine is busy still has time. */
 static void keep_places(const flood_t *f, int ready)
 {
     struct rlimit r = {f->n + 100, f->n + 100};
@@ -119,7 +119,7 @@ static void end_flood(pid_t pid)
     CHECK_EQ(waitpid(pid, NULL, 0), pid);
 }
 
-/* --- who calls ---------------------------------------------------------------------------------------------------------------- */
+/* --- who calls ------------------------------------------------------------------------------------------------------------ */
 
 static void calls_get_through(const char *key)
 {
@@ -214,7 +214,7 @@ TEST(two_listeners_do_not_share_out_the_descriptors_to_strangers)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- where it comes from -------------------------------------------------------------------------------------------------------- */
+/* --- where it comes from -------------------------------------------------------------------------------------------------- */
 
 TEST(a_flood_from_one_address_drives_out_itself_and_nobody_else)
 {

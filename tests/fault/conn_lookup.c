@@ -1,5 +1,5 @@
-/* A resolver that does not answer: names that nobody can look up cost a few threads and no more, however many are asked for; who waits for one
- * is told at his own deadline; and when it answers again, so do we.
+/* A resolver that does not answer: names that nobody can look up cost a few threads and no more, however many are asked for;
+ * who waits for one is told at his own deadline; and when it answers again, so do we.
  *
  * The program has a getaddrinfo() of its own: names that end in ".slow" are looked up when the test says so.
  * ctest: label=thread no-tsan (UCX hooks madvise(), which a thread calls when the sanitizer has let go of it) */

@@ -1,5 +1,5 @@
-/* Whoever overhears a hello between two that have a key, every byte of it, and can call their ports: none of the connections of their lane
- * becomes his, neither by what he can make of it nor by what was said before. The two notice nothing. */
+/* Whoever overhears a hello between two that have a key, every byte of it, and can call their ports: none of the connections of
+ * their lane becomes his, neither by what he can make of it nor by what was said before. The two notice nothing. */
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -93,7 +93,7 @@ static const uint8_t *overheard_address(int side)
     FAIL("no address was overheard");
 }
 
-/* --- who overheard it ----------------------------------------------------------------------------------------------------------- */
+/* --- who overheard it ----------------------------------------------------------------------------------------------------- */
 
 static int call(const uint8_t *addr)
 {

@@ -1,6 +1,6 @@
-/* The path of a lane over TCP is dead while that of its wire, which carries the heartbeats, goes on: two network namespaces with two links
- * between them, the lane over the one that is taken down. Operations end within the bound. A peer that lives and reads nothing is not lost,
- * however much waits for it. The first needs root and ip(8). ctest: long */
+/* The path of a lane over TCP is dead while that of its wire, which carries the heartbeats, goes on: two network namespaces
+ * with two links between them, the lane over the one that is taken down. Operations end within the bound. A peer that lives and
+ * reads nothing is not lost, however much waits for it. The first needs root and ip(8). ctest: long */
 #define TEST_SECONDS 120
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -133,7 +133,7 @@ TEST(a_payload_in_whose_middle_the_path_dies_ends_within_the_bound)
     cut(true);
 }
 
-/* --- a peer that lives ------------------------------------------------------------------------------------------------------- */
+/* --- a peer that lives ---------------------------------------------------------------------------------------------------- */
 
 enum { FLOOD = 20000, SILENT_S = 12 };
 

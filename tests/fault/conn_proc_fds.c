@@ -1,6 +1,6 @@
-/* A stranger over TCP who says that it is a process of this host and of this user, and names descriptors of any process as its shared memory:
- * none of them is opened. What would be noticed first is a POSIX lock, which a process loses when it closes any descriptor of the
- * file; so the process that is called holds one. */
+/* A stranger over TCP who says that it is a process of this host and of this user, and names descriptors of any process as its
+ * shared memory: none of them is opened. What would be noticed first is a POSIX lock, which a process loses when it closes any
+ * descriptor of the file; so the process that is called holds one. */
 #include <fcntl.h>
 #include <sys/stat.h>
 

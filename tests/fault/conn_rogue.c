@@ -1,5 +1,5 @@
-/* A listener that is none of ours: it hands a caller its own words back, names descriptors of the caller's, or answers twice. The caller is not
- * connected, to itself least of all, and opens nothing; and one that calls itself is. */
+/* A listener that is none of ours: it hands a caller its own words back, names descriptors of the caller's, or answers twice.
+ * The caller is not connected, to itself least of all, and opens nothing; and one that calls itself is. */
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -90,7 +90,7 @@ static void borrow_caps(wefti_hello_t *h)
     close(fd); /* and the runtime stays, so that its door does */
 }
 
-/* --- its own words -------------------------------------------------------------------------------------------------------------- */
+/* --- its own words -------------------------------------------------------------------------------------------------------- */
 
 TEST(a_caller_that_is_handed_its_own_address_is_not_connected_to_itself)
 {
@@ -192,7 +192,7 @@ TEST(a_runtime_that_calls_itself_is_connected_whatever_lies_between)
     }
 }
 
-/* --- the caller's descriptors --------------------------------------------------------------------------------------------------- */
+/* --- the caller's descriptors --------------------------------------------------------------------------------------------- */
 
 TEST(a_caller_opens_no_file_that_a_listener_names)
 {
@@ -230,7 +230,7 @@ TEST(a_caller_opens_no_file_that_a_listener_names)
     }
 }
 
-/* --- two answers ---------------------------------------------------------------------------------------------------------------- */
+/* --- two answers ---------------------------------------------------------------------------------------------------------- */
 
 TEST(a_listener_that_answers_one_join_twice_is_given_up)
 {

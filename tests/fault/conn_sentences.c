@@ -125,7 +125,8 @@ TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
     closed_by_its_peer(WEFT_PROGRESS_THREAD);
 }
 
-/* A large send waits for the fabric to let go of its buffer, a close for the operations, and a group for its members: they know it too. */
+/* A large send waits for the fabric to let go of its buffer, a close for the operations, and a group for its members: they know
+ * it too. */
 TEST(what_ends_later_than_its_endpoint_says_the_same)
 {
     static char large[8 << 20];

@@ -1,5 +1,5 @@
-/* A memory element that is killed or stopped in the middle of reads and writes: every operation ends, with an error that is true, and the
- * transport is there again when the element is.
+/* A memory element that is killed or stopped in the middle of reads and writes: every operation ends, with an error that is
+ * true, and the transport is there again when the element is.
  *
  * ctest: label=thread */
 #include "lib/memories.h"

@@ -1,5 +1,5 @@
-/* Memory runs out at every single allocation of a memory element and its user, one after the other. Each time every operation ends with a status
- * that is true, and afterwards the same two do all of it; at the end everything is accounted for.
+/* Memory runs out at every single allocation of a memory element and its user, one after the other. Each time every operation
+ * ends with a status that is true, and afterwards the same two do all of it; at the end everything is accounted for.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280

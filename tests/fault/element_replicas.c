@@ -1,5 +1,5 @@
-/* Memory that is on several elements at once: made once whoever comes first, written by one at a time, and there with the right bytes when
- * elements are killed, stopped and started again.
+/* Memory that is on several elements at once: made once whoever comes first, written by one at a time, and there with the right
+ * bytes when elements are killed, stopped and started again.
  *
  * ctest: label=thread */
 #define TEST_SECONDS 120
@@ -282,8 +282,8 @@ TEST(without_any_replica_left_every_operation_ends)
     }
 }
 
-/* A writer in a process of its own, forked before there is a runtime here: told of the elements by a pipe, it writes, says so, and goes on for
- * ever. */
+/* A writer in a process of its own, forked before there is a runtime here: told of the elements by a pipe, it writes, says so,
+ * and goes on for ever. */
 static void writer_life(int from, int to, const char *transports)
 {
     memories_t own;

@@ -1,6 +1,5 @@
-/* The peer is killed, or stopped, before, during and after a transfer of each size class, in both directions: every operation completes
- * once, with a status that says so, at once for a death and within the heartbeat bound for a silence.
- * ctest: long */
+/* The peer is killed, or stopped, before, during and after a transfer of each size class, in both directions: every operation
+ * completes once, with a status that says so, at once for a death and within the heartbeat bound for a silence. ctest: long */
 #define TEST_SECONDS 200
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,7 +13,8 @@ static const char *const transports[] = {"shm", "tcp"};
 static uint8_t *buf, *in;
 
 #define BOUND_NS (700 * WEFT_MILLISECOND)
-/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time besides. */
+/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time
+ * besides. */
 #define BOUND_S (0.7 * 2.6 + 2.5)
 
 /* A death is noticed long before a heartbeat would tell of it. */

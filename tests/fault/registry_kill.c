@@ -126,7 +126,8 @@ TEST(a_process_killed_at_any_point_leaves_nothing_that_is_believed)
     place_remove(uri);
 }
 
-/* The calls that change a directory or a lock go through here, in this program: the process can be made to die before any of them. */
+/* The calls that change a directory or a lock go through here, in this program: the process can be made to die before any of
+ * them. */
 static _Atomic int calls_left = -1; /* negative: for ever */
 
 static void count_down(void)

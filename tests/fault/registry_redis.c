@@ -1,6 +1,5 @@
-/* A registry in a real Redis server: entrants are killed, the server is killed and started again, stopped, emptied, cut off from us,
- * full, and filled with strange things; wrong passwords; no memory at any point.
- * ctest: timeout=400 long */
+/* A registry in a real Redis server: entrants are killed, the server is killed and started again, stopped, emptied, cut off
+ * from us, full, and filled with strange things; wrong passwords; no memory at any point. ctest: timeout=400 long */
 #include <pthread.h>
 
 #include "nomem.h"

@@ -1,8 +1,8 @@
-/* fault/rma_hostile.c - a peer that passed the hello and then puts records of remote memory of its own making on its lane: as one who uses our region
- * (forged, foreign and stale grants, ranges that wrap, rights it does not have, lengths that lie, windows exceeded, keys changed and
- * replayed), and as the owner of memory that we use (answers to nothing, of the wrong kind or length, mappings that cannot be). What is
- * malformed fails its endpoint with WEFT_ERR_PROTOCOL; what is well-formed is refused; the region and the secret around it stay as they
- * are, and a third peer of the same runtime notices nothing.
+/* fault/rma_hostile.c - a peer that passed the hello and then puts records of remote memory of its own making on its lane: as
+ * one who uses our region (forged, foreign and stale grants, ranges that wrap, rights it does not have, lengths that lie,
+ * windows exceeded, keys changed and replayed), and as the owner of memory that we use (answers to nothing, of the wrong kind
+ * or length, mappings that cannot be). What is malformed fails its endpoint with WEFT_ERR_PROTOCOL; what is well-formed is
+ * refused; the region and the secret around it stay as they are, and a third peer of the same runtime notices nothing.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
@@ -67,7 +67,7 @@ static void end(void)
     offender_end();
 }
 
-/* --- records ----------------------------------------------------------------------------------------------------------------------- */
+/* --- records -------------------------------------------------------------------------------------------------------------- */
 
 static size_t request(uint8_t kind, uint8_t what, uint64_t of, uint64_t offset, uint64_t len, uint32_t width)
 {
@@ -109,7 +109,7 @@ static size_t attach(uint8_t flags, const void *claim, uint32_t len, size_t n)
     return sizeof a + n;
 }
 
-/* --- what a deaf offender was told -------------------------------------------------------------------------------------------------- */
+/* --- what a deaf offender was told ---------------------------------------------------------------------------------------- */
 
 /* The next record of remote memory it hears from now on. */
 static const uint8_t *answer(void)
@@ -172,7 +172,7 @@ static uint64_t granted(uint32_t rights)
         untouched(what); \
     } while (0)
 
-/* --- as one who uses our region ------------------------------------------------------------------------------------------------------- */
+/* --- as one who uses our region ------------------------------------------------------------------------------------------- */
 
 TEST(records_that_are_short_long_or_of_no_kind_fail_their_endpoint_alone)
 {
@@ -386,7 +386,7 @@ TEST(keys_that_were_changed_and_keys_and_grants_that_were_revoked_are_refused)
     }
 }
 
-/* --- more than was agreed ----------------------------------------------------------------------------------------------------------------- */
+/* --- more than was agreed ------------------------------------------------------------------------------------------------- */
 
 static size_t in_use(void)
 {
@@ -454,7 +454,7 @@ TEST(more_requests_than_may_be_unanswered_are_not_kept)
     }
 }
 
-/* --- as the owner of memory that we use ------------------------------------------------------------------------------------------------- */
+/* --- as the owner of memory that we use ----------------------------------------------------------------------------------- */
 
 static weft_op_t op;
 static weft_remote_t *remote;

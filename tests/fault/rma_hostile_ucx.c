@@ -1,9 +1,11 @@
-/* fault/rma_hostile_ucx.c - a client written straight against UCX, and one with bare sockets, that never say a word of our hello: they connect to
- * every TCP port a process with a region has open and try to read, write and add to its memory, with forged, cut and garbage keys and with packets of
- * their own making. It reads and changes nothing, the process lives on, and an honest client is served before, meanwhile and after.
+/* fault/rma_hostile_ucx.c - a client written straight against UCX, and one with bare sockets, that never say a word of our
+ * hello: they connect to every TCP port a process with a region has open and try to read, write and add to its memory, with
+ * forged, cut and garbage keys and with packets of their own making. It reads and changes nothing, the process lives on, and an
+ * honest client is served before, meanwhile and after.
  *
- * They know everything: the addresses, the ports, what is there. With transports = ucx_tcp, which shows UCX's own port to the network, UCX itself
- * lets them (docs/design/security.md); that is told, and only that the process lives and serves is asked there.
+ * They know everything: the addresses, the ports, what is there. With transports = ucx_tcp, which shows UCX's own port to the
+ * network, UCX itself lets them (docs/design/security.md); that is told, and only that the process lives and serves is asked
+ * there.
  *
  * ctest: timeout=300 long ucx */
 #define TEST_SECONDS 120
@@ -69,7 +71,7 @@ static int result_of(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* --- the one that is attacked ------------------------------------------------------------------------------------------------------------ */
+/* --- the one that is attacked --------------------------------------------------------------------------------------------- */
 
 static void life_victim(const char *transports)
 {
@@ -101,7 +103,7 @@ static void life_victim(const char *transports)
     must(weft_runtime_close(rt), "weft_runtime_close");
 }
 
-/* --- an honest client: attaches, reads all of it, is refused what it may not --------------------------------------------------------------- */
+/* --- an honest client: attaches, reads all of it, is refused what it may not ---------------------------------------------- */
 
 static void life_honest(const char *transports)
 {
@@ -133,7 +135,7 @@ static void life_honest(const char *transports)
     must(weft_runtime_close(rt), "honest: weft_runtime_close");
 }
 
-/* --- ports ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- ports ---------------------------------------------------------------------------------------------------------------- */
 
 /* TCP ports that a process listens on: how many. */
 static unsigned ports_of(pid_t pid, uint16_t *ports)
@@ -171,7 +173,7 @@ static unsigned ports_of(pid_t pid, uint16_t *ports)
     return n;
 }
 
-/* --- the hostile one, with UCX ------------------------------------------------------------------------------------------------------------ */
+/* --- the hostile one, with UCX -------------------------------------------------------------------------------------------- */
 
 static void be_bare(void)
 {
@@ -352,7 +354,7 @@ static void life_ucx(const char *unused)
     _exit(0);
 }
 
-/* --- the hostile one, with sockets ----------------------------------------------------------------------------------------------------------- */
+/* --- the hostile one, with sockets ---------------------------------------------------------------------------------------- */
 
 static void life_raw(const char *unused)
 {
@@ -394,7 +396,7 @@ static void life_raw(const char *unused)
     _exit(0);
 }
 
-/* --- ------------------------------------------------------------------------------------------------------------------------------------------ */
+/* --- ---------------------------------------------------------------------------------------------------------------------- */
 
 static void set_up(void)
 {

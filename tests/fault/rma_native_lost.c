@@ -1,6 +1,6 @@
-/* fault/rma_native_lost.c - remote memory by one-sided operations of the fabric when the process on the other side is killed or stopped: every access
- * ends, small ones by their deadline, and an owner gets its memory back. Over UCX's TCP, which emulates them; a user is killed between two
- * accesses only, since UCX 1.13 may abort its owner otherwise (fabric/ucx/onesided.c).
+/* fault/rma_native_lost.c - remote memory by one-sided operations of the fabric when the process on the other side is killed or
+ * stopped: every access ends, small ones by their deadline, and an owner gets its memory back. Over UCX's TCP, which emulates
+ * them; a user is killed between two accesses only, since UCX 1.13 may abort its owner otherwise (fabric/ucx/onesided.c).
  * ctest: timeout=120 */
 #define TEST_SECONDS 60
 #include <fcntl.h>
@@ -139,7 +139,7 @@ TEST(an_owner_that_is_stopped_is_waited_for_no_longer_than_deadline_and_heartbea
     peer_end(&p);
 }
 
-/* --- a user ------------------------------------------------------------------------------------------------------------------ */
+/* --- a user --------------------------------------------------------------------------------------------------------------- */
 
 static _Atomic int *stage; /* shared with the user's process */
 

@@ -1,7 +1,7 @@
-/* fault/rma_partition.c - the network between two hosts is cut without a word while remote memory is read and written: two network namespaces with a
- * veth pair between them, and the link taken down. Every access ends within the heartbeat bound, with its result or WEFT_ERR_PEER; the owner's revoke
- * completes within it, and what the other side still has to send does not come through when the link is back; then a new
- * connection reads and writes all of it. Needs root and ip(8). */
+/* fault/rma_partition.c - the network between two hosts is cut without a word while remote memory is read and written: two
+ * network namespaces with a veth pair between them, and the link taken down. Every access ends within the heartbeat bound, with
+ * its result or WEFT_ERR_PEER; the owner's revoke completes within it, and what the other side still has to send does not come
+ * through when the link is back; then a new connection reads and writes all of it. Needs root and ip(8). */
 #define TEST_SECONDS 120
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -12,7 +12,8 @@
 
 enum { MB = 1 << 20, LEN = 64 * MB, N = 24 };
 #define BOUND_NS (800 * WEFT_MILLISECOND)
-/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time besides. */
+/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time
+ * besides. */
 #define BOUND_S (0.8 * 2.6 + 2)
 
 typedef struct board {

@@ -1,7 +1,7 @@
-/* fault/rma_peer_lost.c - the owner of remote memory, or one who uses it, is killed or stopped under load, on both paths: every operation
- * ends within the heartbeat bound with its result or WEFT_ERR_PEER; a revoke completes within it, also when the peer stopped in the middle of a
- * mapped access; the region's bytes are intact, and what a stopped peer writes when it goes on is not seen. Nothing is left behind: no
- * file in /dev/shm, no mapping, no descriptor.
+/* fault/rma_peer_lost.c - the owner of remote memory, or one who uses it, is killed or stopped under load, on both paths: every
+ * operation ends within the heartbeat bound with its result or WEFT_ERR_PEER; a revoke completes within it, also when the peer
+ * stopped in the middle of a mapped access; the region's bytes are intact, and what a stopped peer writes when it goes on is
+ * not seen. Nothing is left behind: no file in /dev/shm, no mapping, no descriptor.
  *
  * ctest: timeout=600 serial */
 #define TEST_SECONDS 280
@@ -14,7 +14,8 @@
 
 enum { MB = 1 << 20, LEN = 8 * MB, HALF = LEN / 2, N = 48 };
 #define BOUND_NS (700 * WEFT_MILLISECOND)
-/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time besides. */
+/* One bound on a machine that runs us; a starved process may take itself for the silent one twice (conn/beat.c), and needs time
+ * besides. */
 #define BOUND_S (0.7 * 2.6 + 2.5)
 
 static const struct {
@@ -117,7 +118,7 @@ static void find(weft_ep_t *ep, weft_rma_path_t path, weft_op_t *op)
     CHECK_OK(weft_remote_find(ep, "mem", &o, op));
 }
 
-/* --- the owner is lost --------------------------------------------------------------------------------------------------------------- */
+/* --- the owner is lost ---------------------------------------------------------------------------------------------------- */
 
 static weft_region_t *expose(weft_runtime_t *rt)
 {
@@ -212,7 +213,7 @@ TEST(losing_the_owner_ends_every_access_within_the_bound)
     }
 }
 
-/* --- one who uses it is lost -------------------------------------------------------------------------------------------------------- */
+/* --- one who uses it is lost ---------------------------------------------------------------------------------------------- */
 
 /* Writes and reads of every size, for ever; when its remote is no good any more it says so and goes on driving. */
 static void life_user(weft_runtime_t *rt, weft_ep_t *ep)
@@ -279,7 +280,8 @@ TEST(losing_one_who_uses_it_leaves_the_region_to_its_owner)
     }
 }
 
-/* Takes its slot as one does for an access, says so, and stops in the middle of it. When it goes on it writes to what it has mapped. */
+/* Takes its slot as one does for an access, says so, and stops in the middle of it. When it goes on it writes to what it has
+ * mapped. */
 static void life_stuck(weft_runtime_t *rt, weft_ep_t *ep)
 {
     weft_op_t op = WEFT_OP_INIT;

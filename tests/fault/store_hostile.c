@@ -1,6 +1,7 @@
-/* A client that sends whatever it likes to a memory server: bytes that are no request, lengths that overflow, names with odd bytes, blocks
- * and ids of others, requests without end whose replies it never takes, clients without end; and a server that answers so. The worst that
- * happens is that it loses its own connection: an honest client keeps its blocks, their bytes, and the server's attention.
+/* A client that sends whatever it likes to a memory server: bytes that are no request, lengths that overflow, names with odd
+ * bytes, blocks and ids of others, requests without end whose replies it never takes, clients without end; and a server that
+ * answers so. The worst that happens is that it loses its own connection: an honest client keeps its blocks, their bytes, and
+ * the server's attention.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 120

@@ -1,5 +1,5 @@
-/* A memory server's client is killed: what was its own goes after its lease, what it shared stays. A server is killed or stopped: every
- * operation of its client ends with WEFT_ERR_PEER, within the heartbeat bound.
+/* A memory server's client is killed: what was its own goes after its lease, what it shared stays. A server is killed or
+ * stopped: every operation of its client ends with WEFT_ERR_PEER, within the heartbeat bound.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 120
@@ -23,7 +23,7 @@ static void must_wait(weft_op_t *op)
         _exit(3);
 }
 
-/* --- the client dies --------------------------------------------------------------------------------------------------------- */
+/* --- the client dies ------------------------------------------------------------------------------------------------------ */
 
 static void client_life(weft_runtime_t *rt, weft_ep_t *ep)
 {
@@ -100,7 +100,7 @@ TEST(a_killed_client_loses_what_is_its_own_after_its_lease_and_nothing_else)
     }
 }
 
-/* --- the server dies ----------------------------------------------------------------------------------------------------------- */
+/* --- the server dies ------------------------------------------------------------------------------------------------------ */
 
 static void server_life(weft_runtime_t *rt, weft_ep_t *ep)
 {

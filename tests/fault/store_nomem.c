@@ -1,5 +1,6 @@
-/* Memory runs out at every single allocation of a server and its client, one after the other. Each time every operation ends with a status
- * that is true, nothing is lost that was promised, and afterwards the same two do all of it; at the end everything is accounted for.
+/* Memory runs out at every single allocation of a server and its client, one after the other. Each time every operation ends
+ * with a status that is true, nothing is lost that was promised, and afterwards the same two do all of it; at the end
+ * everything is accounted for.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
@@ -186,7 +187,7 @@ TEST(a_server_and_its_client_survive_runs_of_failures)
     every_allocation("tcp", 4);
 }
 
-/* --- closing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- closing -------------------------------------------------------------------------------------------------------------- */
 
 static weft_op_t timers[4096];
 

@@ -1,5 +1,5 @@
-/* A program with much thread-local storage: glibc takes it from the stack of each thread, those of the library's too, however little of it they
- * need. */
+/* A program with much thread-local storage: glibc takes it from the stack of each thread, those of the library's too, however
+ * little of it they need. */
 #include <weft/weft.h>
 
 #include "test.h"

@@ -1,4 +1,5 @@
-/* tests/fuzz/durl.c - any text is refused with words, or is a durl that comes back from its own text; any struct is written as a durl, or refused.
+/* tests/fuzz/durl.c - any text is refused with words, or is a durl that comes back from its own text; any struct is written as
+ * a durl, or refused.
  *
  * The text is copied to exactly its length, so that a sanitizer sees the first byte read past the terminator. */
 #include <stdlib.h>

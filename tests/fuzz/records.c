@@ -1,12 +1,13 @@
-/* tests/fuzz/records.c - a peer that has passed the hello sends any records at all: to conn, to msg, to am, to rma, announcements included.
+/* tests/fuzz/records.c - a peer that has passed the hello sends any records at all: to conn, to msg, to am, to rma,
+ * announcements included.
  *
- * Two runtimes on a simulated network; the input is what one of them puts on its lane, past its own library, in pieces of one byte and a
- * record: the high bit of the byte says that the record announces a payload, the others how long it is (up to 95 bytes, and then
- * in steps of 64). At the other there are receives, handlers that keep, pull, reject and view, and sends under way that the records may
- * answer, from memory of the processor's and of a device's; a region that they may use, in the middle of memory that they may not; and a remote that
- * is attached, and accesses on it, that they may answer. The sender's own library learns nothing of what comes back, so that it does not
- * mind. Whatever comes, the other holds no more than its windows, its endpoint is up or failed with WEFT_ERR_PROTOCOL or closed, every
- * operation ends, and both can be closed. */
+ * Two runtimes on a simulated network; the input is what one of them puts on its lane, past its own library, in pieces of one
+ * byte and a record: the high bit of the byte says that the record announces a payload, the others how long it is (up to 95
+ * bytes, and then in steps of 64). At the other there are receives, handlers that keep, pull, reject and view, and sends under
+ * way that the records may answer, from memory of the processor's and of a device's; a region that they may use, in the middle
+ * of memory that they may not; and a remote that is attached, and accesses on it, that they may answer. The sender's own
+ * library learns nothing of what comes back, so that it does not mind. Whatever comes, the other holds no more than its
+ * windows, its endpoint is up or failed with WEFT_ERR_PROTOCOL or closed, every operation ends, and both can be closed. */
 #include <stdlib.h>
 #include <string.h>
 #include <weft/weft.h>
@@ -81,7 +82,7 @@ static bool put(weft_ep_t *ep, const uint8_t *bytes, size_t n, bool announce, we
     return true;
 }
 
-/* --- the sender's own library is deaf ------------------------------------------------------------------------------------------- */
+/* --- the sender's own library is deaf ------------------------------------------------------------------------------------- */
 
 static const wefti_fabric_up_t *up; /* conn's */
 static weft_ep_t *deaf_ep;
@@ -123,7 +124,7 @@ static void deafen(weft_ep_t *ep)
     n_told = 0;
 }
 
-/* --- what active messages find at the other ---------------------------------------------------------------------------------- */
+/* --- what active messages find at the other ------------------------------------------------------------------------------- */
 
 static weft_am_t *kept[KEPT];
 static weft_op_t pulls[PULLS]; /* and views */
@@ -256,7 +257,7 @@ static void send_some(weft_ep_t *ep, weft_op_t *ops)
     }
 }
 
-/* --- remote memory: ours, and what we believe to be theirs ------------------------------------------------------------------------ */
+/* --- remote memory: ours, and what we believe to be theirs ---------------------------------------------------------------- */
 
 enum { REGION = 2048, AROUND = 512, ACCESSES = 12 };
 static uint8_t exposed[AROUND + REGION + AROUND];

@@ -1,8 +1,9 @@
 /* tests/fuzz/tcp_items.c - a peer that has shown its token sends any bytes at all over a lane of the tcp transport.
  *
- * The lane's connection is one end of a socket pair; the input goes in at the other, cut where the input says: pieces of one byte of length
- * and that many bytes, where a length of 0 means 200. The lane has announced two payloads; of what it is offered, it pulls some, refuses some
- * and leaves some. Whatever comes, upcalls are within what fabric.h allows, every transfer is done once, and the lane can be closed. */
+ * The lane's connection is one end of a socket pair; the input goes in at the other, cut where the input says: pieces of one
+ * byte of length and that many bytes, where a length of 0 means 200. The lane has announced two payloads; of what it is
+ * offered, it pulls some, refuses some and leaves some. Whatever comes, upcalls are within what fabric.h allows, every transfer
+ * is done once, and the lane can be closed. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,4 +1,5 @@
-/* tests/gpu/mem_cuda.c - CUDA's kinds on a real GPU: allocated, recognised, copied, pooled, pinned, from threads with and without a context.
+/* tests/gpu/mem_cuda.c - CUDA's kinds on a real GPU: allocated, recognised, copied, pooled, pinned, from threads with and
+ * without a context.
  *
  * What lies in device memory is also looked at past the library, with the driver's own calls.
  * ctest: timeout=300 */
@@ -240,7 +241,7 @@ TEST(more_than_the_device_has_is_no_memory)
     weft_mem_free(kind, p, 1000);
 }
 
-/* --- with a runtime ------------------------------------------------------------------------------------------------------------------ */
+/* --- with a runtime ------------------------------------------------------------------------------------------------------- */
 
 /* Does CUDA know it as its own, page-locked host memory? */
 static bool is_pinned(const void *p)

@@ -54,7 +54,7 @@ static void wait_for(weft_op_t *op, const char *what)
     must(st, what);
 }
 
-/* --- a process that serves ------------------------------------------------------------------------------------------------------- */
+/* --- a process that serves ------------------------------------------------------------------------------------------------ */
 
 static void answer(weft_request_t *request, void *user)
 {
@@ -112,7 +112,7 @@ static void serve(const crew_t *c, int from, uint32_t me, const char *transports
     _exit(0);
 }
 
-/* --- the side that calls --------------------------------------------------------------------------------------------------------- */
+/* --- the side that calls -------------------------------------------------------------------------------------------------- */
 
 void crew_start(crew_t *c, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances)
 {

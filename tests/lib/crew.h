@@ -1,4 +1,5 @@
-/* tests/lib/crew.h - processes that each serve an instance of the service "crew", and a client that finds them in a registry and calls without rest.
+/* tests/lib/crew.h - processes that each serve an instance of the service "crew", and a client that finds them in a registry
+ * and calls without rest.
  *
  * Half of the calls are of a function marked idempotent, half of one that is not. What became of every call is counted here. */
 #ifndef WEFT_TEST_CREW_H
@@ -37,8 +38,8 @@ typedef struct crew {
     crew_count_t asked, done; /* since crew_forget() */
 } crew_t;
 
-/* Fork n processes, which wait for crew_go(); then open a runtime of our own, a registry in a directory of its own, and a client of weft://crew, at
- * most `instances` of it at a time (0: as it is). */
+/* Fork n processes, which wait for crew_go(); then open a runtime of our own, a registry in a directory of its own, and a
+ * client of weft://crew, at most `instances` of it at a time (0: as it is). */
 void crew_start(crew_t *c, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances);
 /* The same with another registry. */
 void crew_start_at(crew_t *c, const char *registry, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances);

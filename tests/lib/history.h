@@ -1,11 +1,13 @@
 /* tests/lib/history.h - what was written to a mirror and what may be read from it.
  *
- * Bytes are written in cells of HISTORY_CELL bytes, each of which says which mirror, which write and which place it is of. Writes of one mirror
- * are numbered in the order in which they are posted, which is the order in which they take effect, if they do: blocks have one writer at a
- * time. A write that did not end well may have happened, or not, or happen later, but not after one that was posted after it.
+ * Bytes are written in cells of HISTORY_CELL bytes, each of which says which mirror, which write and which place it is of.
+ * Writes of one mirror are numbered in the order in which they are posted, which is the order in which they take effect, if
+ * they do: blocks have one writer at a time. A write that did not end well may have happened, or not, or happen later, but not
+ * after one that was posted after it.
  *
- * A read may return, for each cell, the last write that was acknowledged before the read began, or any later one. What it returns of one
- * block is of one moment: who sees one cell of a write sees all of them, or something later. Nothing else may ever be seen. */
+ * A read may return, for each cell, the last write that was acknowledged before the read began, or any later one. What it
+ * returns of one block is of one moment: who sees one cell of a write sees all of them, or something later. Nothing else may
+ * ever be seen. */
 #ifndef WEFT_TEST_HISTORY_H
 #define WEFT_TEST_HISTORY_H
 

@@ -27,14 +27,16 @@ weft_status_t place_leave(place_t *p, const char *service, const char *instance)
 /* How many instances of a service (NULL: of all) there are; negative: the status. */
 long place_count(place_t *p, const char *service);
 
-/* A process that opens the registry and lives `life`, at most as long as we do; *from_out is a socket to it, whose other end it has as `out`. */
+/* A process that opens the registry and lives `life`, at most as long as we do; *from_out is a socket to it, whose other end it
+ * has as `out`. */
 typedef void (*place_life_t)(place_t *p, int out);
 pid_t place_born(const char *uri, uint64_t lease_ns, place_life_t life, int *from_out);
 void place_say(int out, char c);
 char place_heard(int from); /* 0: it has ended */
 void place_end_of(pid_t pid, int from); /* kill -9 */
 
-/* What a watch knows by what it was told; a change that cannot be (a second coming, a going of what is not there) ends the test. */
+/* What a watch knows by what it was told; a change that cannot be (a second coming, a going of what is not there) ends the
+ * test. */
 typedef struct seen {
     unsigned came, changed, went, there;
     uint32_t load; /* of the last */

@@ -1,5 +1,5 @@
-/* tests/lib/redis_server.h - a real Redis server of a test's own: in a folder of its own, on a Unix socket and a loopback port, keeping
- * nothing, and gone with the test however that ends.
+/* tests/lib/redis_server.h - a real Redis server of a test's own: in a folder of its own, on a Unix socket and a loopback port,
+ * keeping nothing, and gone with the test however that ends.
  *
  * Debian's redis-tools is enough: its redis-check-rdb is the server's program under another name. */
 #ifndef WEFT_TEST_REDIS_SERVER_H

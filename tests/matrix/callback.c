@@ -28,7 +28,7 @@ static void end(world_t *w, visit_t *v)
     world_close_runtime(&w->side[1]);
 }
 
-/* --- a completion --------------------------------------------------------------------------------------------------------------- */
+/* --- a completion --------------------------------------------------------------------------------------------------------- */
 
 static void complete(weft_op_t *op, void *user)
 {
@@ -60,7 +60,7 @@ TEST(from_a_completion_of_a_runtime_that_a_thread_drives)
     cells_run("a completion", &(way_t){WEFT_PROGRESS_THREAD, "tcp"}, 0, in_completion);
 }
 
-/* --- a handler: the fabric below it is in the middle of a lane -------------------------------------------------------------------- */
+/* --- a handler: the fabric below it is in the middle of a lane ------------------------------------------------------------ */
 
 enum { ID = 777 };
 

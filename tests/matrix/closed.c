@@ -16,7 +16,7 @@ static void close_both(world_t *w)
     world_close_runtime(&w->side[1]);
 }
 
-/* --- the object is closed: not for what is counted or released, which is gone then --------------------------------------------------- */
+/* --- the object is closed: not for what is counted or released, which is gone then ---------------------------------------- */
 
 static void after_its_object(const row_t *row, const way_t *way)
 {
@@ -37,7 +37,7 @@ TEST(an_object_of_a_runtime_that_a_thread_drives)
     cells_run("a closed object", &(way_t){WEFT_PROGRESS_THREAD, "tcp"}, ON_RUNTIME | ON_NOTHING | HELD, after_its_object);
 }
 
-/* --- the endpoint below the object is closed ---------------------------------------------------------------------------------------- */
+/* --- the endpoint below the object is closed ------------------------------------------------------------------------------ */
 
 static void after_its_endpoint(const row_t *row, const way_t *way)
 {
@@ -55,7 +55,7 @@ TEST(the_endpoint_below_an_object)
     cells_run("a closed endpoint", &(way_t){WEFT_PROGRESS_CALLER, "shm"}, ON_RUNTIME | ON_NOTHING, after_its_endpoint);
 }
 
-/* --- the runtime is closed ---------------------------------------------------------------------------------------------------------- */
+/* --- the runtime is closed ------------------------------------------------------------------------------------------------ */
 
 static void after_its_runtime(const row_t *row, const way_t *way)
 {

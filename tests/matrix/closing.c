@@ -1,6 +1,5 @@
-/* Every public function, called by two threads again and again while a third closes the runtime, and after that: it works, or says
- * WEFT_ERR_CLOSED, and what was posted is complete in the end.
- * ctest: long computes label=thread */
+/* Every public function, called by two threads again and again while a third closes the runtime, and after that: it works, or
+ * says WEFT_ERR_CLOSED, and what was posted is complete in the end. ctest: long computes label=thread */
 #define TEST_SECONDS 800
 #include <pthread.h>
 

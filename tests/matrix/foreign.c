@@ -1,6 +1,6 @@
-/* Every public function, called from a callback of another runtime: it works, or says WEFT_ERR_STATE. Both runtimes are in a callback at the
- * same time and call each other's: whoever waits for the other's driver waits for ever.
- * ctest: long computes label=thread */
+/* Every public function, called from a callback of another runtime: it works, or says WEFT_ERR_STATE. Both runtimes are in a
+ * callback at the same time and call each other's: whoever waits for the other's driver waits for ever. ctest: long computes
+ * label=thread */
 #define TEST_SECONDS 800
 #include "cell.h"
 #include "test.h"

@@ -1,6 +1,6 @@
-/* Every public function, called in a forked child on what its parent opened: it says WEFT_ERR_FORKED, or nothing, and the parent goes on as if
- * nothing had happened.
- * ctest: long computes no-tsan (a child of several threads has locks of the sanitizer that nobody gives back) */
+/* Every public function, called in a forked child on what its parent opened: it says WEFT_ERR_FORKED, or nothing, and the
+ * parent goes on as if nothing had happened. ctest: long computes no-tsan (a child of several threads has locks of the
+ * sanitizer that nobody gives back) */
 #define TEST_SECONDS 800
 #include "cell.h"
 #include "test.h"

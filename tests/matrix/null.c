@@ -1,6 +1,6 @@
-/* Every public function, called with NULL for each of what it takes, and for all of it: it works, or says WEFT_ERR_INVALID and why. No object to
- * call on is WEFT_ERR_INVALID always, but for what ends something: then there is nothing to do.
- * ctest: long computes */
+/* Every public function, called with NULL for each of what it takes, and for all of it: it works, or says WEFT_ERR_INVALID and
+ * why. No object to call on is WEFT_ERR_INVALID always, but for what ends something: then there is nothing to do. ctest: long
+ * computes */
 #define TEST_SECONDS 800
 #include "cell.h"
 #include "null.h"

@@ -1,6 +1,5 @@
-/* Every public function, called from a thread that is in no callback: it works. So the rows do what they say, and what goes wrong with them
- * elsewhere is not their own fault.
- * ctest: long computes label=thread */
+/* Every public function, called from a thread that is in no callback: it works. So the rows do what they say, and what goes
+ * wrong with them elsewhere is not their own fault. ctest: long computes label=thread */
 #define TEST_SECONDS 800
 #include "cell.h"
 #include "test.h"

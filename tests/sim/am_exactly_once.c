@@ -1,8 +1,9 @@
 /* tests/sim/am_exactly_once.c - random programs that send and receive active messages, and everything that can befall them.
  *
- * They send (plain, in pieces, owned, without an operation, confirmed, urgent, from host, pool and device memory), handle, receive, take,
- * keep, pull (into one buffer, pieces, memory of a kind; too small; twice), view, reject, release, answer, put handlers there and take
- * them away; and live as tests/sim/lib/life.c says. tests/sim/lib/letters.c says what may come of it; here is what is done.
+ * They send (plain, in pieces, owned, without an operation, confirmed, urgent, from host, pool and device memory), handle,
+ * receive, take, keep, pull (into one buffer, pieces, memory of a kind; too small; twice), view, reject, release, answer, put
+ * handlers there and take them away; and live as tests/sim/lib/life.c says. tests/sim/lib/letters.c says what may come of it;
+ * here is what is done.
  *
  * In worlds at peace nothing may be lost, and when all is quiet every window is whole again, to the byte.
  * ctest: long */
@@ -44,7 +45,7 @@ typedef struct about {
     uint8_t header[WEFT_AM_HEADER_MAX];
 } about_t;
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------ */
+/* --- sending -------------------------------------------------------------------------------------------------------------- */
 
 static size_t some_header(void)
 {
@@ -112,7 +113,7 @@ static void send_to(weft_ep_t *ep, int end)
         letter_sent(&m, g);
 }
 
-/* --- what a program does with a message that it has ------------------------------------------------------------------------------- */
+/* --- what a program does with a message that it has ----------------------------------------------------------------------- */
 
 static keep_t *new_keep(weft_am_t *am, letter_t *g, int node)
 {
@@ -234,7 +235,7 @@ static void use(keep_t *k)
         k->due = sim_now(&m.net) + BELOW(WEFT_MILLISECOND);
 }
 
-/* --- receiving ---------------------------------------------------------------------------------------------------------------- */
+/* --- receiving ------------------------------------------------------------------------------------------------------------ */
 
 static void know(letter_t *g, const weft_am_t *am)
 {
@@ -370,7 +371,7 @@ static void switch_handler(int node)
     }
 }
 
-/* --- completions ---------------------------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------------------------- */
 
 static void check_guard(const act_t *a)
 {
@@ -574,7 +575,7 @@ static bool excused(model_t *unused, const act_t *a)
     }
 }
 
-/* --- the program ------------------------------------------------------------------------------------------------------------------ */
+/* --- the program ---------------------------------------------------------------------------------------------------------- */
 
 static void act(int node, end_t *e, unsigned what)
 {
@@ -596,8 +597,9 @@ static void act(int node, end_t *e, unsigned what)
     }
 }
 
-/* When something is done with it. Its sender may wait for that, and so does a close of the sender's end: weft_ep_close() ends well only if the
- * peer cooperates within close_timeout_ns, and a program that keeps a message longer does not. So it is used after half of that. */
+/* When something is done with it. Its sender may wait for that, and so does a close of the sender's end: weft_ep_close() ends
+ * well only if the peer cooperates within close_timeout_ns, and a program that keeps a message longer does not. So it is used
+ * after half of that. */
 static uint64_t due_of(const keep_t *k)
 {
     const end_t *e = k->g ? &m.ends[k->g->end] : NULL;

@@ -1,9 +1,9 @@
 /* tests/sim/fabric_order.c - the simulated network keeps the promises of fabric/fabric.h, whatever befalls it.
  *
  * Two to four hosts without a runtime; wires carry lane addresses, lanes carry numbered records and announcements. A model on
- * the side knows what was sent; pieces of payload are scribbled over the moment their transfer is done. Hosts map each other's memory, and
- * see what either writes. At the end everything is mended, drained and closed, and what was neither broken nor closed must have arrived.
- * ctest: long */
+ * the side knows what was sent; pieces of payload are scribbled over the moment their transfer is done. Hosts map each other's
+ * memory, and see what either writes. At the end everything is mended, drained and closed, and what was neither broken nor
+ * closed must have arrived. ctest: long */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

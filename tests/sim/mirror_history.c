@@ -1,11 +1,13 @@
 /* tests/sim/mirror_history.c - mirrors under everything that can befall servers, writers and readers.
  *
- * Three servers and three clients. Clients make, open, read, write, add, close and take over two mirrors, with deadlines and cancellations; servers
- * and clients are killed and come back with empty memory, are stopped and go on; any two hosts are cut off from each other, one way or both,
- * lanes break, memory runs out. tests/lib/history.h judges what reads return; besides, every operation ends once, and when all is well again
- * whoever opens a mirror that was made finds every write that was acknowledged, as long as one member lives that has it.
+ * Three servers and three clients. Clients make, open, read, write, add, close and take over two mirrors, with deadlines and
+ * cancellations; servers and clients are killed and come back with empty memory, are stopped and go on; any two hosts are cut
+ * off from each other, one way or both, lanes break, memory runs out. tests/lib/history.h judges what reads return; besides,
+ * every operation ends once, and when all is well again whoever opens a mirror that was made finds every write that was
+ * acknowledged, as long as one member lives that has it.
  *
- * `force` is an operator's word that those who do not answer are dead: here it is given when they are, and all others can be reached.
+ * `force` is an operator's word that those who do not answer are dead: here it is given when they are, and all others can be
+ * reached.
  *
  * ctest: long seeds=500 */
 #include <stdio.h>
@@ -98,7 +100,7 @@ static const char *mirror_name(int i)
     return i ? "the other" : "one";
 }
 
-/* --- connections ------------------------------------------------------------------------------------------------------------------ */
+/* --- connections ---------------------------------------------------------------------------------------------------------- */
 
 static void line_opened(weft_op_t *op, void *user)
 {
@@ -173,7 +175,7 @@ static void tend_lines(void)
     }
 }
 
-/* --- operations --------------------------------------------------------------------------------------------------------------------- */
+/* --- operations ----------------------------------------------------------------------------------------------------------- */
 
 static void done(weft_op_t *op, void *user);
 
@@ -450,7 +452,7 @@ static void act_on(int c)
     }
 }
 
-/* --- what befalls them --------------------------------------------------------------------------------------------------------------- */
+/* --- what befalls them ---------------------------------------------------------------------------------------------------- */
 
 static void on_accept(weft_listener_t *l, weft_ep_t *ep, void *user)
 {
@@ -542,8 +544,8 @@ static void kill_node(int i)
     s.died = true;
 }
 
-/* Who has not read for long does not know which servers are silent, and asks one that was stopped for longer than its lease, and is about to go on
- * with what it had then. */
+/* Who has not read for long does not know which servers are silent, and asks one that was stopped for longer than its lease,
+ * and is about to go on with what it had then. */
 static void wake_lazy(void)
 {
     int c = CLIENTS - 1, server = -1;
@@ -610,8 +612,8 @@ static void befall(void)
     }
 }
 
-/* Who the members are, as the writer of the newest configuration has it: looked up in the library, since a write may be acknowledged as soon as
- * that is so. */
+/* Who the members are, as the writer of the newest configuration has it: looked up in the library, since a write may be
+ * acknowledged as soon as that is so. */
 static void look_at(weft_mirror_t *m)
 {
     int k = !strcmp(m->name, mirror_name(1));
@@ -636,7 +638,7 @@ static void each_round(void *user)
     }
 }
 
-/* --- the end -------------------------------------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------------------------------------- */
 
 static void run_for(uint64_t ns)
 {
@@ -685,7 +687,8 @@ static void connect_all(int c)
     sim_bad(&net, "client %d does not reach the servers", c);
 }
 
-/* An operator gives the word that those who do not answer are dead: when all the others can be reached, and nothing befalls anyone meanwhile. */
+/* An operator gives the word that those who do not answer are dead: when all the others can be reached, and nothing befalls
+ * anyone meanwhile. */
 static void operate(int c, int mirror)
 {
     mend_all();
@@ -795,7 +798,7 @@ static void finish(void)
         final_look(c, k);
 }
 
-/* --- a run ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- a run ---------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t scenario(uint64_t seed)
 {

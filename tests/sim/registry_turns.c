@@ -1,9 +1,9 @@
-/* tests/sim/registry_turns.c - memory:// on a simulated network, where a registry has no thread: runtimes that enter, change, leave, find,
- * watch, end their watches, close and open again, in every order.
+/* tests/sim/registry_turns.c - memory:// on a simulated network, where a registry has no thread: runtimes that enter, change,
+ * leave, find, watch, end their watches, close and open again, in every order.
  *
- * What there must be is known at each moment, since a post is done when it returns. Checked: every operation completes once, with the
- * status that it must have; a find tells what there was when it was posted; a watch is told of no change that cannot be, and knows what
- * there is when all is quiet. */
+ * What there must be is known at each moment, since a post is done when it returns. Checked: every operation completes once,
+ * with the status that it must have; a find tells what there was when it was posted; a watch is told of no change that cannot
+ * be, and knows what there is when all is quiet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* tests/sim/rma_history.c - many accesses under way at once on few words, and the history of every word.
  *
- * One region on each host, a few hundred words, accesses that overlap on several remotes of several hosts on both paths, posted up to
- * sixteen at a time, with fences, and now and then a region is revoked under them. tests/sim/lib/words.h says what is checked.
- * ctest: long */
+ * One region on each host, a few hundred words, accesses that overlap on several remotes of several hosts on both paths, posted
+ * up to sixteen at a time, with fences, and now and then a region is revoked under them. tests/sim/lib/words.h says what is
+ * checked. ctest: long */
 #include "holdings.h"
 #include "seeds.h"
 

@@ -1,11 +1,11 @@
-/* tests/sim/store_life.c - a memory server and up to three clients that allocate, extend, free, remove, open, read, write, list, renew,
- * leave, come back, close, cancel and run out of time, in every order; and everything that can befall them.
+/* tests/sim/store_life.c - a memory server and up to three clients that allocate, extend, free, remove, open, read, write,
+ * list, renew, leave, come back, close, cancel and run out of time, in every order; and everything that can befall them.
  *
- * Every block has a value that only its owner writes. Checked at each completion: once; not too late; memory that was allocated is zero;
- * what is read is the block's own value, and the value once a write of it is complete. A block may only be missing if somebody freed it, or
- * if its owner's lease may have run out: it was silent for that long, as far as its program can know. Who comes back within its lease finds
- * its blocks. At the end, when all clients are gone for longer than a lease, nothing is left but what is shared, to the byte; and nothing
- * after the close.
+ * Every block has a value that only its owner writes. Checked at each completion: once; not too late; memory that was allocated
+ * is zero; what is read is the block's own value, and the value once a write of it is complete. A block may only be missing if
+ * somebody freed it, or if its owner's lease may have run out: it was silent for that long, as far as its program can know. Who
+ * comes back within its lease finds its blocks. At the end, when all clients are gone for longer than a lease, nothing is left
+ * but what is shared, to the byte; and nothing after the close.
  *
  * About half of the seeds are at peace (delays only): there nothing is ever missing, and nothing fails. */
 #include <stdio.h>
@@ -112,7 +112,7 @@ static uint64_t now(void)
     return sim_now(&net);
 }
 
-/* --- what may be gone --------------------------------------------------------------------------------------------------------- */
+/* --- what may be gone ----------------------------------------------------------------------------------------------------- */
 
 static void doubt(int ident)
 {
@@ -122,7 +122,8 @@ static void doubt(int ident)
             blocks[i].sure = DOUBT;
 }
 
-/* Leases that may have run out by now: their clients have not been heard for as long. At peace the library renews them, whatever the program does. */
+/* Leases that may have run out by now: their clients have not been heard for as long. At peace the library renews them,
+ * whatever the program does. */
 static void look_at_leases(void)
 {
     for (int i = 0; i < n_idents; i++) {
@@ -134,7 +135,7 @@ static void look_at_leases(void)
     }
 }
 
-/* --- jobs --------------------------------------------------------------------------------------------------------------------- */
+/* --- jobs ----------------------------------------------------------------------------------------------------------------- */
 
 static void on_done(weft_op_t *op, void *user);
 
@@ -191,7 +192,7 @@ static handle_t *new_handle(client_t *c, weft_store_t *store, weft_block_t *h, i
     return NULL;
 }
 
-/* --- completions -------------------------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------------------------- */
 
 static void check_status(const job_t *j)
 {
@@ -224,7 +225,8 @@ static void check_status(const job_t *j)
         ok = !peace;
         break;
     case WEFT_ERR_STALE:
-        /* not at peace: it was taken over by another endpoint; or the server has lost this one, and its remotes with it, before we noticed */
+        /* not at peace: it was taken over by another endpoint; or the server has lost this one, and its remotes with it, before
+         * we noticed */
         ok = over || !peace || (b && b->sure != THERE);
         break;
     case WEFT_ERR_RANGE: /* another extension came first */
@@ -378,7 +380,7 @@ static void on_done(weft_op_t *op, void *user)
         j->handle->users--;
 }
 
-/* --- actions ------------------------------------------------------------------------------------------------------------------ */
+/* --- actions -------------------------------------------------------------------------------------------------------------- */
 
 static void ep_closed(weft_ep_t *ep, weft_status_t why, void *user)
 {
@@ -698,7 +700,7 @@ static bool all_done(void *user)
     return true;
 }
 
-/* --- one seed ------------------------------------------------------------------------------------------------------------------ */
+/* --- one seed ------------------------------------------------------------------------------------------------------------- */
 
 static void set_up(void)
 {

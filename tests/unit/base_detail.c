@@ -1,4 +1,5 @@
-/* tests/unit/base_detail.c - sentences by number: the last ones are there, whole, whoever writes meanwhile. ctest: label=thread */
+/* tests/unit/base_detail.c - sentences by number: the last ones are there, whole, whoever writes meanwhile. ctest:
+ * label=thread */
 #include "test.h"
 
 #include <pthread.h>

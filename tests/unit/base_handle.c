@@ -1,5 +1,5 @@
-/* tests/unit/base_handle.c - the memory of a closed object stays readable and says so; it is used again only after others were freed.
- * ctest: label=thread */
+/* tests/unit/base_handle.c - the memory of a closed object stays readable and says so; it is used again only after others were
+ * freed. ctest: label=thread */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -66,7 +66,7 @@ TEST(without_memory_there_is_none)
     wefti_alloc_fails = NULL;
 }
 
-/* --- who is inside ------------------------------------------------------------------------------------------------------------ */
+/* --- who is inside -------------------------------------------------------------------------------------------------------- */
 
 TEST(only_an_open_one_can_be_entered_and_only_one_closes_it)
 {

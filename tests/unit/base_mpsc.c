@@ -1,4 +1,5 @@
-/* tests/unit/base_mpsc.c - many threads push, one takes: everything comes out once, each thread's in its order; a closed list takes nothing. */
+/* tests/unit/base_mpsc.c - many threads push, one takes: everything comes out once, each thread's in its order; a closed list
+ * takes nothing. */
 #include "test.h"
 
 #include <pthread.h>

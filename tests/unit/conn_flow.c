@@ -1,5 +1,5 @@
-/* Flow control alone: two flows and the lanes between them, driven by hand; every byte and message of a window is somewhere, nothing exceeds a
- * window, and whoever starves is fed. */
+/* Flow control alone: two flows and the lanes between them, driven by hand; every byte and message of a window is somewhere,
+ * nothing exceeds a window, and whoever starves is fed. */
 #include <string.h>
 
 #include "base/rng.h"
@@ -102,7 +102,8 @@ static void take_one(side_t *s, uint64_t cost)
     wefti_flow_consumed(ep_of(s), &s->flow, cost);
 }
 
-/* The window of `to` is granted, held, owed, and nothing else; what is granted is the sender's credit or on one of the two ways. */
+/* The window of `to` is granted, held, owed, and nothing else; what is granted is the sender's credit or on one of the two
+ * ways. */
 static void check_whole(const side_t *from, const side_t *to)
 {
     const wefti_flow_t *f = &to->flow;

@@ -1,4 +1,5 @@
-/* tests/unit/core_attach.c - a callback that is attached after the post, a cancel before it, and which failures the post returns. */
+/* tests/unit/core_attach.c - a callback that is attached after the post, a cancel before it, and which failures the post
+ * returns. */
 #include "test.h"
 
 #include <pthread.h>
@@ -111,7 +112,8 @@ static void await_canceller(canceller_t *c)
         sched_yield();
 }
 
-/* Another thread ends it while it is attached to: the callback is called, or it was complete already; never both, never neither. */
+/* Another thread ends it while it is attached to: the callback is called, or it was complete already; never both, never
+ * neither. */
 static void race(weft_progress_mode_t mode)
 {
     weft_runtime_t *rt = fake_open(mode, 0);
@@ -148,7 +150,7 @@ TEST(attaching_races_with_the_end_when_callers_drive)
     race(WEFT_PROGRESS_CALLER);
 }
 
-/* --- a cancel before the post -------------------------------------------------------------------------------------------------- */
+/* --- a cancel before the post --------------------------------------------------------------------------------------------- */
 
 static void cancelled_before(weft_progress_mode_t mode)
 {
@@ -222,7 +224,7 @@ TEST(a_cancel_at_any_time_counts_when_callers_drive)
     cancel_and_post(WEFT_PROGRESS_CALLER);
 }
 
-/* --- what the post returns ------------------------------------------------------------------------------------------------------ */
+/* --- what the post returns ------------------------------------------------------------------------------------------------ */
 
 static void lost_or_wrong(weft_progress_mode_t mode)
 {

@@ -1,5 +1,5 @@
-/* tests/unit/core_close_thread.c - closing a runtime while other threads wait on it, post to it, pop from its queues and ask it. Each of
- * them ends, and says that it is closed. ctest: label=thread */
+/* tests/unit/core_close_thread.c - closing a runtime while other threads wait on it, post to it, pop from its queues and ask
+ * it. Each of them ends, and says that it is closed. ctest: label=thread */
 #include "test.h"
 
 #include <pthread.h>
@@ -88,7 +88,7 @@ TEST(whoever_pops_from_a_queue_goes_home_when_the_runtime_closes)
     }
 }
 
-/* --- hammering --------------------------------------------------------------------------------------------------------------- */
+/* --- hammering ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct hammer {
     pthread_t thread;
@@ -211,7 +211,7 @@ TEST(nobody_becomes_the_driver_of_a_closed_runtime)
     }
 }
 
-/* --- two runtimes whose callbacks ask each other ------------------------------------------------------------------------------- */
+/* --- two runtimes whose callbacks ask each other -------------------------------------------------------------------------- */
 
 typedef struct asker {
     weft_runtime_t *own, *other;
@@ -252,7 +252,7 @@ TEST(callbacks_of_two_runtimes_that_ask_each_other_are_refused_and_do_not_wait_f
     }
 }
 
-/* --- a callback that does not return ------------------------------------------------------------------------------------------------ */
+/* --- a callback that does not return -------------------------------------------------------------------------------------- */
 
 static _Atomic int entered, may_return;
 

@@ -194,7 +194,7 @@ TEST(a_burst_of_posts_wakes_a_sleeping_thread_once_per_sleep)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- more than the driver can do ------------------------------------------------------------------------------------------------- */
+/* --- more than the driver can do ------------------------------------------------------------------------------------------ */
 
 enum { PUSHERS = 3, CALL_US = 5, TURNS = 30, HELD_MOST = 3 * 8192 };
 

@@ -1,4 +1,5 @@
-/* tests/unit/core_key.c - what bytes mean as a pre-shared key: typed ones are stretched, once per process; random ones are taken as they are.
+/* tests/unit/core_key.c - what bytes mean as a pre-shared key: typed ones are stretched, once per process; random ones are
+ * taken as they are.
  *
  * ctest: label=thread */
 #include "test.h"
@@ -144,7 +145,7 @@ TEST(a_child_forked_while_a_thread_stretches_has_nothing_of_it_and_comes_to_the_
     pthread_join(thread, NULL);
 }
 
-/* --- random keys ------------------------------------------------------------------------------------------------------------- */
+/* --- random keys ---------------------------------------------------------------------------------------------------------- */
 
 TEST(a_key_of_weft_key_new_is_used_as_it_is_in_the_options_and_in_a_file)
 {
@@ -198,7 +199,7 @@ TEST(half_a_random_key_is_refused_and_not_taken_for_a_typed_one)
     CHECK_EQ(wefti_key_stretches(), 0);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------ */
+/* --- memory --------------------------------------------------------------------------------------------------------------- */
 
 TEST(where_there_is_no_memory_to_stretch_with_that_is_said)
 {

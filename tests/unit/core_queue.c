@@ -189,7 +189,7 @@ TEST(popping_drives_a_caller_driven_runtime)
     run_consumer(WEFT_PROGRESS_CALLER, false);
 }
 
-/* --- the fd, and who else has it ----------------------------------------------------------------------------------------------- */
+/* --- the fd, and who else has it ------------------------------------------------------------------------------------------ */
 
 typedef struct lit {
     weft_runtime_t *rt;

@@ -1,5 +1,5 @@
-/* The thread of heartbeats (fabric/sock/beat.c) from within: when it lets go of its lock, and what happens meanwhile. The file is made
- * part of this program, with its names changed, so that the test is there when the lock is let go of. */
+/* The thread of heartbeats (fabric/sock/beat.c) from within: when it lets go of its lock, and what happens meanwhile. The file
+ * is made part of this program, with its names changed, so that the test is there when the lock is let go of. */
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* tests/unit/mem_cuda.c - CUDA's kinds against a driver made of paper: when it is started, in which context what is done, streams, pinning, forks.
- * ctest: label=thread timeout=120 */
+/* tests/unit/mem_cuda.c - CUDA's kinds against a driver made of paper: when it is started, in which context what is done,
+ * streams, pinning, forks. ctest: label=thread timeout=120 */
 #include "test.h"
 
 #include <dlfcn.h>
@@ -84,7 +84,7 @@ static void round_trip(const weft_mem_kind_t *kind, void *p, size_t n, unsigned 
     free(out);
 }
 
-/* --- when it is started ----------------------------------------------------------------------------------------------------------- */
+/* --- when it is started --------------------------------------------------------------------------------------------------- */
 
 static unsigned lines;
 static void count_lines(weft_log_level_t level, const char *line, void *user)
@@ -177,7 +177,7 @@ TEST(a_driver_that_is_too_old_says_what_it_lacks)
     CHECK_EQ(drv->inits, 0);
 }
 
-/* --- contexts ------------------------------------------------------------------------------------------------------------------------- */
+/* --- contexts ------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_thread_without_a_context_has_none_afterwards)
 {
@@ -256,7 +256,7 @@ TEST(any_thread_uses_memory_of_any_other)
     CHECK_EQ(drv->live, 0);
 }
 
-/* --- managed memory ---------------------------------------------------------------------------------------------------------------------- */
+/* --- managed memory ------------------------------------------------------------------------------------------------------- */
 
 TEST(what_the_program_gave_to_a_gpu_is_waited_for_where_its_memory_is)
 {
@@ -305,7 +305,7 @@ TEST(managed_memory_is_the_processors_too)
     CHECK_EQ(drv->live, 0);
 }
 
-/* --- streams -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------------------------------------- */
 
 static void *copies(void *arg)
 {
@@ -370,7 +370,7 @@ TEST(many_contexts_come_and_go)
     CHECK_EQ(drv->live, 0);
 }
 
-/* --- failures -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- failures ------------------------------------------------------------------------------------------------------------- */
 
 TEST(failures_of_the_driver_are_said)
 {
@@ -402,7 +402,7 @@ TEST(failures_of_the_driver_are_said)
     CHECK_EQ(drv->live, 0);
 }
 
-/* --- pinning ----------------------------------------------------------------------------------------------------------------------------------- */
+/* --- pinning -------------------------------------------------------------------------------------------------------------- */
 
 TEST(pinned_memory_is_pinned_by_the_driver_once_it_is_in_use)
 {
@@ -477,7 +477,7 @@ TEST(pools_of_cuda_memory)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- forks ------------------------------------------------------------------------------------------------------------------------------------- */
+/* --- forks ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_child_never_calls_a_driver_its_parent_started)
 {

@@ -36,7 +36,7 @@ static void listen_to_log(void)
     weft_log_set_sink(sink, NULL);
 }
 
-/* --- the library's kinds ------------------------------------------------------------------------------------------------------ */
+/* --- the library's kinds -------------------------------------------------------------------------------------------------- */
 
 static const char *const host_kinds[] = {"host", "huge", "pinned"};
 static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 4097, (3u << 20) + 1};
@@ -161,7 +161,7 @@ TEST(pinned_memory_beyond_the_limit_is_ordinary_memory_and_said_once)
         weft_mem_free(kind, p[i], 1 << 20);
 }
 
-/* --- a program's own ------------------------------------------------------------------------------------------------------------ */
+/* --- a program's own ------------------------------------------------------------------------------------------------------ */
 
 TEST(an_unfit_kind_is_refused_with_a_sentence)
 {
@@ -242,7 +242,7 @@ TEST(addresses_are_recognised_while_their_kind_is_there)
     free(h);
 }
 
-/* --- copies ------------------------------------------------------------------------------------------------------------------------ */
+/* --- copies --------------------------------------------------------------------------------------------------------------- */
 
 /* A second device, whose bytes are inverted. It only knows its own memory and the processor's. */
 static uint8_t flip_mem[1 << 20] __attribute__((aligned(64)));
@@ -361,7 +361,7 @@ TEST(a_kind_that_is_named_copies_in_its_own_way)
     CHECK_STR(b, "abcdefg");
 }
 
-/* --- threads and forks --------------------------------------------------------------------------------------------------------------- */
+/* --- threads and forks ---------------------------------------------------------------------------------------------------- */
 
 static _Atomic bool stop;
 

@@ -1,5 +1,5 @@
-/* tests/unit/mem_pool.c - pools: buffers that never overlap, waste and bounds, reuse, trimming, sharing, forks, threads, no memory.
- * ctest: label=thread timeout=180 */
+/* tests/unit/mem_pool.c - pools: buffers that never overlap, waste and bounds, reuse, trimming, sharing, forks, threads, no
+ * memory. ctest: label=thread timeout=180 */
 #include "test.h"
 
 #include <fcntl.h>
@@ -86,7 +86,7 @@ TEST(no_more_than_a_quarter_is_wasted)
     end(rt, pool);
 }
 
-/* --- against a model ------------------------------------------------------------------------------------------------------------ */
+/* --- against a model ------------------------------------------------------------------------------------------------------ */
 
 typedef struct held {
     uint8_t *p;
@@ -206,7 +206,7 @@ TEST(threads_share_a_pool)
     end(rt, pool);
 }
 
-/* --- reuse, bounds ----------------------------------------------------------------------------------------------------------------- */
+/* --- reuse, bounds -------------------------------------------------------------------------------------------------------- */
 
 static unsigned allocations;
 static int counts(size_t n)
@@ -316,7 +316,7 @@ TEST(options_that_cannot_be_are_refused)
     end(rt, pool);
 }
 
-/* --- pointers that are not out -------------------------------------------------------------------------------------------------------- */
+/* --- pointers that are not out -------------------------------------------------------------------------------------------- */
 
 static weft_pool_t *victim;
 static void *not_out;
@@ -328,7 +328,8 @@ static void count_errors(weft_log_level_t level, const char *line, void *user)
     errors += level == WEFT_LOG_ERROR && strstr(line, "given back");
 }
 
-/* In a child: giving it back is an error in the log, and where assertions are on it ends there; elsewhere the pool is as it was. */
+/* In a child: giving it back is an error in the log, and where assertions are on it ends there; elsewhere the pool is as it
+ * was. */
 static void is_refused(void *p)
 {
     not_out = p;
@@ -375,7 +376,7 @@ TEST(a_pointer_that_is_not_out_is_refused)
     end(rt, victim);
 }
 
-/* --- kinds ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- kinds ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_pool_of_a_device_never_touches_its_memory)
 {
@@ -446,7 +447,7 @@ TEST(pools_of_every_host_kind_work)
     }
 }
 
-/* --- sharing ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- sharing -------------------------------------------------------------------------------------------------------------- */
 
 TEST(an_arena_is_a_sealed_memfd_that_another_mapping_can_read)
 {
@@ -538,7 +539,7 @@ TEST(a_pool_that_may_outlive_its_runtime_is_not_warned_about)
     }
 }
 
-/* --- forks ---------------------------------------------------------------------------------------------------------------------------------- */
+/* --- forks ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_child_reads_its_parents_buffers_and_writes_to_its_own)
 {
@@ -576,7 +577,7 @@ TEST(a_child_reads_its_parents_buffers_and_writes_to_its_own)
     end(rt, pool);
 }
 
-/* --- no memory ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- no memory ------------------------------------------------------------------------------------------------------------ */
 
 static unsigned fail_at;
 static int fails_at(size_t n)

@@ -1,5 +1,5 @@
-/* tests/unit/mem_reg.c - the registration cache: found by containment, bounded, each registration undone once, by a fabric that counts.
- * ctest: label=thread timeout=180 */
+/* tests/unit/mem_reg.c - the registration cache: found by containment, bounded, each registration undone once, by a fabric that
+ * counts. ctest: label=thread timeout=180 */
 #include "test.h"
 
 #include <pthread.h>
@@ -233,7 +233,7 @@ TEST(memory_of_a_device_is_not_for_the_fabric)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- against a model ----------------------------------------------------------------------------------------------------------------- */
+/* --- against a model ------------------------------------------------------------------------------------------------------ */
 
 static void churn(weft_runtime_t *rt, char *p, uint64_t seed, unsigned steps)
 {

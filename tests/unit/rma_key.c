@@ -1,4 +1,5 @@
-/* tests/unit/rma_key.c - keys of regions: what is made is opened, whatever was changed in it is refused, and each refusal says what it is. */
+/* tests/unit/rma_key.c - keys of regions: what is made is opened, whatever was changed in it is refused, and each refusal says
+ * what it is. */
 #include "test.h"
 
 #include "base/uri.h"

@@ -1,5 +1,5 @@
-/* tests/unit/rma_region.c - regions from their making to their end: memory, names, generations, threads, forks, and no memory at every step.
- * ctest: label=thread timeout=180 */
+/* tests/unit/rma_region.c - regions from their making to their end: memory, names, generations, threads, forks, and no memory
+ * at every step. ctest: label=thread timeout=180 */
 #include "test.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ static void wait_for(weft_runtime_t *rt, weft_op_t *op, weft_status_t want)
         FAIL("%s, not %s", weft_status_name(st), weft_status_name(want));
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------- */
+/* --- memory --------------------------------------------------------------------------------------------------------------- */
 
 TEST(memory_that_the_library_made_is_zero_and_as_long_as_it_may_get)
 {
@@ -210,7 +210,7 @@ TEST(nonsense_is_refused)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- names ---------------------------------------------------------------------------------------------------------------------- */
+/* --- names ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(names_are_found_taken_and_given_back_with_the_call)
 {
@@ -280,7 +280,7 @@ TEST(names_with_the_same_hash_are_kept_apart)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- revoking and freeing ------------------------------------------------------------------------------------------------------ */
+/* --- revoking and freeing ------------------------------------------------------------------------------------------------- */
 
 TEST(a_revoke_waits_for_payloads_of_older_generations_only)
 {
@@ -415,7 +415,7 @@ TEST(closing_the_runtime_frees_what_is_left_and_ends_who_waits)
     close_it(rt);
 }
 
-/* --- memory runs out ------------------------------------------------------------------------------------------------------------ */
+/* --- memory runs out ------------------------------------------------------------------------------------------------------ */
 
 TEST(no_memory_at_any_step_leaves_nothing_behind)
 {
@@ -470,7 +470,7 @@ TEST(a_revoke_or_free_without_memory_for_its_deadline_stands)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- threads, forks -------------------------------------------------------------------------------------------------------------- */
+/* --- threads, forks ------------------------------------------------------------------------------------------------------- */
 
 static weft_runtime_t *common;
 

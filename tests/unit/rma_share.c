@@ -1,5 +1,5 @@
-/* tests/unit/rma_share.c - the memory of a region that peers map: its slots, the meeting of stamp and busy, and memory that is left to who has it.
- * ctest: label=thread timeout=180 */
+/* tests/unit/rma_share.c - the memory of a region that peers map: its slots, the meeting of stamp and busy, and memory that is
+ * left to who has it. ctest: label=thread timeout=180 */
 #include "owner.h" /* its F_NOTIFY would not survive fcntl.h's before it */
 #include "test.h"
 
@@ -221,7 +221,7 @@ TEST(no_memory_leaves_it_as_it_was)
     wefti_rma_share_free(&s);
 }
 
-/* --- with threads ------------------------------------------------------------------------------------------------------------ */
+/* --- with threads --------------------------------------------------------------------------------------------------------- */
 
 static rma_share_t shared;
 static _Atomic bool stop;

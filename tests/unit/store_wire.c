@@ -1,4 +1,5 @@
-/* Requests and replies as bytes: what is written is read again, and whatever else comes is refused without being looked at past its end. */
+/* Requests and replies as bytes: what is written is read again, and whatever else comes is refused without being looked at past
+ * its end. */
 #include "base/rng.h"
 #include "store/wire.h"
 #include "test.h"

@@ -1,4 +1,5 @@
-/* Active messages between two runtimes: every way to send and to receive, over shared memory and TCP, driven by the caller and by threads. */
+/* Active messages between two runtimes: every way to send and to receive, over shared memory and TCP, driven by the caller and
+ * by threads. */
 #include <stdatomic.h>
 
 #include "lib/box.h"
@@ -224,8 +225,8 @@ static void count_release(void *buf, void *user)
     free(buf);
 }
 
-/* An owned payload of two pieces (one if len is 1), whose header is gone when the post returns if there is no operation. iov has to live as
- * long as the payload. */
+/* An owned payload of two pieces (one if len is 1), whose header is gone when the post returns if there is no operation. iov
+ * has to live as long as the payload. */
 static weft_status_t send_owned(size_t len, int *released, weft_iov_t iov[2], weft_op_t *op)
 {
     weft_am_send_opts_t opts = WEFT_AM_SEND_OPTS_INIT;
@@ -382,7 +383,7 @@ TEST(fire_and_forget_copies_and_says_again_when_too_much_waits)
     }
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------------------ */
+/* --- answers -------------------------------------------------------------------------------------------------------------- */
 
 static void answer(weft_am_t *am, void *user)
 {

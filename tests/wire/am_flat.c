@@ -1,9 +1,9 @@
-/* The memory of both sides stays flat while a sender outruns a receiver that sleeps: two processes, and WEFT_TEST_MESSAGES messages of 4 KiB
- * (100,000 if it does not say; a million is what was promised).
+/* The memory of both sides stays flat while a sender outruns a receiver that sleeps: two processes, and WEFT_TEST_MESSAGES
+ * messages of 4 KiB (100,000 if it does not say; a million is what was promised).
  *
- * The receiver's program sleeps at first for a while and then between bursts of receives; the sender posts as fast as it may, with a few
- * operations. Each process looks at its own resident memory: when the first thousand messages have passed, and whenever it may have grown.
- * ctest: timeout=600 */
+ * The receiver's program sleeps at first for a while and then between bursts of receives; the sender posts as fast as it may,
+ * with a few operations. Each process looks at its own resident memory: when the first thousand messages have passed, and
+ * whenever it may have grown. ctest: timeout=600 */
 #define TEST_SECONDS 280
 #include <sys/prctl.h>
 #include <weft/weft.h>

@@ -1,6 +1,5 @@
-/* Flow control of active messages: the receiver's window in bytes and in messages holds, senders wait or are told to come again, the window
- * comes back however a message ends, and nobody but the slow one notices.
- * ctest: label=thread */
+/* Flow control of active messages: the receiver's window in bytes and in messages holds, senders wait or are told to come
+ * again, the window comes back however a message ends, and nobody but the slow one notices. ctest: label=thread */
 #include <stdatomic.h>
 
 #include "lib/box.h"
@@ -339,7 +338,7 @@ TEST(one_slow_receiver_does_not_hold_up_another_endpoint)
     }
 }
 
-/* --- it comes back -------------------------------------------------------------------------------------------------------------- */
+/* --- it comes back -------------------------------------------------------------------------------------------------------- */
 
 static void post(uint32_t id, const void *out, size_t len, weft_op_t *send)
 {
@@ -426,7 +425,7 @@ TEST(the_window_comes_back_however_a_message_ends)
     }
 }
 
-/* --- both ways ------------------------------------------------------------------------------------------------------------------ */
+/* --- both ways ------------------------------------------------------------------------------------------------------------ */
 
 static _Atomic unsigned echoed, came_home;
 static void echo(weft_am_t *am, void *user)

@@ -1,6 +1,5 @@
-/* Active messages that the program still has when their endpoint, and then their runtime, is closed: header, data and view can be read, every
- * call says that it is closed, and the release, on any thread, gives everything back.
- * ctest: label=thread */
+/* Active messages that the program still has when their endpoint, and then their runtime, is closed: header, data and view can
+ * be read, every call says that it is closed, and the release, on any thread, gives everything back. ctest: label=thread */
 #include <pthread.h>
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
-/* One-shot receives and handlers of active messages: who gets which message, what becomes of one that does not fit, and of one that nobody
- * has asked for yet. */
+/* One-shot receives and handlers of active messages: who gets which message, what becomes of one that does not fit, and of one
+ * that nobody has asked for yet. */
 #include <stdatomic.h>
 
 #include "lib/box.h"

@@ -1,5 +1,5 @@
-/* The path of a small active message neither allocates nor enters the kernel, kept messages included once there were some; over TCP those
- * posted in a row travel together, and a lone one does not wait for company or for progress. */
+/* The path of a small active message neither allocates nor enters the kernel, kept messages included once there were some; over
+ * TCP those posted in a row travel together, and a lone one does not wait for company or for progress. */
 #define TEST_SECONDS 120
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -171,7 +171,7 @@ TEST(a_small_message_over_shared_memory_makes_no_system_call)
     CHECK(calls < 8 * 2 * (ROUNDS / 4) / 100);
 }
 
-/* --- packing -------------------------------------------------------------------------------------------------------------------- */
+/* --- packing -------------------------------------------------------------------------------------------------------------- */
 
 static void in_a_row(void)
 {

@@ -1,6 +1,5 @@
-/* Active messages received in two phases: the header first, then the payload, pulled, viewed, rejected or let go: later, from another
- * thread, by time running out, and by the sender taking it back.
- * ctest: label=thread */
+/* Active messages received in two phases: the header first, then the payload, pulled, viewed, rejected or let go: later, from
+ * another thread, by time running out, and by the sender taking it back. ctest: label=thread */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -212,7 +211,7 @@ TEST(a_payload_is_pulled_once)
     }
 }
 
-/* --- from another thread ------------------------------------------------------------------------------------------------------------ */
+/* --- from another thread -------------------------------------------------------------------------------------------------- */
 
 enum { CROWD = 200 };
 static struct {
@@ -285,7 +284,7 @@ TEST(messages_are_pulled_rejected_and_released_by_other_threads)
     }
 }
 
-/* --- endings ------------------------------------------------------------------------------------------------------------------------ */
+/* --- endings -------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_reason_reaches_the_sender)
 {
@@ -460,7 +459,7 @@ TEST(a_sender_that_goes_leaves_messages_that_can_be_asked_and_released)
     }
 }
 
-/* --- views ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- views ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_view_shows_the_payload_wherever_it_was)
 {

@@ -1,5 +1,5 @@
-/* Every function that takes options, from callers of other versions: an older one's struct is smaller, and nothing is read behind its end; a newer
- * one's is larger, and is accepted as long as it asks for nothing that this version does not know.
+/* Every function that takes options, from callers of other versions: an older one's struct is smaller, and nothing is read
+ * behind its end; a newer one's is larger, and is accepted as long as it asks for nothing that this version does not know.
  *
  * weft_runtime_open() is in tests/unit/core_opts.c. */
 #include <stddef.h>
@@ -35,7 +35,7 @@ static weft_status_t wait_for(weft_op_t *op)
     return pair_wait(&pair, op, 20);
 }
 
-/* --- functions and their options ----------------------------------------------------------------------------------------------- */
+/* --- functions and their options ------------------------------------------------------------------------------------------ */
 
 static weft_status_t ep_open(const void *opts)
 {
@@ -314,7 +314,7 @@ static weft_status_t durl_format(const void *opts)
     return weft_durl_format(opts, text, &n);
 }
 
-/* --- what a caller of this version would give ------------------------------------------------------------------------------------ */
+/* --- what a caller of this version would give ----------------------------------------------------------------------------- */
 
 static void of_msg(void *opts)
 {
@@ -403,7 +403,7 @@ static const struct {
     {"weft_durl_format", durl_format, of_durl, sizeof(weft_durl_t), offsetof(weft_durl_t, timeout_ms)},
 };
 
-/* --- the callers ------------------------------------------------------------------------------------------------------------------ */
+/* --- the callers ---------------------------------------------------------------------------------------------------------- */
 
 static void scene(void)
 {

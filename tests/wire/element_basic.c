@@ -1,5 +1,5 @@
-/* A memory element and a transport to it: bytes there and back, ranges, buffers, batches, atomics, allocations; over every transport, driven by
- * the caller and by threads.
+/* A memory element and a transport to it: bytes there and back, ranges, buffers, batches, atomics, allocations; over every
+ * transport, driven by the caller and by threads.
  *
  * ctest: label=thread timeout=600 */
 #define TEST_SECONDS 200

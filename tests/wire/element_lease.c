@@ -1,5 +1,5 @@
-/* Memory that is allocated at an element for a lease: it goes when its user is gone for that long, and not what has a longer one; and it goes
- * with the transport, at whatever moment.
+/* Memory that is allocated at an element for a lease: it goes when its user is gone for that long, and not what has a longer
+ * one; and it goes with the transport, at whatever moment.
  *
  * ctest: label=thread */
 #include "lib/elements.h"

@@ -1,5 +1,5 @@
-/* The life of transports: used before they are usable, configured from another thread, lost, found again, released, terminated, closed in the
- * middle of things; servers; memory of this process; many threads.
+/* The life of transports: used before they are usable, configured from another thread, lost, found again, released, terminated,
+ * closed in the middle of things; servers; memory of this process; many threads.
  *
  * ctest: label=thread timeout=600 */
 #define TEST_SECONDS 200
@@ -31,7 +31,7 @@ static weft_transport_t *add_later(const char *durl, const char *name, size_t bu
     return t;
 }
 
-/* --- before it is usable ------------------------------------------------------------------------------------------------------------ */
+/* --- before it is usable -------------------------------------------------------------------------------------------------- */
 
 static _Atomic int stop_driving;
 
@@ -172,7 +172,7 @@ TEST(nobody_at_the_address_is_lost_after_a_while_and_found_when_it_comes)
     }
 }
 
-/* --- after ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- after ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(an_element_that_leaves_is_lost_and_its_successor_has_to_be_configured)
 {
@@ -345,7 +345,7 @@ TEST(a_transport_that_cannot_be_right_fails)
     }
 }
 
-/* --- release, terminate, close ------------------------------------------------------------------------------------------------------------ */
+/* --- release, terminate, close -------------------------------------------------------------------------------------------- */
 
 TEST(a_release_ends_what_is_under_way_and_every_later_use)
 {
@@ -456,7 +456,7 @@ TEST(a_runtime_takes_along_what_was_not_closed)
     }
 }
 
-/* --- servers, and memory of this process ---------------------------------------------------------------------------------------------------- */
+/* --- servers, and memory of this process ---------------------------------------------------------------------------------- */
 
 TEST(a_server_is_reached_by_its_url_and_name_and_by_its_shm_id)
 {
@@ -554,7 +554,7 @@ TEST(rdma_local_is_memory_of_this_process)
     }
 }
 
-/* --- threads ---------------------------------------------------------------------------------------------------------------------------------- */
+/* --- threads -------------------------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 150, SPAN = 8192 };
 

@@ -1,4 +1,5 @@
-/* Memory elements: several on a runtime, by name and by region key, mapped and not, and what is left when one is closed or could not be opened.
+/* Memory elements: several on a runtime, by name and by region key, mapped and not, and what is left when one is closed or
+ * could not be opened.
  *
  * ctest: label=thread */
 #include "lib/elements.h"

@@ -1,5 +1,5 @@
-/* Memory on several elements while nobody dies: a copy that was damaged is passed over, and mended; and what happens before all of
- * them are there.
+/* Memory on several elements while nobody dies: a copy that was damaged is passed over, and mended; and what happens before all
+ * of them are there.
  *
  * ctest: label=thread */
 #include <pthread.h>

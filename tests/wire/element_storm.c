@@ -1,5 +1,6 @@
-/* Threads that read, write, batch, count and allocate through the same transports while others release, add and configure these, and while an
- * element comes and goes: whatever ends well did what it says, and everything ends. Seeded; how threads meet is the machine's.
+/* Threads that read, write, batch, count and allocate through the same transports while others release, add and configure
+ * these, and while an element comes and goes: whatever ends well did what it says, and everything ends. Seeded; how threads
+ * meet is the machine's.
  *
  * ctest: label=thread timeout=120 */
 #define TEST_SECONDS 100

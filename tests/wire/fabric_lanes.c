@@ -1,5 +1,6 @@
-/* tests/wire/fabric_lanes.c - what fabric.h promises of lanes, asked of every transport: each test runs on shm, on tcp, on ucx over TCP, and on ucx
- * with its rendezvous instead of our chunks; but no peer vanishes there, since UCX 1.13.1 may abort then (fabric/ucx/chunk.c). */
+/* tests/wire/fabric_lanes.c - what fabric.h promises of lanes, asked of every transport: each test runs on shm, on tcp, on ucx
+ * over TCP, and on ucx with its rendezvous instead of our chunks; but no peer vanishes there, since UCX 1.13.1 may abort then
+ * (fabric/ucx/chunk.c). */
 #include "test.h"
 
 #include <sys/mman.h>

@@ -1,7 +1,8 @@
-/* tests/wire/fabric_lend.c - payloads lent where they lie, and what becomes of shared memory when its owner dies or takes it back.
+/* tests/wire/fabric_lend.c - payloads lent where they lie, and what becomes of shared memory when its owner dies or takes it
+ * back.
  *
- * Held here: what is lent stays readable until it is given back, whatever becomes of lane, peer and unshare(); the sender does not
- * get it back before; bytes that were taken back are never reported as good. */
+ * Held here: what is lent stays readable until it is given back, whatever becomes of lane, peer and unshare(); the sender does
+ * not get it back before; bytes that were taken back are never reported as good. */
 #include "test.h"
 #include "lib/ranges.h"
 

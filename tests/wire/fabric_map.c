@@ -1,10 +1,10 @@
-/* tests/wire/fabric_map.c - memory that the peer of a lane maps: two processes on one memory, what outlives what, and map_handles that are good for
- * nothing.
+/* tests/wire/fabric_map.c - memory that the peer of a lane maps: two processes on one memory, what outlives what, and
+ * map_handles that are good for nothing.
  *
  * Held here: both sides see what either writes; a mapping stays, whatever becomes of lane, transport and owner; a map_handle
- * that is nonsense, or whose
- * memory is gone, too short or could shrink, gives a status and leaves neither mapping nor descriptor behind. Who is another user by the time
- * it maps is turned away by the kernel; that needs root, and is skipped without. */
+ * that is nonsense, or whose memory is gone, too short or could shrink, gives a status and leaves neither mapping nor
+ * descriptor behind. Who is another user by the time it maps is turned away by the kernel; that needs root, and is skipped
+ * without. */
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -41,7 +41,8 @@ static weft_status_t map(const shm_end_t *e, const map_handle_t *t, size_t n, ui
     return st;
 }
 
-/* Exposes memory, says so, and answers: 'f' fill it anew, 'c' close the descriptor, 'l' the lane, 'r' the transport too, 'q' quit. */
+/* Exposes memory, says so, and answers: 'f' fill it anew, 'c' close the descriptor, 'l' the lane, 'r' the transport too, 'q'
+ * quit. */
 static void owner(int fd, void *arg)
 {
     static shm_side_t s; /* it ends without closing them: they are not lost */
@@ -431,7 +432,7 @@ TEST(where_descriptors_or_addresses_run_out_the_status_says_so)
     scene_close(&s);
 }
 
-/* --- other transports -------------------------------------------------------------------------------------------------------- */
+/* --- other transports ----------------------------------------------------------------------------------------------------- */
 
 TEST(transports_of_a_network_map_nothing)
 {

@@ -1,4 +1,5 @@
-/* tests/wire/fabric_module.c - libweft_ucx.so: when it is loaded, and what is said where it is missing, does not load, or is of another version. */
+/* tests/wire/fabric_module.c - libweft_ucx.so: when it is loaded, and what is said where it is missing, does not load, or is of
+ * another version. */
 #include "test.h"
 
 #include <sys/stat.h>

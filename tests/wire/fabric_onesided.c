@@ -1,5 +1,5 @@
-/* tests/wire/fabric_onesided.c - one-sided access to a peer's memory, on a ucx transport that is marked as trusted: what arrives, when a put is
- * done, and every way in which the other side or the lane can end in the middle.
+/* tests/wire/fabric_onesided.c - one-sided access to a peer's memory, on a ucx transport that is marked as trusted: what
+ * arrives, when a put is done, and every way in which the other side or the lane can end in the middle.
  *
  * ctest: timeout=240 */
 #define TEST_SECONDS 120
@@ -563,7 +563,8 @@ TEST(an_owner_that_is_stopped_is_let_go_of_by_closing)
     waitpid(two.pid, NULL, 0);
 }
 
-/* The other way round: whoever has the memory sees its user die. Between two accesses: with one under way, UCX 1.13 may abort (onesided.c). */
+/* The other way round: whoever has the memory sees its user die. Between two accesses: with one under way, UCX 1.13 may abort
+ * (onesided.c). */
 static void kill_user(int rounds, int done)
 {
     fork_apart();
@@ -618,7 +619,7 @@ TEST(an_owner_survives_a_user_that_is_killed_between_two_accesses)
     user_killed(100);
 }
 
-/* --- one side only ----------------------------------------------------------------------------------------------------------- */
+/* --- one side only -------------------------------------------------------------------------------------------------------- */
 
 TEST(a_trusted_side_and_one_that_is_not_still_exchange_records)
 {

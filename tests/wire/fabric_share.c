@@ -1,8 +1,7 @@
 /* tests/wire/fabric_share.c - memory shared on one host: payloads copied out of a mapping instead of through the kernel.
  *
- * Held here: the mapping is really used, and only where the bytes at that address are that memory; whatever cannot be mapped arrives
- * another way; mappings are bounded and none is left.
- * ctest: timeout=300 label=thread */
+ * Held here: the mapping is really used, and only where the bytes at that address are that memory; whatever cannot be mapped
+ * arrives another way; mappings are bounded and none is left. ctest: timeout=300 label=thread */
 #include <poll.h>
 #include <pthread.h>
 

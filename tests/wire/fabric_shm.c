@@ -112,7 +112,8 @@ static void drive_other(shm_end_t *e, const void *rec, size_t n)
         shm_progress(e->user);
 }
 
-/* Whoever found no room for a long record may still send short ones, and whatever these fill has to be empty before there is room. */
+/* Whoever found no room for a long record may still send short ones, and whatever these fill has to be empty before there is
+ * room. */
 TEST(room_for_a_long_record_comes_though_short_ones_went_meanwhile)
 {
     static const uint32_t rings[] = {SMALLEST, 2 * SMALLEST, RING};

@@ -1,7 +1,9 @@
-/* tests/wire/fabric_shm_door.c - addresses of lanes over shared memory that are nonsense, not the peer's, or name what is not its own.
+/* tests/wire/fabric_shm_door.c - addresses of lanes over shared memory that are nonsense, not the peer's, or name what is not
+ * its own.
  *
- * Promise held here: an address that was not signed for this meeting is not read; one that was, and lies, makes us open nothing but memory of
- * Weft's; and whatever comes of it, nothing is left behind. fabric_shm_hostile.c has what a peer can do once it has a lane. */
+ * Promise held here: an address that was not signed for this meeting is not read; one that was, and lies, makes us open nothing
+ * but memory of Weft's; and whatever comes of it, nothing is left behind. fabric_shm_hostile.c has what a peer can do once it
+ * has a lane. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -117,7 +119,7 @@ TEST(an_address_that_was_changed_or_is_of_another_meeting_or_comes_back_is_refus
     shm_side_close(&c);
 }
 
-/* --- what is not ours is not opened ------------------------------------------------------------------------------------------ */
+/* --- what is not ours is not opened --------------------------------------------------------------------------------------- */
 
 /* Closing any descriptor of a file ends this process's POSIX locks on it, so a lock that stays says that it was not opened. */
 static int locked_file(void)

@@ -1,5 +1,5 @@
-/* tests/wire/fabric_sock.c - wires and posts of the real fabric: what they carry, and what strangers, full tables and bad addresses do to
- * them. Two fabrics in one process, and plain sockets for those who do not speak Weft. */
+/* tests/wire/fabric_sock.c - wires and posts of the real fabric: what they carry, and what strangers, full tables and bad
+ * addresses do to them. Two fabrics in one process, and plain sockets for those who do not speak Weft. */
 #include "test.h"
 
 #include <arpa/inet.h>
@@ -535,7 +535,7 @@ TEST(a_slow_reader_gets_everything)
     part(&a, &b);
 }
 
-/* --- upcalls that close ------------------------------------------------------------------------------------------------------ */
+/* --- upcalls that close --------------------------------------------------------------------------------------------------- */
 
 TEST(a_wire_may_be_closed_from_inside_its_message_upcall)
 {
@@ -578,7 +578,7 @@ TEST(a_newcomer_may_be_closed_and_a_post_too_from_inside_the_upcall)
     net_close(&b);
 }
 
-/* --- limits -------------------------------------------------------------------------------------------------------------------- */
+/* --- limits --------------------------------------------------------------------------------------------------------------- */
 
 TEST(descriptors_exhausted_turn_newcomers_away_and_nothing_spins)
 {
@@ -677,7 +677,7 @@ TEST(a_thousand_wires_come_and_go)
     part(&a, &b);
 }
 
-/* --- sleeping ------------------------------------------------------------------------------------------------------------------ */
+/* --- sleeping ------------------------------------------------------------------------------------------------------------- */
 
 TEST(wake_and_wires_end_a_sleep)
 {
@@ -703,7 +703,7 @@ TEST(wake_and_wires_end_a_sleep)
     part(&a, &b);
 }
 
-/* --- heartbeats ---------------------------------------------------------------------------------------------------------------- */
+/* --- heartbeats ----------------------------------------------------------------------------------------------------------- */
 
 TEST(a_peer_that_left_many_beats_and_fell_silent_is_lost_within_the_bound)
 {

@@ -1,5 +1,6 @@
-/* tests/wire/fabric_tcp.c - what only the tcp transport has: which side dials, the second connection, many lanes, last words before a close, and
- * sleeping. fabric_lanes.c has what it shares with the other transports, fabric_tcp_hostile.c what peers and strangers may do to it. */
+/* tests/wire/fabric_tcp.c - what only the tcp transport has: which side dials, the second connection, many lanes, last words
+ * before a close, and sleeping. fabric_lanes.c has what it shares with the other transports, fabric_tcp_hostile.c what peers
+ * and strangers may do to it. */
 #define TEST_SECONDS 120
 #include "test.h"
 
@@ -32,7 +33,7 @@ static tp_transport_t *transport_of(lanes_side_t *s)
     return tp_transport(s->transport);
 }
 
-/* --- who dials --------------------------------------------------------------------------------------------------------------- */
+/* --- who dials ------------------------------------------------------------------------------------------------------------ */
 
 /* Let both sides' lane addresses be seen by the other one as `edit` made them. */
 static void join_edited(lanes_t *l, void (*edit)(lanes_side_t *of, bool to_leader))
@@ -216,7 +217,7 @@ TEST(no_descriptor_is_left_behind)
     CHECK_EQ(count_fds(), before);
 }
 
-/* --- last words -------------------------------------------------------------------------------------------------------------- */
+/* --- last words ----------------------------------------------------------------------------------------------------------- */
 
 /* What was committed before the close arrives, however much the peer has sent that nobody will read. */
 TEST(a_close_takes_nothing_back)
@@ -243,7 +244,7 @@ TEST(a_close_takes_nothing_back)
     }
 }
 
-/* --- payloads ---------------------------------------------------------------------------------------------------------------- */
+/* --- payloads ------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_large_payload_goes_over_a_connection_of_its_own)
 {
@@ -368,7 +369,7 @@ TEST(a_payload_past_4_gib_arrives)
     lanes_close(&l);
 }
 
-/* --- many lanes, and sleeping ------------------------------------------------------------------------------------------------- */
+/* --- many lanes, and sleeping --------------------------------------------------------------------------------------------- */
 
 TEST(two_hundred_lanes_between_two_fabrics_all_work)
 {
@@ -428,7 +429,8 @@ TEST(a_record_ends_a_sleep)
     lanes_close(&l);
 }
 
-/* Does a side sleep for so many milliseconds? It makes progress only after a wake-up. Its timer may wake it (acks.c); then it sleeps once more. */
+/* Does a side sleep for so many milliseconds? It makes progress only after a wake-up. Its timer may wake it (acks.c); then it
+ * sleeps once more. */
 static bool sleeps(lanes_side_t *s, int ms, double end)
 {
     wefti_fabric_t *f = s->fabric;

@@ -1,8 +1,9 @@
-/* tests/wire/fabric_tcp_hostile.c - strangers at the tcp transport's port, and peers that write whatever they like to their connection.
+/* tests/wire/fabric_tcp_hostile.c - strangers at the tcp transport's port, and peers that write whatever they like to their
+ * connection.
  *
- * Promise held here: a stranger is closed and nobody notices; a peer's own lane fails with WEFT_ERR_PROTOCOL (or _PEER where it only went
- * away), every transfer is done once, other lanes go on, and nothing outside the buffers that were given is touched (run it under asan).
- * ctest: timeout=300 */
+ * Promise held here: a stranger is closed and nobody notices; a peer's own lane fails with WEFT_ERR_PROTOCOL (or _PEER where it
+ * only went away), every transfer is done once, other lanes go on, and nothing outside the buffers that were given is touched
+ * (run it under asan). ctest: timeout=300 */
 #include "test.h"
 
 #include <fcntl.h>
@@ -201,7 +202,7 @@ TEST(a_lane_that_waits_for_its_peer_is_not_taken_by_a_stranger)
     lanes_side_close(&s);
 }
 
-/* --- who overhears ----------------------------------------------------------------------------------------------------------- */
+/* --- who overhears -------------------------------------------------------------------------------------------------------- */
 
 /* A pair with a key, of which `a` believes that `b` is at our port, and who dials whom. */
 typedef struct overheard {
@@ -405,7 +406,7 @@ TEST(two_diallers_cannot_be_joined_to_each_other)
     lanes_close(&m);
 }
 
-/* --- strangers, still -------------------------------------------------------------------------------------------------------- */
+/* --- strangers, still ----------------------------------------------------------------------------------------------------- */
 
 TEST(http_and_silence_and_half_a_greeting)
 {
@@ -471,7 +472,7 @@ TEST(a_flood_of_strangers_keeps_nobody_out)
     lanes_close(&l);
 }
 
-/* --- a peer that lies -------------------------------------------------------------------------------------------------------- */
+/* --- a peer that lies ----------------------------------------------------------------------------------------------------- */
 
 /* `l` is an honest pair whose side b has one more lane, `s`; its peer is us, over the socket `fd`. */
 typedef struct scene {

@@ -1,5 +1,6 @@
-/* tests/wire/fabric_ucx.c - what only the ucx transport has: tokens, payloads past 4 GiB, many lanes between two workers, sleeping on UCX's
- * descriptor, and leaving the process's signals alone. fabric_lanes.c has what it shares with the other transports. */
+/* tests/wire/fabric_ucx.c - what only the ucx transport has: tokens, payloads past 4 GiB, many lanes between two workers,
+ * sleeping on UCX's descriptor, and leaving the process's signals alone. fabric_lanes.c has what it shares with the other
+ * transports. */
 #define TEST_SECONDS 120
 #include "test.h"
 

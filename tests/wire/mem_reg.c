@@ -1,5 +1,5 @@
-/* tests/wire/mem_reg.c - registration with the real fabric: before UCX is open, while it works, from other threads, and to the end.
- * ctest: label=thread timeout=120 */
+/* tests/wire/mem_reg.c - registration with the real fabric: before UCX is open, while it works, from other threads, and to the
+ * end. ctest: label=thread timeout=120 */
 #include "test.h"
 
 #include <pthread.h>

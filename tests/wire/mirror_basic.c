@@ -1,6 +1,6 @@
-/* A mirror on three servers: what is written is read, by the writer and by readers; who may do what; closing, opening again, taking over; copies
- * that were changed behind its back are found and mended; many threads at once. Every runtime has its own thread.
- * ctest: timeout=300 label=thread */
+/* A mirror on three servers: what is written is read, by the writer and by readers; who may do what; closing, opening again,
+ * taking over; copies that were changed behind its back are found and mended; many threads at once. Every runtime has its own
+ * thread. ctest: timeout=300 label=thread */
 #include <pthread.h>
 
 #include "base/rng.h"
@@ -143,7 +143,8 @@ static weft_mirror_info_t info_of(weft_mirror_t *m)
     return info;
 }
 
-/* The bytes of a block, as a server has them. Over TCP only: a sanitizer does not see that what goes over shared memory comes one after the other. */
+/* The bytes of a block, as a server has them. Over TCP only: a sanitizer does not see that what goes over shared memory comes
+ * one after the other. */
 static uint8_t *memory_of(int server, uint64_t block, bool checksums)
 {
     weft_store_server_t *s = p.server[server];
@@ -382,7 +383,7 @@ TEST(a_copy_that_was_changed_is_passed_over_and_mended)
     close_all();
 }
 
-/* --- threads ------------------------------------------------------------------------------------------------------------------------- */
+/* --- threads -------------------------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 4, ROUNDS = 60, PART = 20000 };
 static weft_mirror_t *shared;

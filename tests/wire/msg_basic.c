@@ -1,4 +1,5 @@
-/* Tag messages between two runtimes: every way to send and to receive, over shared memory and TCP, driven by the caller and by threads. */
+/* Tag messages between two runtimes: every way to send and to receive, over shared memory and TCP, driven by the caller and by
+ * threads. */
 #include <weft/store.h>
 
 #include "lib/pair.h"

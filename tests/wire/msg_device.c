@@ -1,5 +1,6 @@
-/* Messages from and to memory that the processor must not touch: every pair of host and device, every size class, pieces, many at once, over
- * shared memory and TCP; and what becomes of them when a copy fails, a send is cancelled, or the endpoint ends. ctest: timeout=300 long */
+/* Messages from and to memory that the processor must not touch: every pair of host and device, every size class, pieces, many
+ * at once, over shared memory and TCP; and what becomes of them when a copy fails, a send is cancelled, or the endpoint ends.
+ * ctest: timeout=300 long */
 #include "lib/fakedev.h"
 #include "lib/pair.h"
 #include "test.h"

@@ -1,5 +1,5 @@
-/* The small-message path neither allocates nor enters the kernel on shared memory. Allocations are counted by standing in front of malloc;
- * system calls by a parent that traces a child through a ping-pong between two runtimes. */
+/* The small-message path neither allocates nor enters the kernel on shared memory. Allocations are counted by standing in front
+ * of malloc; system calls by a parent that traces a child through a ping-pong between two runtimes. */
 #define TEST_SECONDS 120
 #include "lib/pair.h"
 #include "lib/quiet.h"
@@ -56,6 +56,7 @@ TEST(a_small_message_over_shared_memory_makes_no_system_call)
         SKIP("tracing is not permitted here");
     CHECK(calls >= 0);
     printf("# %" PRId64 " system calls in %d messages (the wires are looked at every few milliseconds)\n", calls, 2 * ROUNDS);
-    /* The stretch lasts tens of milliseconds: a look at the sockets every millisecond is allowed, one per hundred messages is not. */
+    /* The stretch lasts tens of milliseconds: a look at the sockets every millisecond is allowed, one per hundred messages is
+     * not. */
     CHECK(calls < 2 * ROUNDS / 100);
 }

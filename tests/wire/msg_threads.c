@@ -1,4 +1,5 @@
-/* Many threads on one runtime: posts through the inbox and by turns at the driver's seat, every completion once, order per thread kept. */
+/* Many threads on one runtime: posts through the inbox and by turns at the driver's seat, every completion once, order per
+ * thread kept. */
 #include <pthread.h>
 #include <stdatomic.h>
 

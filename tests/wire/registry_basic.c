@@ -1,6 +1,5 @@
-/* Registries, within the process, in a directory and in a Redis server: entering, changing, leaving, finding, watching, closing, from
- * callbacks and in every progress mode.
- * ctest: timeout=200 label=thread */
+/* Registries, within the process, in a directory and in a Redis server: entering, changing, leaving, finding, watching,
+ * closing, from callbacks and in every progress mode. ctest: timeout=200 label=thread */
 #include <dirent.h>
 #include <poll.h>
 

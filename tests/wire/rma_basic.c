@@ -1,6 +1,6 @@
-/* wire/rma_basic.c - remote memory between two runtimes, on every way and every path there is on it: reads and writes of every size at
- * every edge, pieces, batches, atomics, order, fences, flushes and notifications. After each write the whole region is compared with what it
- * should hold, so that a byte outside of the access shows. wire/rma_rules.c has rights, ranges and ends.
+/* wire/rma_basic.c - remote memory between two runtimes, on every way and every path there is on it: reads and writes of every
+ * size at every edge, pieces, batches, atomics, order, fences, flushes and notifications. After each write the whole region is
+ * compared with what it should hold, so that a byte outside of the access shows. wire/rma_rules.c has rights, ranges and ends.
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
 #include <stdatomic.h>
@@ -405,7 +405,8 @@ TEST(every_atomic_of_both_widths_gives_the_value_before_and_changes_its_word_alo
 
 TEST(an_atomic_behind_a_long_write_is_done_once_and_changes_its_word_alone)
 {
-    /* Mapped memory is written in steps of 1 MiB. The first three leave less than a word of the second step to the atomic; the others its edges. */
+    /* Mapped memory is written in steps of 1 MiB. The first three leave less than a word of the second step to the atomic; the
+     * others its edges. */
     static const size_t lens[] = {2096124, 2096121, 2096127, 2096120, 2096128, 3 * MB};
     enum { AT = 3 * MB + 512 };
     each_far(way) {

@@ -1,7 +1,6 @@
-/* wire/rma_ends.c - how operations on remote memory end early, and what stays: cancelled, too late, the remote dropped, the connection closed by
- * either side, lost, come back; many remotes on one connection; a runtime that is its own peer. Every operation ends once, a buffer is
- * not touched after that, and a write that said WEFT_OK is there.
- * ctest: timeout=600 long */
+/* wire/rma_ends.c - how operations on remote memory end early, and what stays: cancelled, too late, the remote dropped, the
+ * connection closed by either side, lost, come back; many remotes on one connection; a runtime that is its own peer. Every
+ * operation ends once, a buffer is not touched after that, and a write that said WEFT_OK is there. ctest: timeout=600 long */
 #define TEST_SECONDS 280
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -189,7 +188,7 @@ TEST(a_remote_that_is_dropped_lets_its_operations_go_on)
     }
 }
 
-/* --- the connection ends -------------------------------------------------------------------------------------------------------- */
+/* --- the connection ends -------------------------------------------------------------------------------------------------- */
 
 static void is_over(const char *what, weft_status_t st, weft_status_t a, weft_status_t b)
 {
@@ -249,7 +248,8 @@ TEST(closing_the_connection_ends_what_is_under_way_whichever_side_closes)
 TEST(a_runtime_can_be_closed_in_the_middle_of_everything)
 {
     each_far(way) {
-        /* not the user's on the native path: where UCX 1.13 emulates, it aborts an owner that meets the last request after its user has gone */
+        /* not the user's on the native path: where UCX 1.13 emulates, it aborts an owner that meets the last request after its
+         * user has gone */
         for (int side = 0; side < (way->path == WEFT_RMA_NATIVE ? 1 : 2); side++) {
             far_open(way, NULL);
             weft_region_t *region = far_region(LEN);
@@ -344,7 +344,7 @@ TEST(a_remote_ends_with_its_connection_and_is_attached_anew_after_a_reconnect)
     }
 }
 
-/* --- many, and oneself --------------------------------------------------------------------------------------------------------------- */
+/* --- many, and oneself ---------------------------------------------------------------------------------------------------- */
 
 TEST(more_remotes_than_a_region_can_map_are_checked_and_there_is_an_end_to_them)
 {

@@ -1,7 +1,6 @@
-/* wire/rma_memory.c - remote memory in every kind of memory this machine has, on both sides: regions over buffers of a kind, and buffers of a
- * kind read into and written from; the library's kinds, and a device without hardware whose bytes come out wrong if anyone but its
- * own copy() touched them. What a kind lacks here is skipped with the reason.
- * ctest: timeout=600 */
+/* wire/rma_memory.c - remote memory in every kind of memory this machine has, on both sides: regions over buffers of a kind,
+ * and buffers of a kind read into and written from; the library's kinds, and a device without hardware whose bytes come out
+ * wrong if anyone but its own copy() touched them. What a kind lacks here is skipped with the reason. ctest: timeout=600 */
 #define TEST_SECONDS 280
 #include "fakedev.h"
 #include "lib/far.h"
@@ -215,7 +214,8 @@ TEST(a_device_whose_copies_fail_says_so_and_the_connection_goes_on)
     CHECK_EQ(fakedev_live(), 0);
 }
 
-/* Answers that wait for room are counted by their bytes, and one that turns out to be a failure has fewer of them than were set aside. */
+/* Answers that wait for room are counted by their bytes, and one that turns out to be a failure has fewer of them than were set
+ * aside. */
 TEST(failures_that_wait_for_room_leave_nothing_in_the_count_of_answers)
 {
     enum { GOOD = 24, BAD = 400, ROUNDS = 4, LEN = 4096 };

@@ -1,7 +1,6 @@
-/* wire/rma_native.c - remote memory by one-sided operations of the fabric: who gets that path, what goes over it, and how an owner gets its memory
- * back. What all paths share is tested for this one too where the others are (rma_basic.c, rma_rules.c, rma_ends.c). Over UCX's TCP, which
- * emulates it, so that it has to be asked for by name.
- * ctest: timeout=240 */
+/* wire/rma_native.c - remote memory by one-sided operations of the fabric: who gets that path, what goes over it, and how an
+ * owner gets its memory back. What all paths share is tested for this one too where the others are (rma_basic.c, rma_rules.c,
+ * rma_ends.c). Over UCX's TCP, which emulates it, so that it has to be asked for by name. ctest: timeout=240 */
 #define TEST_SECONDS 120
 #include <stdatomic.h>
 
@@ -187,7 +186,7 @@ TEST(notifications_come_in_order_with_other_accesses_waiting_between_them)
     far_close();
 }
 
-/* --- taking it back ------------------------------------------------------------------------------------------------------------ */
+/* --- taking it back ------------------------------------------------------------------------------------------------------- */
 
 static weft_op_t many[N];
 static uint8_t many_buf[N][20000];

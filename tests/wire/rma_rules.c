@@ -1,6 +1,5 @@
-/* wire/rma_rules.c - who may do what with remote memory, and when no more: rights, ranges, parts, keys, names, revoking, freeing, extending,
- * expiring; the same on every path.
- * ctest: timeout=600 */
+/* wire/rma_rules.c - who may do what with remote memory, and when no more: rights, ranges, parts, keys, names, revoking,
+ * freeing, extending, expiring; the same on every path. ctest: timeout=600 */
 #define TEST_SECONDS 280
 #include "lib/far.h"
 #include "test.h"
@@ -340,7 +339,7 @@ TEST(a_key_ends_with_its_time)
     }
 }
 
-/* --- names ---------------------------------------------------------------------------------------------------------------------- */
+/* --- names ---------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_named_region_is_found_with_the_rights_of_its_name)
 {
@@ -396,7 +395,7 @@ TEST(a_named_region_is_found_with_the_rights_of_its_name)
     }
 }
 
-/* --- revoking, freeing, extending -------------------------------------------------------------------------------------------------- */
+/* --- revoking, freeing, extending ----------------------------------------------------------------------------------------- */
 
 static void all_stale(weft_remote_t *r)
 {
@@ -605,7 +604,7 @@ TEST(a_longer_region_is_for_new_keys_and_its_new_bytes_are_zero)
     }
 }
 
-/* --- which path --------------------------------------------------------------------------------------------------------------------- */
+/* --- which path ----------------------------------------------------------------------------------------------------------- */
 
 TEST(the_path_is_the_fastest_there_is_and_a_path_that_is_not_there_is_refused)
 {

@@ -1,6 +1,6 @@
-/* wire/rma_small_path.c - a small access to mapped memory is complete when its call returns, allocates nothing and does not enter the kernel;
- * a small checked one allocates nothing on either side and enters the kernel only for its transport, and those posted in a row over TCP
- * travel together. */
+/* wire/rma_small_path.c - a small access to mapped memory is complete when its call returns, allocates nothing and does not
+ * enter the kernel; a small checked one allocates nothing on either side and enters the kernel only for its transport, and
+ * those posted in a row over TCP travel together. */
 #define TEST_SECONDS 120
 #include <sys/syscall.h>
 

@@ -1,5 +1,6 @@
-/* wire/rma_threads.c - several threads on one remote, and on remotes of their own, on runtimes with a thread and without: every operation ends
- * once, atomics add up, a thread reads what it wrote, and revoking, cancelling, attaching and dropping race with all of it. */
+/* wire/rma_threads.c - several threads on one remote, and on remotes of their own, on runtimes with a thread and without: every
+ * operation ends once, atomics add up, a thread reads what it wrote, and revoking, cancelling, attaching and dropping race with
+ * all of it. */
 #define TEST_SECONDS 240
 #include <pthread.h>
 #include <stdatomic.h>
@@ -36,7 +37,7 @@ static void drive_until_done(pthread_t *t, unsigned n)
         pthread_join(t[i], NULL);
 }
 
-/* --- everyone does everything ------------------------------------------------------------------------------------------------------- */
+/* --- everyone does everything --------------------------------------------------------------------------------------------- */
 
 static void *worker(void *arg)
 {
@@ -116,7 +117,7 @@ TEST(threads_have_remotes_of_their_own)
     work(false);
 }
 
-/* --- and the owner takes it away ---------------------------------------------------------------------------------------------------- */
+/* --- and the owner takes it away ------------------------------------------------------------------------------------------ */
 
 static void *until_stale(void *arg)
 {
@@ -171,7 +172,7 @@ TEST(revoking_races_with_threads_that_use_it_and_all_of_them_learn)
     }
 }
 
-/* --- attaching, dropping, cancelling ----------------------------------------------------------------------------------------------------- */
+/* --- attaching, dropping, cancelling -------------------------------------------------------------------------------------- */
 
 static void *comes_and_goes(void *arg)
 {

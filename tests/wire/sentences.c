@@ -1,5 +1,5 @@
-/* What the other side refused, or did not answer in time, says what was asked for and of whom: remote memory, memory servers, mirrors, calls and
- * registries. tests/fault/conn_sentences.c has those of lost peers. */
+/* What the other side refused, or did not answer in time, says what was asked for and of whom: remote memory, memory servers,
+ * mirrors, calls and registries. tests/fault/conn_sentences.c has those of lost peers. */
 #include <weft/elements.h>
 
 #include "lib/desk.h"

@@ -1,5 +1,5 @@
-/* A memory server and its clients: allocating, finding, extending, freeing; leases, quotas, keys for others; over every transport, driven by the
- * caller and by threads.
+/* A memory server and its clients: allocating, finding, extending, freeing; leases, quotas, keys for others; over every
+ * transport, driven by the caller and by threads.
  *
  * ctest: label=thread */
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
-/* Calls that post and wait: connect, accept, send, receive, read, write; what they return when time is over, and what they leave. */
+/* Calls that post and wait: connect, accept, send, receive, read, write; what they return when time is over, and what they
+ * leave. */
 #include <pthread.h>
 
 #include <weft/weft.h>

@@ -1,4 +1,5 @@
-/* tests/fault/lib/couple.h - two runtimes in one process, connected, both driven by the caller, for tests that let memory run out under them.
+/* tests/fault/lib/couple.h - two runtimes in one process, connected, both driven by the caller, for tests that let memory run
+ * out under them.
  *
  * Everything here ends the test if it fails. */
 #ifndef WEFT_TEST_COUPLE_H

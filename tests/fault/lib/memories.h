@@ -1,4 +1,5 @@
-/* tests/fault/lib/memories.h - memory elements in processes of their own, made to be killed, and an action of ours that uses them. */
+/* tests/fault/lib/memories.h - memory elements in processes of their own, made to be killed, and an action of ours that uses
+ * them. */
 #ifndef WEFT_TEST_MEMORIES_H
 #define WEFT_TEST_MEMORIES_H
 

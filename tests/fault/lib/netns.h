@@ -1,5 +1,5 @@
-/* tests/fault/lib/netns.h - two hosts on one machine: network namespaces with a veth pair between them, which can be cut. Needs root and
- * ip(8). */
+/* tests/fault/lib/netns.h - two hosts on one machine: network namespaces with a veth pair between them, which can be cut. Needs
+ * root and ip(8). */
 #ifndef WEFT_TEST_NETNS_H
 #define WEFT_TEST_NETNS_H
 

@@ -1,5 +1,5 @@
-/* tests/fault/lib/offender.h - a peer that passed the hello and then puts whatever a test likes on its lane, past its own library; with a
- * witness (witness.h) on the runtime it offends.
+/* tests/fault/lib/offender.h - a peer that passed the hello and then puts whatever a test likes on its lane, past its own
+ * library; with a witness (witness.h) on the runtime it offends.
  *
  * Its runtime is in this process, so that connecting anew for each attack is cheap. Everything here ends the test if it fails. */
 #ifndef WEFT_TEST_OFFENDER_H
@@ -37,8 +37,8 @@ void offender_part(void);
 
 void offender_drive(void);
 void offender_drive_for(double seconds);
-/* A record as it is, once there is room; announced: with a payload that is said to have `total` bytes. false: the lane is gone, which is
- * an answer. */
+/* A record as it is, once there is room; announced: with a payload that is said to have `total` bytes. false: the lane is gone,
+ * which is an answer. */
 bool offender_put(const void *rec, size_t n);
 bool offender_announce(const void *rec, size_t n, uint64_t total);
 

@@ -15,8 +15,8 @@ typedef struct peer {
 /* What a peer does with its endpoint; it never returns. */
 typedef void (*peer_life_t)(weft_runtime_t *rt, weft_ep_t *ep);
 
-/* Fork a process that connects to us over `transports` and lives `life`; it never returns here. On our side a runtime with the given
- * heartbeat bound, and the accepted endpoint. The process ends with us at the latest. */
+/* Fork a process that connects to us over `transports` and lives `life`; it never returns here. On our side a runtime with the
+ * given heartbeat bound, and the accepted endpoint. The process ends with us at the latest. */
 void peer_start(peer_t *peer, const char *transports, uint64_t heartbeat_ns, peer_life_t life);
 /* The same with up to four processes on one runtime of ours, peers[i] living lives[i]; ended together, by peers_end(). */
 void peers_start(peer_t *peers, unsigned n, const char *transports, uint64_t heartbeat_ns, const peer_life_t *lives);

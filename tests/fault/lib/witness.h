@@ -1,8 +1,8 @@
 /* tests/fault/lib/witness.h - a third peer that must notice nothing while another one of the same runtime dies or misbehaves.
  *
- * It sends active messages of every size class all the time, a few under way at once, and wants each back in order; our side checks
- * theirs. Whatever is lost, doubled, out of order or completed with an error ends its process with a failure, and witness_end() says
- * so. */
+ * It sends active messages of every size class all the time, a few under way at once, and wants each back in order; our side
+ * checks theirs. Whatever is lost, doubled, out of order or completed with an error ends its process with a failure, and
+ * witness_end() says so. */
 #ifndef WEFT_TEST_WITNESS_H
 #define WEFT_TEST_WITNESS_H
 

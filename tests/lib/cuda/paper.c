@@ -1,4 +1,5 @@
-/* tests/lib/cuda/paper.c - see paper.h. The functions and numbers are those of CUDA's driver interface, as far as src/mem/cuda.h names it. */
+/* tests/lib/cuda/paper.c - see paper.h. The functions and numbers are those of CUDA's driver interface, as far as
+ * src/mem/cuda.h names it. */
 #include "paper.h"
 
 #include <stdint.h>
@@ -100,7 +101,7 @@ static block_t *slot(block_t *in)
     abort();
 }
 
-/* --- starting, devices, contexts ------------------------------------------------------------------------------------------------ */
+/* --- starting, devices, contexts ------------------------------------------------------------------------------------------ */
 
 int cuInit(unsigned flags)
 {
@@ -225,7 +226,7 @@ int cuCtxPopCurrent_v2(void **out)
     return end(r);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------------- */
+/* --- memory --------------------------------------------------------------------------------------------------------------- */
 
 static int allocate(uintptr_t *out, size_t n, int managed)
 {
@@ -364,7 +365,7 @@ int cuPointerGetAttributes(unsigned n, const int *attributes, void **outs, uintp
     return end(r);
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------------------------ */
+/* --- streams -------------------------------------------------------------------------------------------------------------- */
 
 int cuStreamCreate(stream_t **out, unsigned flags)
 {
@@ -470,7 +471,7 @@ int cuStreamSynchronize(stream_t *s)
     return end(r);
 }
 
-/* --- for the test ------------------------------------------------------------------------------------------------------------------- */
+/* --- for the test --------------------------------------------------------------------------------------------------------- */
 
 unsigned paper_default_waits(void)
 {

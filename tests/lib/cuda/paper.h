@@ -1,8 +1,8 @@
 /* tests/lib/cuda/paper.h - a CUDA driver made of paper: what a test tells it, and what it saw.
  *
- * It is stricter than the real one: what needs a context fails without one, memory is freed and copied only in the context it belongs to,
- * a stream works only in its own, a copy happens when its stream is waited for and not before, and any call in a child of the process
- * that started it aborts. Two devices; device memory is encoded, so that a plain memcpy shows.
+ * It is stricter than the real one: what needs a context fails without one, memory is freed and copied only in the context it
+ * belongs to, a stream works only in its own, a copy happens when its stream is waited for and not before, and any call in a
+ * child of the process that started it aborts. Two devices; device memory is encoded, so that a plain memcpy shows.
  *
  * tests/unit/mem_cuda.c loads it in the place of libcuda.so.1 and reads this with dlsym(.., "paper"). Guarded by `lock`. */
 #ifndef PAPER_H

@@ -1,4 +1,5 @@
-/* tests/lib/late/late.c - an eventfd_write() that takes its time, for LD_PRELOAD: whoever frees the descriptor meanwhile is found out.
+/* tests/lib/late/late.c - an eventfd_write() that takes its time, for LD_PRELOAD: whoever frees the descriptor meanwhile is
+ * found out.
  *
  * LATE_MS is how long it takes. A descriptor that is not there any more afterwards ends the process. */
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* tests/lib/module/old.c - a libweft_ucx.so of another version: it says which interface it has, and must be asked nothing more. */
+/* tests/lib/module/old.c - a libweft_ucx.so of another version: it says which interface it has, and must be asked nothing
+ * more. */
 #include <stdint.h>
 
 extern const struct {

@@ -49,7 +49,7 @@ static const char *mode_name(weft_progress_mode_t mode)
     return mode == WEFT_PROGRESS_THREAD ? "thread" : mode == WEFT_PROGRESS_LOOP ? "loop" : "caller";
 }
 
-/* --- one cell ------------------------------------------------------------------------------------------------------------------- */
+/* --- one cell ------------------------------------------------------------------------------------------------------------- */
 
 static void start(run_t *run, job_t *job, const row_t *row)
 {
@@ -149,7 +149,7 @@ static void hung(run_t *run, job_t *job)
     job->pid = 0;
 }
 
-/* --- all cells ------------------------------------------------------------------------------------------------------------------- */
+/* --- all cells ------------------------------------------------------------------------------------------------------------ */
 
 /* Look at those that run; whether one is free now. */
 static job_t *free_job(run_t *run)
@@ -227,7 +227,7 @@ void cells_run(const char *place, const way_t *way, uint64_t not_for, cell_fn fn
     }
 }
 
-/* --- inside of a cell ------------------------------------------------------------------------------------------------------------ */
+/* --- inside of a cell ----------------------------------------------------------------------------------------------------- */
 
 void cell_right(const char *wrong)
 {

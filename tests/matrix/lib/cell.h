@@ -1,4 +1,5 @@
-/* tests/matrix/lib/cell.h - the cells of the matrix: each is a row in one place, and runs in a process of its own, for a limited time.
+/* tests/matrix/lib/cell.h - the cells of the matrix: each is a row in one place, and runs in a process of its own, for a
+ * limited time.
  *
  * A cell that ends badly is one line, and below it what its process had to say:
  *
@@ -6,9 +7,9 @@
  *     CRASH weft_x in closing (thread, tcp): killed by signal 11
  *     WRONG weft_x in closing (thread, tcp): STATUS it returned WEFT_ERR_INVALID: ...
  *
- * In the environment: MATRIX=weft_msg_,op.h runs rows with one of these in their names, or of one of these headers, only; MATRIX_SECONDS is
- * the time of a cell; MATRIX_JOBS how many run at one
- * time; MATRIX_REPEAT how often each runs; MATRIX_STACKS=1 shows where the threads of a cell that hangs are (with gdb). */
+ * In the environment: MATRIX=weft_msg_,op.h runs rows with one of these in their names, or of one of these headers, only;
+ * MATRIX_SECONDS is the time of a cell; MATRIX_JOBS how many run at one time; MATRIX_REPEAT how often each runs;
+ * MATRIX_STACKS=1 shows where the threads of a cell that hangs are (with gdb). */
 #ifndef WEFT_TEST_CELL_H
 #define WEFT_TEST_CELL_H
 
@@ -29,7 +30,8 @@ void cells_run(const char *place, const way_t *way, uint64_t not_for, cell_fn fn
 void cell_right(const char *wrong);
 /* From inside of a cell: call the row from this thread, wait for what it posts; all of it must be right. */
 void cell_turn(where_t where, const row_t *row, side_t *s);
-/* From inside of a cell, before both runtimes are closed: drive one side, or both, from a thread of its own until it is stopped. */
+/* From inside of a cell, before both runtimes are closed: drive one side, or both, from a thread of its own until it is
+ * stopped. */
 typedef struct driver driver_t;
 driver_t *driver_start(side_t *first, side_t *second);
 void driver_stop(driver_t *d);

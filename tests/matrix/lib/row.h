@@ -1,4 +1,5 @@
-/* tests/matrix/lib/row.h - a row of the matrix: one public function, and how it is called; and a turn: one such call, in one place.
+/* tests/matrix/lib/row.h - a row of the matrix: one public function, and how it is called; and a turn: one such call, in one
+ * place.
  *
  *     ROW(weft_msg_send, NEEDS_EP)
  *     {
@@ -6,14 +7,15 @@
  *         turn_posted(t, weft_msg_send(s->ep, "x", 1, 7, op), op);
  *     }
  *
- * `s` is the side of the world that the function is called on, `t` the turn. A row does not know where it is called from: the turn does, and knows
- * from that which statuses are right. A row may be called again and again, and by two threads at the same time. */
+ * `s` is the side of the world that the function is called on, `t` the turn. A row does not know where it is called from: the
+ * turn does, and knows from that which statuses are right. A row may be called again and again, and by two threads at the same
+ * time. */
 #ifndef WEFT_TEST_ROW_H
 #define WEFT_TEST_ROW_H
 
 #include "world.h"
 
-/* --- rows -------------------------------------------------------------------------------------------------------------------- */
+/* --- rows ----------------------------------------------------------------------------------------------------------------- */
 
 /* Beside the needs (world.h): */
 #define ON_RUNTIME (UINT64_C(1) << 56) /* it takes a runtime, and no object that could be closed before it */
@@ -51,7 +53,7 @@ typedef struct function {
 extern const function_t functions[];
 extern const size_t functions_n;
 
-/* --- turns ------------------------------------------------------------------------------------------------------------------- */
+/* --- turns ---------------------------------------------------------------------------------------------------------------- */
 
 typedef enum where {
     FROM_OUTSIDE,  /* from a thread that is in no callback: everything works */
@@ -93,7 +95,8 @@ void turn_allow_in(turn_t *t, where_t where, weft_status_t st);
 /* Text that the library gave: NULL, or it can be read. */
 void turn_text(turn_t *t, const char *text);
 
-/* When everything is complete, outside of callbacks: get rid of what this turn made; of what the operation made (its buf), if it succeeded. */
+/* When everything is complete, outside of callbacks: get rid of what this turn made; of what the operation made (its buf), if
+ * it succeeded. */
 void turn_after(turn_t *t, void (*fn)(void *), void *made);
 void turn_then(turn_t *t, weft_op_t *op, void (*fn)(void *));
 

@@ -6,7 +6,7 @@
 
 static const weft_ext_t ext = {.size = sizeof ext, .name = "a row", .state_size = 8, .ep_state_size = 8};
 
-/* --- extensions and runtimes ---------------------------------------------------------------------------------------------------- */
+/* --- extensions and runtimes ---------------------------------------------------------------------------------------------- */
 
 ROW(weft_ext_register, ON_NOTHING)
 {
@@ -66,7 +66,7 @@ ROW(weft_ext_may_wait, ON_NOTHING)
     turn_status(t, weft_ext_may_wait());
 }
 
-/* --- on the driver -------------------------------------------------------------------------------------------------------------- */
+/* --- on the driver -------------------------------------------------------------------------------------------------------- */
 
 static void called(weft_ext_call_t *call)
 {
@@ -100,7 +100,7 @@ ROW(weft_ext_timer_stop, ON_RUNTIME)
     weft_ext_timer_stop(s->rt, &timer);
 }
 
-/* --- operations ----------------------------------------------------------------------------------------------------------------- */
+/* --- operations ----------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t start(weft_op_t *op)
 {
@@ -178,7 +178,7 @@ ROW(weft_ext_op_done, ON_RUNTIME)
         weft_ext_op_done(s->rt, op, WEFT_OK);
 }
 
-/* --- sentences and endpoints ---------------------------------------------------------------------------------------------------- */
+/* --- sentences and endpoints ---------------------------------------------------------------------------------------------- */
 
 ROW(weft_ext_sentence, NEEDS_EP)
 {

@@ -12,7 +12,7 @@ ROW(weft_reply_release, NEEDS_CLIENT | ON_NOTHING)
     weft_reply_release(atomic_exchange(&s->reply_released, true) ? &empty : &s->reply);
 }
 
-/* --- clients ------------------------------------------------------------------------------------------------------------------- */
+/* --- clients -------------------------------------------------------------------------------------------------------------- */
 
 /* With an operation, which the turn waits for: whoever makes them in a loop has them one at a time. */
 static void close_it(turn_t *t, weft_client_t *client)
@@ -65,7 +65,7 @@ ROW(weft_method_sig, NEEDS_CLIENT)
     weft_method_sig(s->add);
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+/* --- calls ---------------------------------------------------------------------------------------------------------------- */
 
 static void release_reply(void *reply)
 {
@@ -122,7 +122,7 @@ ROW(weft_call_many, NEEDS_CLIENT)
         turn_status(t, why);
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------------------------------------- */
 
 static void release_stream(void *stream)
 {

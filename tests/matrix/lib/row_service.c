@@ -79,7 +79,7 @@ ROW(weft_service_functions, NEEDS_SERVICE)
     weft_service_functions(s->service, buf, sizeof buf);
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------------------ */
+/* --- requests ------------------------------------------------------------------------------------------------------------- */
 
 /* A request is answered once, and once its caller is gone nobody waits for the answer. */
 static void answered_once(turn_t *t)

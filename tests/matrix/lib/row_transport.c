@@ -28,7 +28,7 @@ ROW(weft_transport_wait, NEEDS_ACTION | WAITS)
     turn_status(t, weft_transport_wait(s->waiting, turn_patience(t)));
 }
 
-/* --- buffers ------------------------------------------------------------------------------------------------------------------- */
+/* --- buffers -------------------------------------------------------------------------------------------------------------- */
 
 ROW(weft_buffer_hold, NEEDS_TRANSPORT | HELD)
 {
@@ -69,7 +69,7 @@ ROW(weft_transport_buffer, NEEDS_TRANSPORT)
     weft_buffer_drop(weft_transport_buffer(s->transport));
 }
 
-/* --- operations ---------------------------------------------------------------------------------------------------------------- */
+/* --- operations ----------------------------------------------------------------------------------------------------------- */
 
 ROW(weft_transport_read, NEEDS_TRANSPORT)
 {

@@ -41,7 +41,7 @@ void row_add(row_t *row)
     rows = row;
 }
 
-/* --- which statuses are right -------------------------------------------------------------------------------------------------- */
+/* --- which statuses are right --------------------------------------------------------------------------------------------- */
 
 static bool among(weft_status_t st, const weft_status_t *list, size_t n)
 {
@@ -113,7 +113,7 @@ void turn_text(turn_t *t, const char *text)
         snprintf(t->wrong, sizeof t->wrong, "TEXT of %zu bytes", strlen(text));
 }
 
-/* --- what a row posts ------------------------------------------------------------------------------------------------------------ */
+/* --- what a row posts ----------------------------------------------------------------------------------------------------- */
 
 void *turn_room(turn_t *t, size_t n)
 {
@@ -181,7 +181,7 @@ bool turn_on_closed(const turn_t *t)
     return t->where == AFTER_OBJECT || t->where == AFTER_RUNTIME;
 }
 
-/* --- a turn ---------------------------------------------------------------------------------------------------------------------- */
+/* --- a turn --------------------------------------------------------------------------------------------------------------- */
 
 turn_t *turn_begin(where_t where, const row_t *row, side_t *s)
 {

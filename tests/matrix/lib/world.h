@@ -1,6 +1,7 @@
 /* tests/matrix/lib/world.h - two runtimes in one process that face each other, each with one of everything that a row needs.
  *
- * Both sides have the same, so that either can be called from the other. Everything here that is said to do something ends the cell if that fails. */
+ * Both sides have the same, so that either can be called from the other. Everything here that is said to do something ends the
+ * cell if that fails. */
 #ifndef WEFT_TEST_WORLD_H
 #define WEFT_TEST_WORLD_H
 

@@ -74,7 +74,7 @@ static region_key_t keys[KEYS];
 static int n_holdings, n_remotes, n_keys;
 static uint8_t told[WORDS_WRITES];
 
-/* --- the owner ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the owner ------------------------------------------------------------------------------------------------------------ */
 
 static uint64_t *words_at(const holding_t *h, uint32_t first)
 {
@@ -237,7 +237,7 @@ static void extend(holding_t *h)
         h->words = words;
 }
 
-/* --- keys and remotes --------------------------------------------------------------------------------------------------------------- */
+/* --- keys and remotes ----------------------------------------------------------------------------------------------------- */
 
 static bool make_key(holding_t *h, region_key_t *t)
 {
@@ -373,7 +373,7 @@ static void drop(remote_t *r)
     weft_remote_drop(remote);
 }
 
-/* --- accesses ----------------------------------------------------------------------------------------------------------------------- */
+/* --- accesses ------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t some_n(uint32_t most)
 {
@@ -468,7 +468,8 @@ static void out_free(about_t *about)
 
 static act_t *new_access(int kind, const remote_t *r, about_t **about_out)
 {
-    /* a remote outlives its endpoint, and what is posted on it then may complete, rather than fail at once, after the close has */
+    /* a remote outlives its endpoint, and what is posted on it then may complete, rather than fail at once, after the close
+     * has */
     act_t *a = model_act(&m, (act_kind_t)kind, r->node, m.ends[r->end].closed ? -1 : r->end);
     if (!a)
         return NULL;
@@ -677,7 +678,7 @@ static void fence(remote_t *r)
     r->epoch++;
 }
 
-/* --- what comes of it ------------------------------------------------------------------------------------------------------------------ */
+/* --- what comes of it ----------------------------------------------------------------------------------------------------- */
 
 static void check_buf(const act_t *a)
 {
@@ -764,7 +765,7 @@ static bool excused(model_t *unused, const act_t *a)
     return a->kind <= (act_kind_t)ACT_BATCH && (st == WEFT_ERR_STALE || st == WEFT_ERR_RANGE || st == WEFT_ERR_RIGHTS);
 }
 
-/* --- the program ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the program ---------------------------------------------------------------------------------------------------------- */
 
 static void upset(int node)
 {

@@ -1,9 +1,10 @@
-/* tests/sim/lib/holdings.h - programs that have regions and use those of others: they expose, extend, revoke and free, write into their own
- * memory, make keys, attach (also with keys that are old, and by name), read, write, add, batch, fence, flush, drop; on either path.
+/* tests/sim/lib/holdings.h - programs that have regions and use those of others: they expose, extend, revoke and free, write
+ * into their own memory, make keys, attach (also with keys that are old, and by name), read, write, add, batch, fence, flush,
+ * drop; on either path.
  *
- * Words (words.h) tells whether what they read can be; checked here, at each completion: whether that status can be. An access outside of its
- * part is refused, one without the right is, one by a key that was revoked for good is; and no other one is. Memory that is given back
- * is not touched again. Notifications come once, in order, with the bytes there. */
+ * Words (words.h) tells whether what they read can be; checked here, at each completion: whether that status can be. An access
+ * outside of its part is refused, one without the right is, one by a key that was revoked for good is; and no other one is.
+ * Memory that is given back is not touched again. Notifications come once, in order, with the bytes there. */
 #ifndef SIM_HOLDINGS_H
 #define SIM_HOLDINGS_H
 

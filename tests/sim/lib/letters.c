@@ -25,7 +25,7 @@ void letters_init(uint64_t hold_ns)
     letters.hold_ns = hold_ns;
 }
 
-/* --- the sender's side -------------------------------------------------------------------------------------------------------- */
+/* --- the sender's side ---------------------------------------------------------------------------------------------------- */
 
 static uint8_t *new_bytes(model_t *m, const letter_t *g)
 {
@@ -163,7 +163,7 @@ void letter_done(model_t *m, letter_t *g, weft_status_t status, uint32_t reason)
         wipe_payload(m, g);
 }
 
-/* --- the receiver's side ------------------------------------------------------------------------------------------------------ */
+/* --- the receiver's side -------------------------------------------------------------------------------------------------- */
 
 static end_t *receiving_end(model_t *m, int node, weft_ep_id_t from, const letter_t *g)
 {
@@ -227,8 +227,9 @@ static bool wrong_order(const letter_t *p, const letter_t *g, int node)
     const letter_t *passed = p->seq < g->seq ? p : g, *by = p->seq < g->seq ? g : p;
     if (passed->stamp < by->stamp)
         return false;
-    /* Unless it was a handler's then: a receive passes over what waits for one ("ids with a handler never get here", weft/am.h). What a handler
-     * has not got when it is taken away is for receives that are there or come later, after others have got what was sent later. */
+    /* Unless it was a handler's then: a receive passes over what waits for one ("ids with a handler never get here",
+     * weft/am.h). What a handler has not got when it is taken away is for receives that are there or come later, after others
+     * have got what was sent later. */
     return letters.unhandled[node][passed->id] < by->stamp;
 }
 
@@ -258,7 +259,7 @@ void letter_bytes(model_t *m, const letter_t *g, const uint8_t *bytes)
             sim_bad(&m->net, "byte %zu of letter %d is %02x", i, number(g), bytes[i]);
 }
 
-/* --- both sides --------------------------------------------------------------------------------------------------------------- */
+/* --- both sides ----------------------------------------------------------------------------------------------------------- */
 
 /* Somebody closed an endpoint that it may have come to. */
 static bool peer_closed(model_t *m, const letter_t *g)

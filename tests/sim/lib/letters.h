@@ -1,7 +1,8 @@
 /* tests/sim/lib/letters.h - active messages as the simulated programs know them: what was sent, what came of it at either side.
  *
- * A letter has its number at the front of its header, so that whoever receives it tells which one it is. Checked at once: it was sent there, is
- * whole, comes once and in order. Checked at the end, when both sides have spoken: what the sender was told is what the receiver did. */
+ * A letter has its number at the front of its header, so that whoever receives it tells which one it is. Checked at once: it
+ * was sent there, is whole, comes once and in order. Checked at the end, when both sides have spoken: what the sender was told
+ * is what the receiver did. */
 #ifndef SIM_LETTERS_H
 #define SIM_LETTERS_H
 
@@ -65,7 +66,8 @@ void letter_release(void *buf, void *user); /* a weft_release_fn; user is the le
 void letter_sent(model_t *m, letter_t *g);
 void letter_done(model_t *m, letter_t *g, weft_status_t status, uint32_t reason);
 
-/* Somebody at `node` got it: the letter. len and the header are checked; a NULL header is one that was not looked at: NULL is returned. */
+/* Somebody at `node` got it: the letter. len and the header are checked; a NULL header is one that was not looked at: NULL is
+ * returned. */
 letter_t *letter_got(model_t *m, int node, weft_ep_id_t from, uint32_t id, const void *header, uint32_t header_len, uint64_t len);
 /* It came to the handler of its id. */
 void letter_to_handler(model_t *m, int node, letter_t *g);

@@ -1,8 +1,9 @@
-/* tests/sim/lib/life.h - the life of random programs on two to four hosts, whatever they send: they listen, connect, cancel, set deadlines and
- * tokens, close and abort; hosts are killed and stopped, links cut and slow, lanes and wires break, memory runs out.
+/* tests/sim/lib/life.h - the life of random programs on two to four hosts, whatever they send: they listen, connect, cancel,
+ * set deadlines and tokens, close and abort; hosts are killed and stopped, links cut and slow, lanes and wires break, memory
+ * runs out.
  *
- * A scenario says what its programs send and receive (life_program_t) and runs life_run() per seed. About half of the seeds are at peace:
- * delays, full rings and slow pulls only. */
+ * A scenario says what its programs send and receive (life_program_t) and runs life_run() per seed. About half of the seeds are
+ * at peace: delays, full rings and slow pulls only. */
 #ifndef SIM_LIFE_H
 #define SIM_LIFE_H
 

@@ -230,8 +230,8 @@ static uint64_t stopped_since(const model_t *m, const act_t *a, int node)
     return sim_net_stopped(&m->net, node) - a->stopped_before[node];
 }
 
-/* Whoever was stopped counts the silence of the other side anew when it goes on, twice at most (fabric/pulse.h). Where a link is cut one way
- * it is the only one that hears nothing: so much longer may it take until heartbeats decide. */
+/* Whoever was stopped counts the silence of the other side anew when it goes on, twice at most (fabric/pulse.h). Where a link
+ * is cut one way it is the only one that hears nothing: so much longer may it take until heartbeats decide. */
 static uint64_t counted_anew(const model_t *m, const act_t *a)
 {
     const end_t *e = a->end >= 0 ? &m->ends[a->end] : NULL;

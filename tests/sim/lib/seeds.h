@@ -16,8 +16,8 @@
 /* One run. Returns the hash of what happened. */
 typedef uint64_t (*sim_scenario_fn)(uint64_t seed);
 
-/* Before sim_seeds_main(): seeds that once failed, which every run begins with, but --seed. They show what they did only for as long as the
- * scenario draws the same numbers: what can be shown without them has a test of its own as well. */
+/* Before sim_seeds_main(): seeds that once failed, which every run begins with, but --seed. They show what they did only for as
+ * long as the scenario draws the same numbers: what can be shown without them has a test of its own as well. */
 void sim_seeds_once_failed(const uint64_t *seeds, size_t n);
 
 int sim_seeds_main(int argc, char **argv, unsigned seeds, sim_scenario_fn scenario);

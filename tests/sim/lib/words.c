@@ -171,7 +171,7 @@ void words_revoked(int region, uint64_t generation)
     }
 }
 
-/* --- the checks ------------------------------------------------------------------------------------------------------------------ */
+/* --- the checks ----------------------------------------------------------------------------------------------------------- */
 
 /* a has happened before b did. */
 static bool before(const access_t *a, const access_t *b)
@@ -199,8 +199,8 @@ static bool is_large(const access_t *a)
     return a->n > WEFT_RMA_WHOLE / 8;
 }
 
-/* It may be seen in part: a large write, which goes in pieces that end anywhere and come in any order; or one to mapped memory from a device
- * that failed midway. The owner writes at one moment. */
+/* It may be seen in part: a large write, which goes in pieces that end anywhere and come in any order; or one to mapped memory
+ * from a device that failed midway. The owner writes at one moment. */
 static bool comes_in_pieces(const access_t *w)
 {
     return w->remote != WORDS_OWNER && (is_large(w) || (!w->checked && w->how == WORDS_MAYBE));
@@ -220,8 +220,9 @@ static bool is_mix(uint64_t v, uint64_t whole, const uint64_t *pieces, uint32_t 
     return true;
 }
 
-/* What a large access moves is moved in pieces that end anywhere: each byte of a word may be another large write's. But what is looked at in
- * one moment has bytes of at most one whole write, or of what was there first: a whole one leaves nothing of those before it. */
+/* What a large access moves is moved in pieces that end anywhere: each byte of a word may be another large write's. But what is
+ * looked at in one moment has bytes of at most one whole write, or of what was there first: a whole one leaves nothing of those
+ * before it. */
 static bool is_torn(const access_t *r, uint32_t i)
 {
     uint64_t whole[WORDS_TORN] = {0}, pieces[WORDS_TORN] = {0}, v = r->words[i];

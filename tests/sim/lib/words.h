@@ -1,7 +1,9 @@
-/* tests/sim/lib/words.h - the history of remote memory, word by word: who wrote what when, who read what when, and whether that can be.
+/* tests/sim/lib/words.h - the history of remote memory, word by word: who wrote what when, who read what when, and whether that
+ * can be.
  *
- * Every write has a number, and every word it writes says which write and which place of which region it is, so that a word tells where
- * it came from. A time is a count of posts and completions. What is checked, at the end of a run, when it is known how everything ended:
+ * Every write has a number, and every word it writes says which write and which place of which region it is, so that a word
+ * tells where it came from. A time is a count of posts and completions. What is checked, at the end of a run, when it is known
+ * how everything ended:
  *
  *   - a word that is read was written there, by a write that had begun and was not refused; or it is zero, and nobody had written it;
  *   - it was not overwritten before: by a write that came after it for certain and was complete for certain when the read began. For certain
@@ -33,7 +35,8 @@ void words_free(void);
 
 uint64_t words_now(void); /* and it is later afterwards */
 
-/* A write of n words from `first` on by a remote, with its generation; its number, 0: the table is full. fill: the words it writes. */
+/* A write of n words from `first` on by a remote, with its generation; its number, 0: the table is full. fill: the words it
+ * writes. */
 uint32_t words_write(int region, int remote, uint64_t generation, uint32_t first, uint32_t n, bool checked, uint32_t epoch);
 void words_fill(uint32_t write, uint64_t *words);
 void words_written(uint32_t write, words_end_t end);

@@ -121,8 +121,8 @@ static bool turns(sim_net_t *net)
     return any;
 }
 
-/* Work that only waits for its runtime's next turn: a program posts between turns as well, and weft_runtime_next_timeout() speaks of
- * timers alone. A loop would hear of it from weft_runtime_arm(), and not sleep. */
+/* Work that only waits for its runtime's next turn: a program posts between turns as well, and weft_runtime_next_timeout()
+ * speaks of timers alone. A loop would hear of it from weft_runtime_arm(), and not sleep. */
 static bool has_work(const weft_runtime_t *rt)
 {
     return !wefti_list_empty(&rt->ready) || !wefti_mpsc_empty(&rt->inbox);

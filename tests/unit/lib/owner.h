@@ -1,10 +1,12 @@
-/* tests/unit/lib/owner.h - the owner's side of remote memory alone: a runtime without network, regions, and peers made by hand. */
+/* tests/unit/lib/owner.h - the owner's side of remote memory alone: a runtime without network, regions, and peers made by
+ * hand. */
 #ifndef OWNER_H
 #define OWNER_H
 
 #include "rma/state.h"
 
-/* A runtime on the fake fabric with the tables of rma and none of its traffic. NULL mode as for fake_open(); virtual time where `step` is used. */
+/* A runtime on the fake fabric with the tables of rma and none of its traffic. NULL mode as for fake_open(); virtual time where
+ * `step` is used. */
 weft_runtime_t *owner_open(weft_progress_mode_t mode);
 weft_runtime_t *owner_open_virtual(void);
 /* Let virtual time pass, in steps of at most a millisecond. */

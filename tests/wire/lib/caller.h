@@ -1,4 +1,5 @@
-/* tests/wire/lib/caller.h - calls byte by byte: a peer that says to a service whatever the test wants, and hears every answer itself. */
+/* tests/wire/lib/caller.h - calls byte by byte: a peer that says to a service whatever the test wants, and hears every answer
+ * itself. */
 #ifndef WEFT_TEST_CALLER_H
 #define WEFT_TEST_CALLER_H
 

@@ -1,4 +1,5 @@
-/* tests/wire/lib/desk.h - a service and a client of it, on the two runtimes of a pair. Everything here ends the test if it fails. */
+/* tests/wire/lib/desk.h - a service and a client of it, on the two runtimes of a pair. Everything here ends the test if it
+ * fails. */
 #ifndef WEFT_TEST_DESK_H
 #define WEFT_TEST_DESK_H
 

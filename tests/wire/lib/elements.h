@@ -1,5 +1,5 @@
-/* tests/wire/lib/elements.h - a memory element and an action that uses it, on two runtimes of one process. Everything here that is said to do
- * something ends the test if that fails. */
+/* tests/wire/lib/elements.h - a memory element and an action that uses it, on two runtimes of one process. Everything here that
+ * is said to do something ends the test if that fails. */
 #ifndef WEFT_TEST_ELEMENTS_H
 #define WEFT_TEST_ELEMENTS_H
 

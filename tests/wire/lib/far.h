@@ -1,4 +1,5 @@
-/* tests/wire/lib/far.h - memory of one runtime seen from another: a pair, and regions, keys and remotes on every path that its way has.
+/* tests/wire/lib/far.h - memory of one runtime seen from another: a pair, and regions, keys and remotes on every path that its
+ * way has.
  *
  * The owner is far.pair.rt[0]. Everything here that is said to do something ends the test if that fails. */
 #ifndef WEFT_TEST_FAR_H

@@ -1,5 +1,5 @@
-/* tests/wire/lib/joined.h - the two sides of a stream without a call: joined by active messages, on the two runtimes of a pair, so that a test can
- * end them as it likes and say what a peer must not. Everything here ends the test if it fails. */
+/* tests/wire/lib/joined.h - the two sides of a stream without a call: joined by active messages, on the two runtimes of a pair,
+ * so that a test can end them as it likes and say what a peer must not. Everything here ends the test if it fails. */
 #ifndef WEFT_TEST_JOINED_H
 #define WEFT_TEST_JOINED_H
 

@@ -1,4 +1,5 @@
-/* tests/wire/lib/keeper.h - a memory server and a client of it, on the two runtimes of a pair. Everything here ends the test if it fails. */
+/* tests/wire/lib/keeper.h - a memory server and a client of it, on the two runtimes of a pair. Everything here ends the test if
+ * it fails. */
 #ifndef WEFT_TEST_KEEPER_H
 #define WEFT_TEST_KEEPER_H
 

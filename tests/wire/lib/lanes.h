@@ -87,7 +87,8 @@ void lanes_open(lanes_t *l, const char *transport);
 void lanes_close(lanes_t *l);
 unsigned lanes_progress(lanes_t *l);
 
-/* Reserve, copy, commit; ends the test if there is no room for LANES_SECONDS (drives only this side: pass the pair to drive both). */
+/* Reserve, copy, commit; ends the test if there is no room for LANES_SECONDS (drives only this side: pass the pair to drive
+ * both). */
 bool lanes_try_send(lanes_side_t *s, const void *rec, size_t n);
 void lanes_send(lanes_t *l, lanes_side_t *s, const void *rec, size_t n);
 /* Pull the offer with this index whole into buf; refuse it. */
