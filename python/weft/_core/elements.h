@@ -4,7 +4,7 @@
 
 #include <weft/elements.h>
 
-#include "core.h"
+#include "handle.h"
 
 /* The last operations of an action, for profile(). */
 typedef struct weftpy_profile {

@@ -8,7 +8,7 @@
  *
  * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us
  * to it. */
-#include "core.h"
+#include "handle.h"
 
 #include <unistd.h>
 

@@ -10,7 +10,7 @@
  *
  * Promise: a view of a region can be used whatever became of the region and its runtime; a buffer is held for as long as a peer
  * could touch it. tests/python/test_rma.py holds us to it. */
-#include "core.h"
+#include "handle.h"
 
 #include <string.h>
 #include <sys/mman.h>

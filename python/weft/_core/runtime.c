@@ -5,7 +5,7 @@
  *
  * Promise: closing completes everything under way with ClosedError, and whoever awaits it hears of that.
  * tests/python/test_loops.py holds us to it. */
-#include "core.h"
+#include "handle.h"
 
 #include <string.h>
 #include <unistd.h>

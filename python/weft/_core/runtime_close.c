@@ -2,7 +2,7 @@
  *
  * Promise: closing completes everything under way with ClosedError, and whoever awaits it learns of that.
  * tests/python/test_loops.py holds us to it. */
-#include "core.h"
+#include "handle.h"
 
 #include <pthread.h>
 

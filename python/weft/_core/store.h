@@ -4,7 +4,7 @@
 
 #include <weft/elements.h>
 
-#include "core.h"
+#include "handle.h"
 
 /* A name as the library takes it, borrowed from its object: -1 with an exception. arg NULL or None: *name_out stays. */
 int weftpy_store_name(weftpy_state_t *st, PyObject *arg, const char **name_out);
