@@ -1,15 +1,16 @@
 /* bench/alive.c - who is lost, and when, for bench/alive.py. A watcher and its peers, which are processes of their own.
  *
- *     alive silent SECONDS EACH TLS    EACH peers in every progress mode, and in a callback, drive nothing for SECONDS, all at the same
- *                                      time, every second one computing and the others sleeping: how many were kept
- *     alive stop K TLS                 K peers are stopped, each at a random moment of one second: a line with the seconds until each was lost
+ *     alive silent SECONDS EACH TLS    EACH peers in every progress mode, and in a callback, drive nothing for SECONDS, all at
+ *                                      the same time, every second one computing and the others sleeping: how many were kept
+ *     alive stop K TLS                 K peers are stopped, each at a random moment of one second: a line with the seconds
+ *                                      until each was lost
  *     alive kill K TLS                 the same with SIGKILL
  *     alive partition K tcp            the same with K hosts whose link is cut; exits with 77 where no hosts can be made
  *     alive idle SECONDS TLS           a peer that does nothing: what of a core it takes
  *
  * Seconds run from a clock read just before the signal, or the cut, to the hook that says the endpoint is WEFT_EP_FAILED. They
- * are negative for a peer that was lost before anything befell it, and inf for one that was not lost within a minute. The bound
- * is the library's default.
+ * are negative for a peer that was lost before anything happened to it, and inf for one that was not lost within a minute. The
+ * bound is the library's default.
  *
  * A host is a network namespace of its own with a veth pair to the watcher's, which is private too: no address of the machine
  * is used, and everything goes with the processes. Peers are forked before the watcher has a runtime, and try to connect until

@@ -92,7 +92,7 @@ def lost(alive, what, n, at_once, tls):
     early = sum(t < 0 for t in took)
     within = sum(0 <= t <= BOUND[what] for t in took)
     print(f"{what}: {within} of {n} within {BOUND[what]} s; median {statistics.median(took):.3f} s, worst {max(took):.3f} s"
-          + (f"; {early} were lost before anything befell them" if early else ""), flush=True)
+          + (f"; {early} were lost before anything happened to them" if early else ""), flush=True)
     return not early
 
 

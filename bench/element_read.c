@@ -1,7 +1,8 @@
 /* bench/element_read.c - reads of an element's memory through the C API, for bench/elements.py, which has the same reads from
  * Python beside it.
  *
- *     element_read TLS SIZE      a durl comes as a line on stdin; then for every line a number of reads: prints the seconds each of them took
+ *     element_read TLS SIZE      a durl comes as a line on stdin; then for every line a number of reads:
+ *                                prints the seconds each of them took
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -85,8 +85,9 @@ def redis(points):
     rows = [p for p in points if p["section"] == "redis"]
     if not rows:
         return ""
-    lines = ["## Beside Redis\n", "4 KiB reads and writes a second beside GET and SET over a Unix socket. Redis sleeps when it has nothing to do, as the rows with "
-             "own\nthreads do; the others spin. Each is held against the better way to drive Redis with that many requests open.\n",
+    lines = ["## Beside Redis\n", "4 KiB reads and writes a second beside GET and SET over a Unix socket. "
+             "Redis sleeps when it has nothing to do, as the rows with own\nthreads do; "
+             "the others spin. Each is held against the better way to drive Redis with that many requests open.\n",
              "| open | Weft | reads | times as fast | writes | times as fast |", "|---|---|---|---|---|---|"]
     for p in rows:
         if not p["name"].startswith("redis"):
@@ -161,9 +162,9 @@ def page(run):
     about, points = run["machine"], run["points"]
     head = f"""# Performance
 
-Figures of one run of `make bench`: {about["cpu"]}, a virtual machine with {about["cores"]} cores, Linux {about["kernel"].split("-")[0]}. Each row is measured in alternating order
-for {run["rounds"]} rounds, one core for each side. Shown are medians; **times as fast** is the median of each round's ratio, and that is what
-travels to other machines. It has one direction: above 1 Weft is faster. Weft runs with failure detection and flow control on.
+Figures of one run of `make bench`: {about["cpu"]}, a virtual machine with {about["cores"]} cores, Linux {about["kernel"].split("-")[0]}.
+Each row is measured in alternating order for {run["rounds"]} rounds, one core for each side. Shown are medians;
+**times as fast** is the median of each round's ratio, and that is what travels to other machines. It has one direction: above 1 Weft is faster. Weft runs with failure detection and flow control on.
 
 `make bench` measures them again; `bench/run --json FILE` and `bench/page.py FILE` write this page and its plot.
 

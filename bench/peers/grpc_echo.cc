@@ -1,14 +1,14 @@
-/* bench/peers/grpc_echo.cc - gRPC doing what Weft's calls do: a service that answers with the bytes it was sent, over a Unix socket.
+/* bench/peers/grpc_echo.cc - gRPC doing what Weft's calls do: a service that echoes over a Unix socket.
  *
  *     grpc_echo unary|sync|stream [--size N] [--window N] [--seconds S] [--count N] [--no-pin]
  *
  *   unary    a call for each request by the callback API, `window` of them under way; each starts the next from its callback
  *   sync     a call for each request by the blocking stub, one at a time: the least that a lone call costs
- *   stream   one stream in both directions by the callback API, `window` messages under way; writes that others follow are marked so, and
- *            gRPC packs them
+ *   stream   one stream in both directions by the callback API, `window` messages under way; writes that others follow are
+ *            marked so, and gRPC packs them
  *
- * The server has the callback API throughout. avg_us is the total time / requests, and with a window of 1 p50_us that of the median one. One
- * line of JSON. peer.h has the two processes; tests/tools/tools_peers.py runs it. */
+ * The server has the callback API throughout. avg_us is the total time / requests, and with a window of 1 p50_us that of the
+ * median one. One line of JSON. peer.h has the two processes; tests/tools/tools_peers.py runs it. */
 #include <atomic>
 #include <condition_variable>
 #include <deque>

@@ -99,7 +99,8 @@ static inline bool peer_is_way(const char *ways, const char *word)
 static inline void peer_options(peer_t *p, int argc, char **argv)
 {
     if (argc < 2 || !peer_is_way(p->ways, argv[1])) {
-        fprintf(stderr, "usage: %s %s [--size N] [--header N] [--window N] [--seconds S] [--count N] [--no-pin]\n", p->name, p->ways);
+        fprintf(stderr, "usage: %s %s [--size N] [--header N] [--window N] [--seconds S] [--count N] [--no-pin]\n",
+                p->name, p->ways);
         exit(2);
     }
     p->way = argv[1];
@@ -270,7 +271,8 @@ static inline void peer_measure(peer_t *p, peer_run_fn run, void *user, bool hal
     }
     printf("{\"test\": \"%s\", \"size\": %llu, \"header\": %llu, \"window\": %llu, \"iterations\": %llu, \"seconds\": %.9f, "
            "\"avg_us\": %.5f, \"p50_us\": %.5f, \"mb_s\": %.3f, \"msg_s\": %.1f}\n",
-           p->way, (unsigned long long)p->size, (unsigned long long)p->header, (unsigned long long)p->window, (unsigned long long)count,
+           p->way, (unsigned long long)p->size, (unsigned long long)p->header, (unsigned long long)p->window,
+           (unsigned long long)count,
            (double)ns / 1e9, avg_us, p50_us, (double)p->size / 1.048576 / avg_us, 1e6 / avg_us);
     fflush(stdout);
 }

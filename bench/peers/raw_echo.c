@@ -5,8 +5,8 @@
  *   lat    ping-pong; avg_us is half of a round trip
  *   rate   one way, `window` sends not complete at a time, until the server says that all have arrived; 8 bytes if not told
  *   bw     the same with 1 MiB if not told
- *   echo   requests that the server sends back, `window` of them under way at a time; avg_us is the total time / requests, and with a
- *          window of 1 p50_us that of the median one
+ *   echo   requests that the server sends back, `window` of them under way at a time; avg_us is the total time / requests,
+ *          and with a window of 1 p50_us that of the median one
  *
  * Two processes by fork, one core each like `weft perf --fork`: the child is the server. UCX_TLS says over what. One line of
  * JSON.

@@ -139,7 +139,7 @@ static void put(weft_block_t *block, uint64_t offset, const char *text)
     WAIT(op);
 }
 
-/* Writes, and then is gone without a word. */
+/* Writes, and then is gone silently. */
 static _Noreturn void first_client(const char *uri)
 {
     struct client c;

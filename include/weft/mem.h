@@ -10,7 +10,7 @@
  *     cuda-managed   memory that CUDA moves between the processor and its devices
  *
  * CUDA is not needed to build or to run: its driver is looked for at run time, when the first of its kinds is asked for by
- * name (or WEFT_CUDA=on says so), and a machine without it simply has fewer kinds. A program can make kinds of its own and
+ * name (or WEFT_CUDA=on says so), and a machine without it has fewer kinds. A program can make kinds of its own and
  * name them in options; one that was added is also found by name and by address. Their functions may be called from progress.
  *
  * Everything that takes a buffer takes it in any kind. Memory that the processor cannot touch is moved in pieces through

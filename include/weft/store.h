@@ -119,7 +119,7 @@ typedef struct weft_block weft_block_t;
 
 typedef struct weft_block_opts {
     size_t size;
-    uint64_t len;            /* 0 is allowed: a name, and something to extend; its remote is good for nothing yet */
+    uint64_t len;            /* 0 is allowed: a name, and something to extend; its remote cannot be used yet */
     uint64_t max_len;        /* how far it may be extended. Default is: as far as the server has memory */
     const char *name;        /* at most WEFT_RMA_NAME_MAX bytes. Default is: none, only region keys */
     bool shared;             /* it belongs to nobody and outlives our lease; needs a name */

@@ -6,7 +6,7 @@
  * between 3/4 and 7/8 of the bound after its last beat; the last eighth is for a machine that is too busy to be on time.
  *
  * If our own tick comes more than two ticks late, this process was stopped or starved, and the silence may be its own. Then the
- * count begins anew, but not more than twice without a word from the peer: a process that is always starved would otherwise
+ * count begins anew, but not more than twice without a message from the peer: a process that is always starved would otherwise
  * never find a dead peer. tests/unit/fabric_pulse.c holds us to this, with a clock of its own. */
 #ifndef WEFTI_PULSE_H
 #define WEFTI_PULSE_H

@@ -7,7 +7,7 @@
  *
  * Fork: a shared mapping stays one memory in parent and child, and a child that writes to what it takes for its own copy of a
  * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since
- * programs fork in order to read what they have in memory. So the child maps each one anew before fork() returns to it, at the
+ * programs fork to read what they have in memory. So the child maps each one anew before fork() returns to it, at the
  * same address and privately: what it writes is its own from then on, and what it has not written still shows the parent's
  * memory, as it is now and as it changes, and zero once the parent has given it back. A child that needs a buffer as it was
  * copies it first. Children that are not made by fork() (vfork, posix_spawn) run another program at once.

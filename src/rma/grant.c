@@ -13,7 +13,7 @@
  * A slot whose peer lets go of it is used again, unless it is busy: then it stays taken until the memory is replaced (region.c).
  *
  * Promise: no access is let through that is not wholly inside the part, with the rights, and of the region's generation; an
- * endpoint that is down leaves no grant that others could wait for in vain. tests/unit/rma_grant.c holds us to it. */
+ * endpoint that is down leaves no grant that others would wait for without end. tests/unit/rma_grant.c holds us to it. */
 #include "rma/state.h"
 
 /* --- good -------------------------------------------------------------------------------------------------------------- */

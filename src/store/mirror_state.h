@@ -62,7 +62,7 @@ typedef struct mir_member {
     weft_status_t got;
     weft_status_t why;           /* it was lost */
     weft_remote_t *remote;       /* NULL: none */
-    uint32_t use;                /* counts remotes: what befalls an access through an earlier one is no news */
+    uint32_t use;                /* counts remotes: what happens to an access through an earlier one is no news */
     uint32_t under_way;          /* accesses */
     uint64_t epoch;              /* of its record */
     uint64_t stamp, heard;       /* the last one, and when it came */
@@ -288,7 +288,7 @@ void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_st
 mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t unit); /* NULL: no memory */
 void wefti_mirror_piece_ready(mir_piece_t *p);
 void wefti_mirror_piece_end(mir_piece_t *p);       /* out of every list; freed when no access is under way */
-void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st); /* for want of memory: later, or never */
+void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st); /* there was no memory: later, or never */
 weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, uint8_t *bytes, uint32_t from, uint32_t n,
                                   uint64_t timeout_ns);
 /* Read the unit from one member after the other until one has it: true when p->bytes are good. Otherwise it waits, or has

@@ -234,7 +234,7 @@ struct weft_store {
     bool renewing;
     weft_ext_timer_t renew;
     wefti_list_t all_link, ep_link;
-    store_ask_t *bye;            /* for the close, which cannot fail for want of memory */
+    store_ask_t *bye;            /* for the close, which cannot fail because there is no memory */
     weft_ext_call_t leave_call;
 };
 

@@ -1,4 +1,4 @@
-/* The network between two hosts is cut without a word while active messages' payloads are being pulled: two network namespaces
+/* The network between two hosts is cut silently while active messages' payloads are being pulled: two network namespaces
  * with a veth pair between them, and the link taken down. Both sides' operations end within the heartbeat bound, with their
  * result or WEFT_ERR_PEER; what was whole is whole; and when the link is back a new connection carries all of it. Needs root
  * and ip(8). */

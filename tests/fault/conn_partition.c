@@ -1,4 +1,4 @@
-/* The network between two hosts is cut without a word: two network namespaces with a veth pair between them, and the link taken
+/* The network between two hosts is cut silently: two network namespaces with a veth pair between them, and the link taken
  * down. Both sides lose the other within the bound; with hooks that say so they are together again once the link is back. Needs
  * root and ip(8). */
 #define TEST_SECONDS 120

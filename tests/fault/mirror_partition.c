@@ -1,4 +1,4 @@
-/* The network between a mirror's writer and one of its servers is cut without a word, under load: two network namespaces with a
+/* The network between a mirror's writer and one of its servers is cut silently, under load: two network namespaces with a
  * veth pair between them, and the link taken down. The server is fenced by its lease, everything else goes on; when the link is
  * back the server, which was alive all the time, gives its old bytes to nobody, and can be added again. Needs root and ip(8).
  * ctest: timeout=300 */

@@ -30,11 +30,11 @@ typedef enum manner {
     WRONG_TYPES,    /* members of other types */
     MORE_FOREVER,   /* pages without end */
     BAD_CHUNKS,     /* a length that is no number */
-    MANNERS,
+    ANSWERS,
     BAD_STREAM,   /* an etcd whose watch says what cannot be */
     ENDED_STREAM, /* or ends at once */
     LONG_STREAM,  /* or does not end its line */
-    ALL_MANNERS,
+    EVERY_ANSWER,
     LOSES_ANSWERS /* to what is put, if `losing`; all else works */
 } manner_t;
 
@@ -131,8 +131,8 @@ static void misbehave(int fd, const char *request)
     case BAD_CHUNKS:
         put(fd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\nffffffffffffffff\r\n");
         break;
-    case MANNERS:
-    case ALL_MANNERS:
+    case ANSWERS:
+    case EVERY_ANSWER:
         break;
     case LOSES_ANSWERS:
         if (strstr(request, "request_delete_range"))
@@ -257,7 +257,7 @@ TEST(whatever_a_server_does_every_call_ends_and_says_so)
     static seen_t s;
     pthread_t t = server();
     weft_log_set_sink(note_line, NULL);
-    for (int m = 0; m < MANNERS; m++) {
+    for (int m = 0; m < ANSWERS; m++) {
         place_t p;
         weft_watch_t *w;
         unsigned before = served;
@@ -320,7 +320,7 @@ TEST(a_watch_that_makes_no_sense_is_begun_anew_and_not_all_the_time)
 {
     static seen_t s;
     pthread_t t = server();
-    for (int m = BAD_STREAM; m < ALL_MANNERS; m++) {
+    for (int m = BAD_STREAM; m < EVERY_ANSWER; m++) {
         place_t p;
         weft_watch_t *w;
         unsigned before = served;

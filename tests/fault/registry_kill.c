@@ -139,7 +139,10 @@ static void count_down(void)
 /* clang-format off */
 #define REAL(name) (count_down(), (__typeof__(&name))dlsym(RTLD_NEXT, #name))
 int renameat(int from, const char *old, int to, const char *new) { return REAL(renameat)(from, old, to, new); }
-int renameat2(int from, const char *old, int to, const char *new, unsigned flags) { return REAL(renameat2)(from, old, to, new, flags); }
+int renameat2(int from, const char *old, int to, const char *new, unsigned flags)
+{
+    return REAL(renameat2)(from, old, to, new, flags);
+}
 int linkat(int from, const char *old, int to, const char *new, int flags) { return REAL(linkat)(from, old, to, new, flags); }
 int unlinkat(int dir, const char *name, int flags) { return REAL(unlinkat)(dir, name, flags); }
 /* clang-format on */

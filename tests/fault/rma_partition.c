@@ -1,4 +1,4 @@
-/* fault/rma_partition.c - the network between two hosts is cut without a word while remote memory is read and written: two
+/* fault/rma_partition.c - the network between two hosts is cut silently while remote memory is read and written: two
  * network namespaces with a veth pair between them, and the link taken down. Every access ends within the heartbeat bound, with
  * its result or WEFT_ERR_PEER; the owner's revoke completes within it, and what the other side still has to send does not come
  * through when the link is back; then a new connection reads and writes all of it. Needs root and ip(8). */

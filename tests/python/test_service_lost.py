@@ -132,7 +132,7 @@ def test_a_service_that_is_killed_ends_its_calls(run, child, kind):
 
 @pytest.mark.parametrize("name", ["later", "blocks"])
 def test_the_interpreter_ends_while_calls_are_running(run, child, name):
-    """Nobody closed anything, and a function sleeps: the program ends all the same, without a word, and its callers hear of
+    """Nobody closed anything, and a function sleeps: the program ends all the same, silently, and its callers hear of
     it."""
     async def body():
         process = child(SERVICE, "threads", stderr=subprocess.STDOUT)
@@ -386,7 +386,7 @@ def test_a_forked_child_lets_the_parent_serve(run):
 
 
 def test_a_caller_that_stalls_for_long_is_waited_for_where_that_was_asked_for(child):
-    """stall=math.inf is for ever, and not the half minute of a service of which nobody says."""
+    """stall=math.inf is for ever, and not the half minute of a service that does not say."""
     service, arrived = weft.Service("patient"), asyncio.Event()
 
     @service.function(signature="length(data: [u8]) -> i64", fetch=True)

@@ -1,4 +1,4 @@
-/* tests/sim/am_exactly_once.c - random programs that send and receive active messages, and everything that can befall them.
+/* tests/sim/am_exactly_once.c - random programs that send and receive active messages, and everything that can happen to them.
  *
  * They send (plain, in pieces, owned, without an operation, confirmed, urgent, from host, pool and device memory), handle,
  * receive, take, keep, pull (into one buffer, pieces, memory of a kind; too small; twice), view, reject, release, answer, put
@@ -791,7 +791,7 @@ static uint64_t scenario(uint64_t seed)
 int main(int argc, char **argv)
 {
     static const uint64_t failed[] = {
-        10040183, /* a receive passed over what waited for a handler, which was then taken away: the model called that a wrong order */
+        10040183, /* a receive passed over what waited for a handler, which was taken away: the model called that a wrong order */
         10212872, /* a program let go of a message long after it meant to, and its sender's close did not wait for that: */
         10234146, /* the same */
         10084336, /* time went on while a runtime had work: a cancelled timer was late, */

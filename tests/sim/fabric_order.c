@@ -1,4 +1,4 @@
-/* tests/sim/fabric_order.c - the simulated network keeps the promises of fabric/fabric.h, whatever befalls it.
+/* tests/sim/fabric_order.c - the simulated network keeps the promises of fabric/fabric.h, whatever happens to it.
  *
  * Two to four hosts without a runtime; wires carry lane addresses, lanes carry numbered records and announcements. A model on
  * the side knows what was sent; pieces of payload are scribbled over the moment their transfer is done. Hosts map each other's
@@ -546,7 +546,7 @@ static void act(end_t *e)
     }
 }
 
-static void befall(void)
+static void happen(void)
 {
     node_t *a = &g.nodes[below((uint64_t)g.n_nodes)], *b = &g.nodes[below((uint64_t)g.n_nodes)];
     switch (below(12)) {
@@ -720,7 +720,7 @@ static uint64_t scenario(uint64_t seed)
         for (int k = 0; k < g.n_ends; k++)
             act(&g.ends[k]);
         if (mood == 0 && below(6) == 0)
-            befall();
+            happen();
         drive();
         if (below(2)) {
             uint64_t next = wefti_sim_next(g.w), now = wefti_sim_now(g.w);

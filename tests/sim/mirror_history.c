@@ -1,4 +1,4 @@
-/* tests/sim/mirror_history.c - mirrors under everything that can befall servers, writers and readers.
+/* tests/sim/mirror_history.c - mirrors under everything that can happen to servers, writers and readers.
  *
  * Three servers and three clients. Clients make, open, read, write, add, close and take over two mirrors, with deadlines and
  * cancellations; servers and clients are killed and come back with empty memory, are stopped and go on; any two hosts are cut
@@ -79,7 +79,7 @@ static struct {
     bool cut[NODES][NODES];
     bool checksums, lazy; /* lazy: the last client reads when it is told to */
     uint64_t lease_ns;
-    bool quiet; /* the end: nothing befalls anyone */
+    bool quiet; /* the end: nothing happens to anyone */
 } s;
 
 /* What was done, over all seeds: --tell. */
@@ -452,7 +452,7 @@ static void act_on(int c)
     }
 }
 
-/* --- what befalls them ---------------------------------------------------------------------------------------------------- */
+/* --- what happens to them ------------------------------------------------------------------------------------------------- */
 
 static void on_accept(weft_listener_t *l, weft_ep_t *ep, void *user)
 {
@@ -561,7 +561,7 @@ static void wake_lazy(void)
     sim_net_resume(&net, server);
 }
 
-static void befall(void)
+static void happen(void)
 {
     int a = (int)BELOW(NODES), b = (int)BELOW(NODES);
     wefti_fabric_t *fa = net.nodes[a].f, *fb = net.nodes[b].f;
@@ -687,7 +687,7 @@ static void connect_all(int c)
     sim_bad(&net, "client %d does not reach the servers", c);
 }
 
-/* An operator gives the word that those who do not answer are dead: when all the others can be reached, and nothing befalls
+/* An operator gives the word that those who do not answer are dead: when all the others can be reached, and nothing happens to
  * anyone meanwhile. */
 static void operate(int c, int mirror)
 {
@@ -834,7 +834,7 @@ static uint64_t scenario(uint64_t seed)
                 act_on(c);
         }
         if (!peace && CHANCE(35))
-            befall();
+            happen();
         if (s.lazy && CHANCE(20))
             wake_lazy();
         if (s.died && CHANCE(3))

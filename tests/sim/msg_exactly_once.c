@@ -1,4 +1,4 @@
-/* tests/sim/msg_exactly_once.c - random programs that send and receive tag messages, and everything that can befall them.
+/* tests/sim/msg_exactly_once.c - random programs that send and receive tag messages, and everything that can happen to them.
  *
  * They listen, connect, send (plain, in pieces, owned, without an operation), receive (by endpoint, from any, by mask, into
  * pieces, allocated, claimed), cancel, set deadlines and tokens, close and abort; hosts are killed and stopped, links cut and

@@ -1,4 +1,4 @@
-/* tests/sim/rma_exactly_once.c - random programs with regions and remotes, and everything that can befall them.
+/* tests/sim/rma_exactly_once.c - random programs with regions and remotes, and everything that can happen to them.
  *
  * They expose memory of the library's and their own, extend, revoke and free it, attach with keys of parts, of few rights, with
  * a time, old ones, and by name, insist on a path or not, read, write, notify, add, batch, flush, fence and drop; and live as

@@ -1,5 +1,5 @@
 /* tests/sim/store_life.c - a memory server and up to three clients that allocate, extend, free, remove, open, read, write,
- * list, renew, leave, come back, close, cancel and run out of time, in every order; and everything that can befall them.
+ * list, renew, leave, come back, close, cancel and run out of time, in every order; and everything that can happen to them.
  *
  * Every block has a value that only its owner writes. Checked at each completion: once; not too late; memory that was allocated
  * is zero; what is read is the block's own value, and the value once a write of it is complete. A block may only be missing if

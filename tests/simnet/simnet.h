@@ -45,7 +45,7 @@ bool wefti_sim_step(wefti_sim_t *w);
  * fn, time moves by itself then, and nobody else runs. */
 void wefti_sim_on_idle(wefti_sim_t *w, void (*fn)(void *user), void *user);
 
-/* --- what befalls hosts and links --------------------------------------------------------------------------------- */
+/* --- what happens to hosts and links --------------------------------------------------------------------------------- */
 
 /* The process dies: peers see its wires close after a while (if they can be reached), pulls from it fail, what it had sent
  * arrives only in part. Its fabric delivers nothing more, but lets go of everything that is closed on it, so that the runtime

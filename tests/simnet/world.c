@@ -1,4 +1,4 @@
-/* tests/simnet/world.c - worlds and hosts: making them, linking them, and what befalls them.
+/* tests/simnet/world.c - worlds and hosts: making them, linking them, and what happens to them.
  *
  * A host is running, paused (and back), dead, or closed. Dead and closed are for ever; a dead one still lets go of what is
  * closed on it, so that the runtime that stood on it can be closed.
@@ -50,7 +50,7 @@ weft_status_t wefti_sim_fault(sim_host_t *h, int at, uint32_t ppm, const weft_st
     return st;
 }
 
-/* --- what befalls hosts ------------------------------------------------------------------------------------------- */
+/* --- what happens to hosts ------------------------------------------------------------------------------------------- */
 
 /* Its acknowledgements that were not out yet are lost with it. */
 static void lose_acks(sim_host_t *h)

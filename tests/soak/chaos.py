@@ -1,4 +1,4 @@
-"""What befalls processes: killed, stopped and let go on, stopped and killed. At random, by one seed; and what that explains afterwards."""
+"""What happens to processes: killed, stopped and let go on, stopped and killed. At random, by one seed; and what that explains afterwards."""
 import bisect
 import heapq
 import os

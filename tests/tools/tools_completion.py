@@ -14,7 +14,8 @@ COMP_CWORD=$#
 _weft
 printf '%s\\n' "${COMPREPLY[@]}"
 '''
-    done = subprocess.run(["bash", "-u", "-c", script, "bash", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    done = subprocess.run(["bash", "-u", "-c", script, "bash", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=20, check=False)
     assert done.returncode == 0 and not done.stderr, f"{words}: {done.stderr}"
     return done.stdout.split()
 
@@ -53,7 +54,8 @@ def every_option_of_the_help_is_there():
 
 
 def bash_has_it_for_the_command():
-    done = subprocess.run(["bash", "-c", weft.must("completion", "bash") + "complete -p weft"], stdout=subprocess.PIPE, text=True, timeout=20, check=True)
+    done = subprocess.run(["bash", "-c", weft.must("completion", "bash") + "complete -p weft"], stdout=subprocess.PIPE,
+                          text=True, timeout=20, check=True)
     assert done.stdout.split() == ["complete", "-o", "default", "-F", "_weft", "weft"], done.stdout
 
 

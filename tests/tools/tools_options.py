@@ -75,7 +75,8 @@ def options_that_do_not_go_together_are_refused():
 
 
 def an_address_without_a_port_gets_one():
-    for args, status in ((("perf", "--connect", "tcp://nowhere"), 1), (("perf", "--listen", "tcp://nowhere"), 1), (("mem", "ls", "--server", "tcp://nowhere"), 2),
+    for args, status in ((("perf", "--connect", "tcp://nowhere"), 1), (("perf", "--listen", "tcp://nowhere"), 1),
+                         (("mem", "ls", "--server", "tcp://nowhere"), 2),
                          (("call", "tcp://nowhere/calc/add", "1", "2"), 2), (("serve", "--listen", "tcp://localhost", "--no-registry"), 1)):
         done = weft.run(*args, timeout=20)
         advice = "add a port: tcp://localhost:13337" if args[0] == "serve" else "add a port: tcp://nowhere:13337"
@@ -101,8 +102,8 @@ def an_option_is_written_out_and_has_a_value_of_its_own():
 
 
 def help_fits_in_80_columns_or_in_the_terminal():
-    commands = ("call", "completion", "element", "element memory", "element serve", "info", "key", "key new", "mem", "mem serve", "mem put", "mem get",
-                "mem ls", "mem stat", "mem rm", "perf", "run", "serve")
+    commands = ("call", "completion", "element", "element memory", "element serve", "info", "key", "key new", "mem", "mem serve",
+                "mem put", "mem get", "mem ls", "mem stat", "mem rm", "perf", "run", "serve")
     for words in ("--help", "help", "perf -h", *("help " + c for c in commands), *(c + " --help" for c in commands)):
         args = words.split()
         text = weft.must(*args)
@@ -127,6 +128,7 @@ def no_command_at_all_shows_the_usage():
 
 
 weft.main(an_unknown_command_gets_the_nearest_name, an_unknown_option_gets_the_nearest_name, a_wrong_value_is_named,
-          options_that_do_not_go_together_are_refused, an_address_without_a_port_gets_one, tls_is_refused_and_says_transports, an_option_is_written_out_and_has_a_value_of_its_own,
+          options_that_do_not_go_together_are_refused, an_address_without_a_port_gets_one, tls_is_refused_and_says_transports,
+          an_option_is_written_out_and_has_a_value_of_its_own,
           help_fits_in_80_columns_or_in_the_terminal, help_lists_every_option,
           no_command_at_all_shows_the_usage)

@@ -21,7 +21,7 @@ typedef struct side {
     weft_runtime_t rt;
     wefti_lane_t lane;
     wefti_flow_t flow;
-    bool full; /* no room on the lane */
+    bool full; /* no space on the lane */
     wefti_word_t reserved;
     item_t queue[QUEUE]; /* to the other side */
     unsigned first, n;

@@ -268,7 +268,8 @@ TEST(groups_made_waited_for_and_cancelled_by_another_thread_complete)
         weft_op_t ops[4] = {{0}}, group = WEFT_OP_INIT, *list[] = {&ops[0], &ops[1], &ops[2], &ops[3]};
         for (int i = 0; i < 4; i++)
             CHECK_OK(fake_post(f.rt, wefti_rng_below(&rng, 2) ? FAKE_WAITS : FAKE_AT_ONCE, &ops[i]));
-        CHECK_OK(weft_group_start(f.rt, (weft_group_mode_t)(1 + wefti_rng_below(&rng, 3)), list, 3 + wefti_rng_below(&rng, 2), &group));
+        CHECK_OK(weft_group_start(f.rt, (weft_group_mode_t)(1 + wefti_rng_below(&rng, 3)), list, 3 + wefti_rng_below(&rng, 2),
+                                  &group));
         switch (wefti_rng_below(&rng, 4)) {
         case 0:
             weft_op_cancel(&ops[3]);

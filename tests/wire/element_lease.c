@@ -53,7 +53,7 @@ TEST(what_is_allocated_stays_with_its_user_and_outlives_one_that_is_gone_for_its
         weft_block_drop(longer);
         weft_block_drop(brief);
         weft_block_drop(too);
-        /* its process is gone, without a word about its leases */
+        /* its process is gone, and said nothing about its leases */
         CHECK_OK(weft_runtime_close(e.pair.rt[1]));
         double until = test_now() + 20; /* its lease is over long before the other's 30 s */
         while (elements_memory_stats(&e).used_bytes >= BYTES + 200000 && test_now() < until)

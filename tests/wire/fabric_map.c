@@ -1,5 +1,5 @@
 /* tests/wire/fabric_map.c - memory that the peer of a lane maps: two processes on one memory, what outlives what, and
- * map_handles that are good for nothing.
+ * map handles that are invalid.
  *
  * Held here: both sides see what either writes; a mapping stays, whatever becomes of lane, transport and owner; a map_handle
  * that is nonsense, or whose memory is gone, too short or could shrink, gives a status and leaves neither mapping nor
@@ -231,7 +231,7 @@ TEST(another_user_maps_nothing)
     shm_side_close(&s);
 }
 
-/* --- map_handles that are good for nothing ---------------------------------------------------------------------------------- */
+/* --- map handles that are invalid ---------------------------------------------------------------------------------- */
 
 /* As expose.c writes it: what a peer that lies would send. */
 static map_handle_t forge(int fd, uint64_t ino, uint64_t n)

@@ -261,7 +261,7 @@ static int answer_call(overheard_t *o)
     return fd;
 }
 
-/* Somebody between the two takes a greeting down and carries the bytes: what it took down is good for nothing else. */
+/* Somebody between the two takes a greeting down and carries the bytes: what it took down is of no other use. */
 static void carry(overheard_t *o, bool bulk, int ends[2])
 {
     uint8_t challenge[TP_CHALLENGE_N], bytes[TP_GREETING_N], nonce[TP_NONCE], answer[TP_ANSWER_N];

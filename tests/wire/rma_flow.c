@@ -201,7 +201,7 @@ TEST(a_slot_that_stays_busy_delays_its_own_remote_alone_and_keeps_its_order)
         for (unsigned i = 0; i < 100; i++)
             weft_runtime_progress(far.pair.rt[1]);
         CHECK(!weft_op_done(&late[0]) ||
-              way->pair->mode == WEFT_PROGRESS_THREAD); /* else only a busy machine makes it ask, in vain */
+              way->pair->mode == WEFT_PROGRESS_THREAD); /* else only a busy machine makes it ask without need */
         atomic_store(&stuck->slot->busy, 0);
         CHECK_OK(far_end(WEFT_OK, &late[0]));
         weft_remote_drop(stuck);

@@ -40,7 +40,7 @@ static bool of_element(PyObject *name, const char *element)
     return !strncmp(text, element, len) && (text[len] == 0 || text[len] == '@');
 }
 
-/* Those are good for nothing from now on; a block that is still coming may come, and is known until it has. No exception is set
+/* They cannot be used from now on; a block that is still coming may come, and is known until it has. No exception is set
  * or lost. */
 static void forget_remotes(weftpy_action_t *a, const char *element)
 {

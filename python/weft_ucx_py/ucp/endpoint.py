@@ -414,7 +414,7 @@ class Endpoint:
             self._shut(finish_sends=True)
 
     def abort(self) -> None:
-        """Close it now, without a word to the peer. What was sent is flushed; what is being sent or received ends with
+        """Close it now, without telling the peer. What was sent is flushed; what is being sent or received ends with
         UCXCanceled."""
         self._shut(finish_sends=False)
 

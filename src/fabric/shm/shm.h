@@ -9,7 +9,7 @@
 
 /* `config` is not kept. WEFT_ERR_INVALID: shm_ring is not a power of two; WEFT_ERR_NOMEM. */
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out);
-/* Every lane was closed, or is dropped without a word. */
+/* Every lane was closed, or is dropped silently. */
 void wefti_shm_close(wefti_transport_t *transport);
 /* Number of events. No system call while only records move. */
 unsigned wefti_shm_progress(wefti_transport_t *transport);

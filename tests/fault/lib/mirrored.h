@@ -44,7 +44,8 @@ typedef struct mirrored {
 
 /* Fork n servers, which listen at listen[i] (NULL: 127.0.0.1) after enter(i) was called in them (NULL: nothing). Before there
  * is a runtime here. */
-void mirrored_start(mirrored_t *t, int n, const char *transports, uint64_t heartbeat_ns, const char *const *listen, void (*enter)(int i));
+void mirrored_start(mirrored_t *t, int n, const char *transports, uint64_t heartbeat_ns, const char *const *listen,
+                    void (*enter)(int i));
 /* The writer makes a mirror on the first `members` servers; the reader opens it. */
 void mirrored_make(mirrored_t *t, int members, uint64_t len, uint64_t lease_ns, bool checksums);
 /* Connect to a server (again), and open a store there. */

@@ -9,7 +9,7 @@
 const char *netns_make(void);
 /* Have this process (a child of the one that made them) live on host i. */
 void netns_enter(int i);
-/* Take the link down without a word, or up again. */
+/* Take the link down silently, or up again. */
 void netns_link(bool up);
 /* A second link between them, eth1 on both: 10.98.0.1 and 10.98.0.2. NULL, or why that cannot be done here. */
 const char *netns_second(void);

@@ -23,8 +23,8 @@
 #define WAITS      (UINT64_C(1) << 58) /* it waits, and so is not allowed inside callbacks */
 #define ENDS       (UINT64_C(1) << 59) /* the side's runtime is closed after it */
 #define FREES      (UINT64_C(1) << 60) /* it gives memory back that outlives its runtime: it may do so after that was closed */
-#define HELD       (UINT64_C(1) << 61) /* it takes something that is counted, or released by one call: nobody calls with it after the last release */
-#define ONCE       ((UINT64_C(1) << 62) | HELD) /* it lets go of that: the row takes it from the side, so that no other turn finds it */
+#define HELD       (UINT64_C(1) << 61) /* it takes something that is counted, or released by one call: not used after the last */
+#define ONCE       ((UINT64_C(1) << 62) | HELD) /* it lets go of that: the row takes it from the side first */
 #define READS      (UINT64_C(1) << 63) /* it only reads memory: in a forked child it may answer */
 
 typedef struct turn turn_t;

@@ -1,4 +1,4 @@
-/* tests/sim/lib/life.c - what programs of every kind do and what befalls them; what may come of it is in model.c. */
+/* tests/sim/lib/life.c - what programs of every kind do and what happens to them; what may come of it is in model.c. */
 #include "life.h"
 
 #include <stdio.h>
@@ -333,7 +333,7 @@ static void act_on(int node)
     }
 }
 
-static void befall(void)
+static void happen(void)
 {
     int a = (int)BELOW((uint64_t)m.net.n), b = (int)BELOW((uint64_t)m.net.n);
     wefti_fabric_t *fa = m.net.nodes[a].f, *fb = m.net.nodes[b].f;
@@ -454,7 +454,7 @@ static void live_on(void)
                 act_on(node);
         }
         if (!m.peace && CHANCE(12))
-            befall();
+            happen();
         uint64_t dt = BELOW(CHANCE(80) ? 60 * WEFT_MICROSECOND : 2 * WEFT_MILLISECOND);
         if (!m.peace && CHANCE(5))
             dt = BELOW(2 * m.heartbeat_ns);

@@ -17,13 +17,13 @@ extern int life_depth;  /* of actions inside callbacks */
 
 typedef struct life_program {
     void (*set_up)(void);                 /* the runtimes are open, nothing is connected; may be NULL */
-    void (*act)(int node, end_t *e, unsigned what); /* do something with messages, on an end of the node; 0 <= what < 100 chooses */
-    void (*drain)(end_t *e);              /* receive whatever comes at this end until it ends: sets e->draining, and e->drained at last */
+    void (*act)(int node, end_t *e, unsigned what); /* do something with messages, at an end; 0 <= what < 100 chooses */
+    void (*drain)(end_t *e);              /* receive until the end ends: sets e->draining, and e->drained at last */
     void (*completed)(act_t *a, weft_status_t status); /* an operation is complete and was checked; may be NULL */
     void (*each_round)(void);             /* between turns; may be NULL */
     uint64_t (*due)(void);                /* when it wants to be called at the latest, UINT64_MAX: never; may be NULL */
     void (*look)(void);                   /* now and then: everything is as it should be */
-    void (*rest)(void);                   /* the world is whole, nobody does anything, all links that can be are up; may be NULL */
+    void (*rest)(void);                   /* the world is whole and quiet, all links that can be are up; may be NULL */
     void (*parted)(void);                 /* everything was closed in peace: was anything lost? May be NULL */
     void (*end)(void);                    /* the runtimes are about to be closed; may be NULL */
 } life_program_t;

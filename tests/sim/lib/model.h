@@ -26,7 +26,7 @@ typedef struct link {
     weft_listener_t *listener;
     char uri[128];
     uint32_t seq[2];          /* messages so far, per direction */
-    bool hurt;                /* something other than delay befell it: messages may be lost */
+    bool hurt;                /* something other than delay happened to it: messages may be lost */
     int connector;            /* the end that was opened, or -1 */
 } link_t;
 

@@ -112,6 +112,6 @@ void serving_replace(int server);   /* a function goes and comes back, under ano
 void serving_say_again(void);       /* what was said, late and wrong, as an awkward server would */
 void serving_let_go(held_t *h);     /* the function gives its request back */
 void serving_check_told(void);      /* every call is over, and the world whole: functions that still have requests know it */
-void serving_check(void);           /* nobody calls any more: functions that still have requests know it, and the services have nothing else */
+void serving_check(void);           /* nobody calls any more: functions know it, and services have nothing else */
 
 #endif

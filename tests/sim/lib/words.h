@@ -5,12 +5,15 @@
  * tells where it came from. A time is a count of posts and completions. What is checked, at the end of a run, when it is known
  * how everything ended:
  *
- *   - a word that is read was written there, by a write that had begun and was not refused; or it is zero, and nobody had written it;
- *   - it was not overwritten before: by a write that came after it for certain and was complete for certain when the read began. For certain
- *     is: complete before the other began, or posted before it on the same remote;
+ *   - a word that is read was written there, by a write that had begun and was not refused; or it is zero, and was
+ *     never written;
+ *   - it was not overwritten before: by a write that came after it for certain and was complete for certain when the read
+ *     began. For certain is: complete before the other began, or posted before it on the same remote;
  *   - no write of a generation shows after that generation was revoked for good, unless it was there before;
- *   - two small checked writes are seen by a small checked read in one order, and none of them in part, whatever became of its poster;
- *   - what the owner sees at one moment holds to the fences: of a remote's writes none without all that were before its last fence;
+ *   - two small checked writes are seen by a small checked read in one order, and none of them in part, whatever became of
+ *     its poster;
+ *   - what the owner sees at one moment holds to the fences: of a remote's writes none without all that were before its last
+ *     fence;
  *   - fetch-adds of one on a word: each value once, in the order of time, and the sum is what is there. */
 #ifndef SIM_WORDS_H
 #define SIM_WORDS_H
@@ -40,7 +43,7 @@ uint64_t words_now(void); /* and it is later afterwards */
 uint32_t words_write(int region, int remote, uint64_t generation, uint32_t first, uint32_t n, bool checked, uint32_t epoch);
 void words_fill(uint32_t write, uint64_t *words);
 void words_written(uint32_t write, words_end_t end);
-/* A read, before it is posted; and what it got. A read that failed is simply not told of. */
+/* A read, before it is posted; and what it got. A read that failed is not recorded. */
 uint32_t words_read(int region, int remote, uint32_t first, uint32_t n, bool checked);
 void words_got(uint32_t read, const uint64_t *words);
 /* The owner looks at its memory, now. */

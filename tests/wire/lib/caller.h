@@ -39,7 +39,8 @@ caller_answer_t caller_bind(caller_t *c, const char *service, const char *signat
 /* Send any bytes. op NULL: fire and forget. */
 void caller_send(caller_t *c, const void *header, size_t len, const void *payload, size_t payload_len);
 /* CALL, or CALL_EXT where once or left_ns (0: none) is given, with n bytes of arguments. */
-void caller_call(caller_t *c, const caller_answer_t *bound, uint64_t call, uint64_t left_ns, const rpc_once_t *once, const void *args, size_t n);
+void caller_call(caller_t *c, const caller_answer_t *bound, uint64_t call, uint64_t left_ns, const rpc_once_t *once,
+                 const void *args, size_t n);
 void caller_cancel(caller_t *c, uint64_t call);
 /* Wait for the nth answer (from 0). */
 const caller_answer_t *caller_answer(caller_t *c, unsigned n);

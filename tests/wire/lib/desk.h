@@ -23,7 +23,8 @@ void desk_add(desk_t *desk, const char *signature, weft_function_fn fn, void *us
 weft_method_t *desk_method(desk_t *desk, const char *signature);
 /* Call and wait: desk->reply has the rest, until the next call or the close. */
 weft_status_t desk_call(desk_t *desk, weft_method_t *method, const weft_value_t *args, size_t n);
-weft_status_t desk_call_with(desk_t *desk, weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+weft_status_t desk_call_with(desk_t *desk, weft_method_t *method, const weft_value_t *args, size_t n,
+                             const weft_call_opts_t *opts,
                              uint64_t timeout_ns);
 
 /* add(a: i32, b: i32) -> i32, as a function; counts in *(_Atomic unsigned *)user if it is not NULL. */

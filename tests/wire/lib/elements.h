@@ -16,7 +16,8 @@ typedef struct elements {
 } elements_t;
 
 /* Both runtimes, memory "mem" of so many bytes (0: none yet), an action "test" without transports. The options may be NULL. */
-void elements_open(elements_t *e, const pair_way_t *way, uint64_t bytes, const weft_memory_opts_t *memory, const weft_action_opts_t *action);
+void elements_open(elements_t *e, const pair_way_t *way, uint64_t bytes, const weft_memory_opts_t *memory,
+                   const weft_action_opts_t *action);
 void elements_close(elements_t *e);
 /* Open "mem" (again). */
 void elements_memory(elements_t *e, uint64_t bytes, const weft_memory_opts_t *opts);

@@ -55,7 +55,8 @@ weft_status_t far_end(weft_status_t posted, weft_op_t *op);
 /* One access, in far.op. */
 weft_status_t far_read(weft_remote_t *remote, uint64_t offset, void *buf, size_t len);
 weft_status_t far_write(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len);
-weft_status_t far_atomic(weft_remote_t *remote, weft_rma_atomic_t which, uint64_t offset, size_t width, uint64_t operand, uint64_t compare);
+weft_status_t far_atomic(weft_remote_t *remote, weft_rma_atomic_t which, uint64_t offset, size_t width, uint64_t operand,
+                         uint64_t compare);
 weft_status_t far_flush(weft_remote_t *remote);
 
 #endif

@@ -21,7 +21,8 @@ void keeper_close(keeper_t *k);
 weft_status_t keeper_wait(keeper_t *k, weft_op_t *op);
 weft_store_t *keeper_store(keeper_t *k, const weft_store_opts_t *opts);
 /* Allocate: the block; or what it came to, in *status_out (may be NULL: it must succeed). */
-weft_block_t *keeper_alloc(keeper_t *k, weft_store_t *store, const char *name, uint64_t len, bool shared, weft_status_t *status_out);
+weft_block_t *keeper_alloc(keeper_t *k, weft_store_t *store, const char *name, uint64_t len, bool shared,
+                           weft_status_t *status_out);
 weft_block_t *keeper_find(keeper_t *k, weft_store_t *store, const char *name, weft_status_t *status_out);
 weft_status_t keeper_extend(keeper_t *k, weft_block_t *block, uint64_t len);
 weft_status_t keeper_free(keeper_t *k, weft_block_t *block);

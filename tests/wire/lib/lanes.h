@@ -51,7 +51,7 @@ struct lanes_side {
 
     /* instead of, or besides, counting */
     void (*on_record)(lanes_side_t *s, const void *rec, size_t n);
-    void (*on_announced)(lanes_side_t *s, const void *rec, size_t n, uint64_t total, wefti_pull_t *p); /* then it is not kept in offers */
+    void (*on_announced)(lanes_side_t *s, const void *rec, size_t n, uint64_t total, wefti_pull_t *p); /* then not in offers */
     void (*on_withdrawn)(lanes_side_t *s, wefti_pull_t *p);
     void (*on_room)(lanes_side_t *s);
     void *user;
