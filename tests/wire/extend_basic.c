@@ -207,4 +207,3 @@ TEST(calls_and_timers_run_on_the_driver_and_driver_only_says_so_elsewhere)
         CHECK_EQ(weft_ext_enter(a.rt), WEFT_ERR_CLOSED);
     }
 }
-
