@@ -179,8 +179,8 @@ static char *put_utf8(char *put, uint32_t c)
     static const uint8_t lead[] = {0, 0xc0, 0xe0, 0xf0};
     int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
     *put++ = (char)(lead[more] | c >> (6 * more));
-    while (more--)
-        *put++ = (char)(0x80 | (c >> (6 * more) & 0x3f));
+    for (; more > 0; more--)
+        *put++ = (char)(0x80 | (c >> (6 * (more - 1)) & 0x3f));
     return put;
 }
 
