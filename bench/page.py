@@ -135,7 +135,7 @@ def bars(points):
 def plot(found):
     """Bars on a logarithmic scale, as SVG: one is as fast as the other. It follows a reader's light or dark."""
     import math
-    left, width, step = 400, 420, 34
+    left, width, step = 440, 420, 34
     most = max(10, *(ratio for _, ratio in found))
     scale = width / math.log10(most)
 
