@@ -162,7 +162,7 @@ def page(run):
     about, points = run["machine"], run["points"]
     head = f"""# Performance
 
-Figures of one run of `make bench`: {about["cpu"]}, a virtual machine with {about["cores"]} cores, Linux {about["kernel"].split("-")[0]}.
+Figures of one run of `bench/run`: {about["cpu"]}, a virtual machine with {about["cores"]} cores, Linux {about["kernel"].split("-")[0]}.
 Each row is measured in alternating order for {run["rounds"]} rounds, one core for each side. Shown are medians;
 **times as fast** is the median of each round's ratio, and that is what travels to other machines. It has one direction: above
 1 Weft is faster. Weft runs with failure detection and flow control on.

@@ -1,7 +1,7 @@
 /* Memory runs out at every single allocation of a memory element and its user, one after the other. Each time every operation
  * ends with a status that is true, and afterwards the same two do all of it; at the end everything is accounted for.
  *
- * ctest: timeout=600 */
+ * ctest: timeout=600 long */
 #define TEST_SECONDS 280
 #include "lib/nomem.h"
 #include "test.h"

@@ -1,5 +1,6 @@
 """alloc_async: more memory at an element, awaited; cancelled at every moment, with elements that stop and die, and nothing is
 left at them."""
+# ctest: long
 import asyncio
 import gc
 import random

@@ -1,5 +1,6 @@
 """Arrays over replicas: elements killed while an array is fetched or flushed, all of them killed, stopped ones, and other
 programs that write."""
+# ctest: long
 import os
 import sys
 import threading

@@ -1,5 +1,6 @@
 """What runs inside a call: numbers, buffers, loops, destructors and signals that close, abort or call again. An exception,
 never a crash."""
+# ctest: long
 import asyncio
 import gc
 import os

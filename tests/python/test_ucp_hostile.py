@@ -1,4 +1,5 @@
 """ucp with arguments that are none, and with peers that are none: exceptions, never a crash, and the others go on."""
+# ctest: long
 import asyncio
 import os
 import random

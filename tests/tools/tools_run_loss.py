@@ -1,4 +1,5 @@
 """Whatever happens to an element or to the launcher, weft run says so, takes the rest down in order, and leaves nothing running."""
+# ctest: long
 import json
 import os
 import re
