@@ -33,5 +33,4 @@ uint64_t wefti_now(weft_runtime_t *rt);
 /* Progress once: fabric, inbox, timers, deliveries. Driver only. */
 unsigned wefti_progress(weft_runtime_t *rt);
 
-
 #endif

@@ -118,5 +118,6 @@ def each_fault_is_caught():
             assert len(check(root)) == n, f"{check.__name__} of a bad tree: {check(root)}"
 
 
-checks.main(no_source_is_longer_than_500_lines_and_no_other_file_than_900, no_white_space_at_line_ends, every_source_says_what_it_is_about, no_paths_of_one_machine,
+checks.main(no_source_is_longer_than_500_lines_and_no_other_file_than_900, no_white_space_at_line_ends,
+            every_source_says_what_it_is_about, no_paths_of_one_machine,
             tests_that_are_named_exist, the_map_is_true, each_fault_is_caught)
