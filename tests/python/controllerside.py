@@ -120,6 +120,7 @@ class Controller:
     def kill(self, activation):
         """End its container as the kernel would: everything in it, at once."""
         worker = activation.container.worker()
+        os.killpg(worker, signal.SIGSTOP)  # or it may see that its runtime is gone, and end in good order
         activation.container.kill()
         with contextlib.suppress(ProcessLookupError):  # a container took it along
             os.killpg(worker, signal.SIGKILL)
