@@ -38,7 +38,7 @@ weftpy_awaited_t *weftpy_awaited_new(weftpy_runtime_t *run, const weftpy_gives_t
         Py_XDECREF(module);
         if (!later)
             goto out;
-        if (st->begin_awaited) /* importing runs other threads, too */
+        if (st->begin_awaited) /* an import can let other threads run */
             Py_DECREF(later);
         else
             st->begin_awaited = later;
