@@ -112,9 +112,8 @@ static void free_memory(PyObject *capsule)
 static PyObject *owner_of(weftpy_request_t *r, const weft_value_t *v)
 {
     const void *at = v->type == WEFT_T_TENSOR ? v->tensors.at->data : v->type & WEFT_T_VECTOR ? v->view.data : NULL;
-    if (v->type ==
-        (WEFT_T_VECTOR | WEFT_T_TENSOR)) /* a list of tensors is always copied: its tensors may be in different places */
-        at = NULL;
+    if (v->type == (WEFT_T_VECTOR | WEFT_T_TENSOR))
+        at = NULL; /* a list of tensors is always copied: its tensors may be in different places */
     return (const char *)at >= r->from && (const char *)at < r->to ? r->memory : NULL;
 }
 

@@ -37,8 +37,8 @@ weft_status_t weftpy_runtime_close(weftpy_runtime_t *run)
     weft_status_t status;
     if (!rt)
         return WEFT_OK;
-    if (run->driving ||
-        (!run->blocking && weftpy_inside)) /* the library refuses a close there. Check first: the runtime stays open */
+    /* the library refuses a close there; checked before anything is undone, since the runtime stays open */
+    if (run->driving || (!run->blocking && weftpy_inside))
         return WEFT_ERR_STATE;
     weftpy_loop_detach(run);
     if (run->blocking) {
@@ -54,9 +54,9 @@ weft_status_t weftpy_runtime_close(weftpy_runtime_t *run)
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = close_blocking(rt);
         PyEval_RestoreThread(save);
+        /* it is not closed, without a thread or with a callback that does not return, and still uses closed_eps */
         if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_STATE)
-            run->closed_eps =
-                NULL; /* not closed, without a thread or with a callback that does not return: it still uses closed_eps */
+            run->closed_eps = NULL;
     } else {
         run->closing = true;
         weftpy_messages_release(run);
