@@ -129,8 +129,7 @@ static bool idle(const weftpy_runtime_t *run)
     return run->rt && n <= (run->scheduled ? 1 : 0);
 }
 
-/* Drive until `op` is complete (with NULL: any operation), until something needs a turn of the loop, or until `ns` have passed.
- * */
+/* Drive until `op` is complete (NULL: any operation), until something needs a turn of the loop, or until `ns` have passed. */
 static bool drive(weftpy_runtime_t *run, const weftpy_op_t *op, uint64_t ns)
 {
     uint64_t until = 0;
