@@ -26,7 +26,7 @@ typedef struct weftpy_method {
     const char *fn;        /* the same as a C string */
     PyObject *text;        /* the signature; NULL: not known yet */
     PyObject *names;       /* names of the parameters without the stream: a tuple, interned */
-    uint32_t n;            /* types of these parameters */
+    uint32_t n;            /* how many parameters these are */
     uint32_t sends, gives; /* types of the streams' values; 0: none */
     bool oneway, idempotent, views; /* views: a single result that is a vector or a tensor */
     uint8_t types[WEFT_SIG_PARAMS];
