@@ -24,7 +24,7 @@ static bool over(const tp_lane_t *l)
 static void keep(tp_lane_t *l, const uint8_t *bytes, size_t n)
 {
     if (!l->carry)
-        l->carry = wefti_tp_frame_get(l->transport);
+        l->carry = tp_frame_get(l->transport);
     if (!l->carry) {
         wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for half a record");
         return;
@@ -143,7 +143,7 @@ static ssize_t recv_items(tp_lane_t *l)
     }
     wefti_tp_parse(l, in, have + (size_t)got);
     if (l->carry && !l->carry_n) {
-        wefti_tp_frame_free(l->transport, l->carry);
+        tp_frame_free(l->transport, l->carry);
         l->carry = NULL;
     }
     return got;

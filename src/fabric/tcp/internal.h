@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/list.h"
+#include "base/spares.h"
 #include "fabric/pulse.h"
 #include "fabric/tcp/tcp.h"
 #include "fabric/transfers.h"
@@ -30,6 +31,7 @@
 #define TP_REC_MAX 8448          /* bytes of the longest record: 8 KiB of payload, and what rooms put before it */
 #define TP_HEAD 8                /* u32 length, u32 kind */
 #define TP_FRAME 16320           /* bytes of records gathered for one send() */
+#define TP_FRAMES_KEPT 64        /* unused ones */
 #define TP_QUEUE 8               /* frames of a lane that may wait for the socket before reserve() says no */
 #define TP_QUEUE_FORCED 128      /* control records included: a peer that reads none of them is given up */
 #define TP_IN (128u << 10)       /* bytes of one recv() */
@@ -70,7 +72,7 @@ typedef struct tp_lane tp_lane_t;
 typedef struct tp_pull tp_pull_t;
 
 typedef struct tp_frame {
-    wefti_list_t link; /* transport's free ones, or a lane's queue */
+    wefti_list_t link; /* of a lane's queue */
     uint32_t at, n;    /* in a queue: sent so far, bytes in all */
     _Alignas(16) uint8_t bytes[TP_FRAME];
 } tp_frame_t;
@@ -218,14 +220,16 @@ struct tp_transport {
     wefti_list_t unacked;   /* conns in UP */
     uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
-    wefti_list_t open, stuck, events, bulk_busy, free_frames;
-    unsigned n_free_frames;
+    wefti_list_t open, stuck, events, bulk_busy;
+    wefti_spares_t frames;
     _Alignas(16) uint8_t in[TP_IN];
 };
 
 static inline tp_transport_t *tp_transport(wefti_transport_t *r) { return (tp_transport_t *)(void *)r; }
 static inline tp_lane_t *tp_lane(wefti_lane_t *l) { return (tp_lane_t *)(void *)l; }
 static inline tp_pull_t *tp_pull(wefti_incoming_t *p) { return (tp_pull_t *)(void *)p; }
+static inline tp_frame_t *tp_frame_get(tp_transport_t *r) { return wefti_spares_get(&r->frames, sizeof(tp_frame_t)); }
+static inline void tp_frame_free(tp_transport_t *r, tp_frame_t *f) { wefti_spares_put(&r->frames, f, TP_FRAMES_KEPT); }
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
 /* transport.c */
@@ -304,8 +308,6 @@ void wefti_tp_flush(tp_lane_t *l);
 void wefti_tp_later(tp_lane_t *l);
 bool wefti_tp_out_empty(const tp_lane_t *l);
 void wefti_tp_out_drop(tp_lane_t *l);
-tp_frame_t *wefti_tp_frame_get(tp_transport_t *r);
-void wefti_tp_frame_free(tp_transport_t *r, tp_frame_t *f);
 
 /* in.c */
 /* One recv() and all that came with it; number of bytes, 0: there was nothing. */

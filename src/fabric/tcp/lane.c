@@ -242,7 +242,7 @@ void wefti_tp_lane_end(tp_lane_t *l)
     wefti_list_remove(&l->stuck_link);
     wefti_tp_out_drop(l);
     if (l->carry)
-        wefti_tp_frame_free(l->transport, l->carry);
+        tp_frame_free(l->transport, l->carry);
     l->carry = NULL;
     wefti_tp_abandon(l);
     wefti_tp_release_reserve(l);

@@ -14,38 +14,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "base/alloc.h"
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define FREE_FRAMES_KEPT 64
 #define ROUNDS 16 /* system calls of one lane in a row */
 #define FLAGS (MSG_NOSIGNAL | MSG_DONTWAIT)
-
-tp_frame_t *wefti_tp_frame_get(tp_transport_t *r)
-{
-    wefti_list_t *it = wefti_list_pop(&r->free_frames);
-    tp_frame_t *f;
-    if (it) {
-        r->n_free_frames--;
-        f = wefti_container_of(it, tp_frame_t, link);
-    } else {
-        f = wefti_malloc(sizeof *f);
-    }
-    if (f)
-        f->at = f->n = 0;
-    return f;
-}
-
-void wefti_tp_frame_free(tp_transport_t *r, tp_frame_t *f)
-{
-    if (r->n_free_frames >= FREE_FRAMES_KEPT) {
-        wefti_free(f);
-        return;
-    }
-    r->n_free_frames++;
-    wefti_list_push_front(&r->free_frames, &f->link);
-}
 
 bool wefti_tp_out_empty(const tp_lane_t *l)
 {
@@ -56,10 +29,10 @@ void wefti_tp_out_drop(tp_lane_t *l)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&l->queue)))
-        wefti_tp_frame_free(l->transport, wefti_container_of(it, tp_frame_t, link));
+        tp_frame_free(l->transport, wefti_container_of(it, tp_frame_t, link));
     l->queued = 0;
     if (l->frame)
-        wefti_tp_frame_free(l->transport, l->frame);
+        tp_frame_free(l->transport, l->frame);
     l->frame = NULL;
     l->chunk = NULL;
 }
@@ -171,7 +144,7 @@ static void queue_sent(tp_lane_t *l, size_t n)
         n -= left;
         wefti_list_remove(&f->link);
         l->queued--;
-        wefti_tp_frame_free(l->transport, f);
+        tp_frame_free(l->transport, f);
     }
     if (l->want_space && l->queued < TP_QUEUE)
         wefti_tp_event(l, TP_EV_SPACE);
@@ -217,7 +190,7 @@ static void send_frame(tp_lane_t *l)
     if (n > 0)
         tp_sent(l->conn);
     if (__builtin_expect(n == (ssize_t)l->used, 1)) {
-        wefti_tp_frame_free(l->transport, l->frame);
+        tp_frame_free(l->transport, l->frame);
         l->frame = NULL;
     } else if (n >= 0 || only_full(l)) {
         enqueue(l, n > 0 ? (uint32_t)n : 0);
@@ -251,7 +224,7 @@ uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
     if (!l->frame) {
         if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
             return no_space(l);
-        l->frame = wefti_tp_frame_get(l->transport);
+        l->frame = tp_frame_get(l->transport);
         if (!l->frame)
             return no_space(l);
         l->used = 0;

@@ -428,7 +428,7 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
     r->bound = config->heartbeat;
     wefti_list_t *lists[] = {&r->dials,   &r->strangers, &r->lingers, &r->dead,      &r->reserved,   &r->open,
-                             &r->unacked, &r->stuck,     &r->events,  &r->bulk_busy, &r->free_frames};
+                             &r->unacked, &r->stuck,     &r->events,  &r->bulk_busy};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;
@@ -454,8 +454,7 @@ void wefti_tcp_close(wefti_transport_t *transport)
         if (fds[i] >= 0)
             close(fds[i]);
     }
-    while ((it = wefti_list_pop(&r->free_frames)))
-        wefti_free(wefti_container_of(it, tp_frame_t, link));
+    wefti_spares_free(&r->frames);
     wefti_slots_free(&r->lanes);
     wefti_transfers_free(&r->transfers);
     wefti_free(r->devices);

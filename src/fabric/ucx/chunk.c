@@ -16,13 +16,11 @@
  * UCX's while a->chunks is not 0. tests/wire/fabric_lanes.c holds this to fabric.h's promises. */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "fabric/ucx/internal.h"
 
 #define PUMP_ROUND 16 /* chunks of a lane in a row: the others' messages must not wait for a whole payload */
 
 typedef struct chunk {
-    wefti_list_t link; /* first: transport.c frees the unused ones by it */
     ux_announce_t *a;
     uint64_t head[3];
 } chunk_t;
@@ -73,7 +71,7 @@ static void chunk_done(ux_lane_t *l, chunk_t *c)
 {
     c->a->chunks--;
     l->chunks--;
-    wefti_list_push_front(&l->transport->free_chunks, &c->link);
+    wefti_spares_put(&l->transport->spare_chunks, c, UINT32_MAX);
 }
 
 static void chunk_sent(void *request, ucs_status_t status, void *user)
@@ -91,17 +89,11 @@ static void chunk_sent(void *request, ucs_status_t status, void *user)
         wefti_ux_event(l, UX_EV_DRAINED);
 }
 
-static chunk_t *chunk_get(ux_transport_t *r)
-{
-    wefti_list_t *it = wefti_list_pop(&r->free_chunks);
-    return it ? wefti_container_of(it, chunk_t, link) : wefti_malloc(sizeof(chunk_t));
-}
-
 /* False when the lane can send no more now. */
 static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
 {
     uint8_t *at;
-    chunk_t *c = chunk_get(l->transport);
+    chunk_t *c = wefti_spares_get(&l->transport->spare_chunks, sizeof *c);
     if (!c)
         return false; /* its next chunk, or the next progress, tries again */
     uint64_t left = a->out.want - a->out.sent;

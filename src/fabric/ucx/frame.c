@@ -8,35 +8,12 @@
  * the frame is dropped at the first record after which the lane is closing. */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/log.h"
 #include "fabric/ucx/internal.h"
-
-#define FREE_FRAMES_KEPT 256
 
 static inline uint32_t round8(uint32_t n)
 {
     return (n + 7u) & ~7u;
-}
-
-static ux_frame_t *frame_get(ux_transport_t *r)
-{
-    wefti_list_t *it = wefti_list_pop(&r->free_frames);
-    if (it) {
-        r->n_free_frames--;
-        return wefti_container_of(it, ux_frame_t, link);
-    }
-    return wefti_malloc(sizeof(ux_frame_t));
-}
-
-void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f)
-{
-    if (r->n_free_frames >= FREE_FRAMES_KEPT) {
-        wefti_free(f);
-        return;
-    }
-    r->n_free_frames++;
-    wefti_list_push_front(&r->free_frames, &f->link);
 }
 
 /* --- out ---------------------------------------------------------------------------------------------------------- */
@@ -85,7 +62,7 @@ void wefti_ux_flush_backlog(ux_lane_t *l)
     while ((it = wefti_list_pop(&l->backlog))) {
         ux_frame_t *f = wefti_container_of(it, ux_frame_t, link);
         if (l->failed || send_frame(l, f)) {
-            wefti_ux_frame_free(l->transport, f);
+            ux_frame_free(l->transport, f);
             l->in_flight--;
         }
     }
@@ -111,7 +88,7 @@ uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force)
     if (!l->frame) {
         if (l->in_flight >= UX_IN_FLIGHT && !force)
             return no_space(l);
-        l->frame = frame_get(l->transport);
+        l->frame = wefti_spares_get(&l->transport->spare_frames, sizeof(ux_frame_t));
         if (!l->frame)
             return no_space(l);
         l->used = UX_FRAME_HEAD;

@@ -29,12 +29,14 @@
 #include <ucp/api/ucp.h>
 
 #include "base/list.h"
+#include "base/spares.h"
 #include "fabric/module.h"
 #include "fabric/transfers.h"
 
 #define UX_AM_ID 0
 #define UX_AM_CHUNK 1
 #define UX_FRAME 8128           /* bytes of a whole frame: with UCX's headers still one segment of its TCP (8 KiB) */
+#define UX_FRAMES_KEPT 256      /* unused ones */
 #define UX_FRAME_HEAD 16
 #define UX_RECORD_HEAD 8
 #define UX_ANNOUNCE_HEAD 24
@@ -64,7 +66,7 @@ typedef struct ux_ep ux_ep_t;
 typedef struct ux_pull ux_pull_t;
 
 typedef struct ux_frame {
-    wefti_list_t link; /* freelist, or a lane's backlog */
+    wefti_list_t link; /* of a lane's backlog */
     ux_lane_t *lane;
     uint32_t n;
     ucp_dt_iov_t piece; /* all of it, as UCX is given it over TCP: an array of one makes it copy and send(), which costs less
@@ -168,7 +170,6 @@ struct ux_transport {
     bool chunked;           /* payloads go in chunks of our own */
     wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
-    wefti_list_t free_chunks;
     wefti_map_t peers;      /* by id */
     wefti_list_t open;      /* lanes with records that wait */
     wefti_list_t events;    /* lanes with something to tell */
@@ -177,9 +178,7 @@ struct ux_transport {
     bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
     wefti_list_t ones;      /* ux_one_t that are done */
-    wefti_list_t free_ones;
-    wefti_list_t free_frames;
-    unsigned n_free_frames;
+    wefti_spares_t spare_frames, spare_chunks, spare_ones;
     uint64_t strangers;     /* frames with no token of ours */
     ucp_request_param_t frame_param;
     pthread_mutex_t mem_lock; /* of mem_context, and of the calls made with it */
@@ -191,6 +190,7 @@ static inline const char *wefti_ux_tls(const ux_transport_t *r) { return r->tls[
 static inline ux_transport_t *ux_transport(wefti_transport_t *r) { return (ux_transport_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
 static inline ux_announce_t *ux_announce(wefti_outgoing_t *o) { return (ux_announce_t *)(void *)o; }
+static inline void ux_frame_free(ux_transport_t *r, ux_frame_t *f) { wefti_spares_put(&r->spare_frames, f, UX_FRAMES_KEPT); }
 static inline ux_pull_t *ux_pull(wefti_incoming_t *p) { return (ux_pull_t *)(void *)p; }
 
 /* transport.c; what fabric/module.h has is said there */
@@ -265,7 +265,6 @@ void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_ones_abandon(ux_lane_t *l);
 unsigned wefti_ux_tell_ones(ux_transport_t *r);
-void wefti_ux_ones_free(ux_transport_t *r);
 
 /* frame.c */
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);
@@ -280,7 +279,6 @@ void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size
 uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force);
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
 void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
-void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f);
 
 /* xfer.c */
 weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,

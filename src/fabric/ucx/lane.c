@@ -362,10 +362,10 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     wefti_list_remove(&l->pump_link);
     l->state = UX_DRAINING;
     if (l->frame)
-        wefti_ux_frame_free(l->transport, l->frame);
+        ux_frame_free(l->transport, l->frame);
     l->frame = NULL;
     while ((it = wefti_list_pop(&l->backlog))) {
-        wefti_ux_frame_free(l->transport, wefti_container_of(it, ux_frame_t, link));
+        ux_frame_free(l->transport, wefti_container_of(it, ux_frame_t, link));
         l->in_flight--;
     }
     /* Descriptors go back while their endpoint lives; BYE, sent before, tells the sender not to take that for a delivery. */

@@ -53,7 +53,7 @@ typedef struct ux_remote {
 enum { GET, PUT };
 
 typedef struct ux_one {
-    wefti_list_t link; /* lane->ones, then transport->ones, then transport->free_ones */
+    wefti_list_t link; /* lane->ones, then transport->ones */
     wefti_list_t turn; /* lane->unflushed, then flush->puts; or lane->waiting */
     ux_lane_t *lane;
     ux_remote_t *remote;
@@ -369,8 +369,7 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     if (offset > m->n || n > m->n - offset)
         return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not within the %llu of the key", n, (unsigned long long)offset,
                           (unsigned long long)m->n);
-    wefti_list_t *it = wefti_list_pop(&l->transport->free_ones);
-    ux_one_t *o = it ? wefti_container_of(it, ux_one_t, link) : wefti_malloc(sizeof *o);
+    ux_one_t *o = wefti_spares_get(&l->transport->spare_ones, sizeof *o);
     if (!o)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an access");
     *o = what;
@@ -435,18 +434,11 @@ unsigned wefti_ux_tell_ones(ux_transport_t *r)
         wefti_xfer_t *x = o->x;
         weft_status_t st = o->status;
         wefti_ux_key_close(o->remote);
-        wefti_list_push_back(&r->free_ones, &o->link);
+        wefti_spares_put(&r->spare_ones, o, UINT32_MAX);
         l->transfers.untold--;
         wefti_ux_told(&l->base);
         x->done(x, st);
         n++;
     }
     return n;
-}
-
-void wefti_ux_ones_free(ux_transport_t *r)
-{
-    wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->free_ones)))
-        wefti_free(wefti_container_of(it, ux_one_t, link));
 }

@@ -87,7 +87,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     ux_frame_t *f = user;
     ux_lane_t *l = f->lane;
     ucp_request_free(request);
-    wefti_ux_frame_free(l->transport, f);
+    ux_frame_free(l->transport, f);
     l->in_flight--;
     if (l->state == UX_DRAINING) {
         wefti_ux_event(l, UX_EV_DRAINED);
@@ -414,8 +414,7 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     }
     pthread_mutex_init(&r->mem_lock, NULL);
     wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
-    wefti_list_t *lists[] = {&r->pumps,   &r->free_chunks, &r->open,      &r->events,     &r->ep_events,
-                             &r->flushes, &r->ones,        &r->free_ones, &r->free_frames};
+    wefti_list_t *lists[] = {&r->pumps, &r->open, &r->events, &r->ep_events, &r->flushes, &r->ones};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;
@@ -478,12 +477,9 @@ void wefti_ux_close(wefti_transport_t *transport)
     }
     if (r->strangers)
         wefti_info("ucx: %llu frames carried no token of ours", (unsigned long long)r->strangers);
-    wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->free_frames)))
-        wefti_free(wefti_container_of(it, ux_frame_t, link));
-    while ((it = wefti_list_pop(&r->free_chunks)))
-        wefti_free(it); /* the link is a chunk's first member */
-    wefti_ux_ones_free(r);
+    wefti_spares_free(&r->spare_frames);
+    wefti_spares_free(&r->spare_chunks);
+    wefti_spares_free(&r->spare_ones);
     wefti_transfers_free(&r->transfers);
     wefti_free(r->lanes);
     wefti_free(r->tls);
