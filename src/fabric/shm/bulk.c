@@ -62,12 +62,13 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         lane->starved = true;
         return WEFT_ERR_AGAIN;
     }
-    wefti_shm_send_t *s = wefti_shm_spare_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
+    wefti_shm_send_t *s = wefti_spares_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
+    *s = (wefti_shm_send_t){.x = x, .total = total, .from.iov = iov, .state = WEFTI_SHM_ANNOUNCED};
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
-        wefti_shm_spare_put(&wefti_shm_transport_of(lane)->spare_sends, s);
+        wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
         return wefti_fail(st, "no place for one more announcement");
     }
     size_t n_here = iov_n < WEFTI_SHM_PIECES ? iov_n : WEFTI_SHM_PIECES;
@@ -78,10 +79,6 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         wefti_shm_send_free(lane, s);
         return WEFT_ERR_AGAIN;
     }
-    s->x = x;
-    s->total = total;
-    s->from.iov = iov;
-    s->state = WEFTI_SHM_ANNOUNCED;
     wefti_list_push_back(&lane->sends, &s->link);
 
     rts_record_t rts = {s->id, total, (uint64_t)(uintptr_t)iov, (uint32_t)iov_n, (uint32_t)n};
@@ -116,7 +113,7 @@ static bool in_one_arena(wefti_shm_pull_t *p, uint64_t want)
             continue;
         if (!a)
             a = p->arena = wefti_shm_arena_hold(p->lane, piece->base, piece->len);
-        if (!a || !wefti_shm_arena_has(a, piece->base, piece->len))
+        if (!a || !wefti_shm_range_has(&a->range, piece->base, piece->len))
             break;
         want -= piece->len < want ? piece->len : want;
     }
@@ -162,7 +159,7 @@ weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **le
     wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
     wefti_shm_lane_t *lane = p->lane;
     const wefti_shm_piece_t *piece = NULL;
-    if (!lane->n_known || !p->total || p->n_here != p->n_pieces || lane->state != WEFTI_SHM_LANE_UP)
+    if (!lane->known.n || !p->total || p->n_here != p->n_pieces || lane->state != WEFTI_SHM_LANE_UP)
         return WEFT_ERR_UNSUPPORTED;
     for (uint32_t i = 0; i < p->n_here && !piece; i++)
         if (p->piece[i].len)
@@ -176,7 +173,7 @@ weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **le
         wefti_shm_arena_drop(a);
         return WEFT_ERR_UNSUPPORTED;
     }
-    *ptr_out = a->map + (piece->base - a->base);
+    *ptr_out = a->map + (piece->base - a->range.base);
     *lent_out = a;
     return WEFT_OK;
 }
@@ -207,22 +204,25 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     size_t rec_at = sizeof rts + n_here * sizeof(wefti_shm_piece_t);
     if (rts.n_rec > n || rec_at + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
         return WEFT_ERR_PROTOCOL;
-    wefti_shm_pull_t *p = wefti_shm_spare_get(&r->spare_pulls, sizeof *p);
+    wefti_shm_pull_t *p = wefti_spares_get(&r->spare_pulls, sizeof *p);
     if (!p)
         return WEFT_ERR_NOMEM;
-    p->lane = lane;
-    p->id = rts.id;
     if (wefti_map_put(&lane->pull_ids, rts.id, p)) {
-        wefti_shm_spare_put(&r->spare_pulls, p);
+        wefti_spares_put(&r->spare_pulls, p, WEFTI_SHM_SPARES);
         return WEFT_ERR_NOMEM;
     }
-    p->pull.ops = lane->lane.ops;
-    p->total = rts.total;
-    p->n_pieces = rts.n_pieces;
-    p->pieces_at = rts.pieces_at;
-    p->n_here = p->next_piece = n_here;
+    *p = (wefti_shm_pull_t){
+        .pull.ops = lane->lane.ops,
+        .lane = lane,
+        .id = rts.id,
+        .total = rts.total,
+        .state = WEFTI_SHM_WAITING,
+        .n_pieces = rts.n_pieces,
+        .next_piece = n_here,
+        .n_here = n_here,
+        .pieces_at = rts.pieces_at,
+    };
     memcpy(p->piece, bytes + sizeof rts, n_here * sizeof p->piece[0]);
-    p->state = WEFTI_SHM_WAITING;
     wefti_list_push_back(&lane->waiting, &p->link);
     r->transport.fabric->up->announced(lane->lane.user, bytes + rec_at, rts.n_rec, rts.total, &p->pull);
     return WEFT_OK;
@@ -323,7 +323,7 @@ static unsigned work_copies(wefti_shm_lane_t *lane, uint64_t *budget)
             break;
         }
         if (st) {
-            wefti_info("shm: the memory of process %d could not be read to its end", (int)lane->peer->pid);
+            wefti_info("shm: the memory of process %d could not be read to its end", lane->peer->at.pid);
             wefti_shm_lane_fail(lane, st);
             break;
         }

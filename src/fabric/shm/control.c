@@ -3,45 +3,16 @@
  * A control record lies in an object that exists anyway (a pull, an arena that was told), so that an answer never needs memory.
  * Those that find no space wait in lane->out, in order. Transfers that have ended are kept to be used again, WEFTI_SHM_SPARES of
  * each kind. */
-#include <string.h>
-
-#include "base/alloc.h"
 #include "fabric/shm/internal.h"
 
 /* --- objects ------------------------------------------------------------------------------------------------------ */
-
-/* One that was kept, or a new one, zeroed. */
-void *wefti_shm_spare_get(wefti_shm_spares_t *spares, size_t size)
-{
-    void *object = wefti_list_pop(&spares->list);
-    spares->n -= object != NULL;
-    if (!object)
-        object = wefti_malloc(size);
-    return object ? memset(object, 0, size) : NULL;
-}
-
-void wefti_shm_spare_put(wefti_shm_spares_t *spares, void *object)
-{
-    if (spares->n >= WEFTI_SHM_SPARES) {
-        wefti_free(object);
-        return;
-    }
-    spares->n++;
-    wefti_list_push_front(&spares->list, object); /* its first bytes are the link now */
-}
-
-void wefti_shm_spares_free(wefti_shm_spares_t *spares)
-{
-    for (void *object; (object = wefti_list_pop(&spares->list));)
-        wefti_free(object);
-}
 
 void wefti_shm_send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
 {
     if (wefti_list_linked(&s->link))
         wefti_list_remove(&s->link);
     wefti_slots_remove(&lane->send_ids, s->id);
-    wefti_shm_spare_put(&wefti_shm_transport_of(lane)->spare_sends, s);
+    wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
 }
 
 /* Take it off everything but lane->out. */
@@ -60,7 +31,7 @@ void wefti_shm_pull_free(wefti_shm_pull_t *p)
     pull_unlink(p);
     if (wefti_list_linked(&p->ctl.link))
         wefti_list_remove(&p->ctl.link);
-    wefti_shm_spare_put(&wefti_shm_transport_of(p->lane)->spare_pulls, p);
+    wefti_spares_put(&wefti_shm_transport_of(p->lane)->spare_pulls, p, WEFTI_SHM_SPARES);
 }
 
 /* --- control records ---------------------------------------------------------------------------------------------- */

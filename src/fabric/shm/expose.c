@@ -44,7 +44,7 @@ weft_status_t wefti_shm_map(wefti_lane_t *l, const void *map_handle, size_t map_
         return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no map handle for a mapping of %zu bytes", map_handle_n, n);
     if (lane->state != WEFTI_SHM_LANE_UP)
         return wefti_fail(WEFT_ERR_UNREACHABLE, "the lane is not up: its peer's memory cannot be mapped");
-    return wefti_region_view(lane->peer->pid, (int)fd, ino, n, true, ptr_out);
+    return wefti_region_view(lane->peer->at.pid, (int)fd, ino, n, true, ptr_out);
 }
 
 void wefti_shm_unmap(void *ptr, size_t n)

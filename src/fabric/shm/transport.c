@@ -62,8 +62,7 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     r->ring_bytes = (uint32_t)ring;
     r->frame_max = wefti_shm_frame_max((uint32_t)ring);
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
-    wefti_list_t *lists[] = {&r->work, &r->closing, &r->cooling, &r->spare_sends.list, &r->spare_pulls.list,
-                             &r->gone, &r->mapped};
+    wefti_list_t *lists[] = {&r->work, &r->closing, &r->cooling, &r->gone, &r->mapped};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     r->door.fd = -1;
@@ -87,8 +86,8 @@ void wefti_shm_close(wefti_transport_t *transport)
         wefti_shm_lane_close(&lane->lane);
         wefti_shm_lane_end(lane, true);
     }
-    wefti_shm_spares_free(&r->spare_sends);
-    wefti_shm_spares_free(&r->spare_pulls);
+    wefti_spares_free(&r->spare_sends);
+    wefti_spares_free(&r->spare_pulls);
     wefti_shm_arenas_close(r);
     wefti_bell_close(r);
     wefti_shm_door_close(r);
