@@ -27,7 +27,7 @@
 
 static bool works(const tp_lane_t *l)
 {
-    return l->state == TP_LANE_UP && !l->failed;
+    return l->state == TP_LANE_UP && !l->half.failed;
 }
 
 /* --- getting there ------------------------------------------------------------------------------------------------ */
@@ -50,8 +50,8 @@ void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
             return;
         }
     }
-    wefti_list_splice(&l->transfers.sending, &l->bulk_out);
-    wefti_tp_later(l);
+    wefti_list_splice(&l->half.sending, &l->bulk_out);
+    wefti_half_later(&l->half);
     if (tell)
         wefti_tp_control_id(l, TP_NO_BULK, 0);
 }
@@ -180,7 +180,7 @@ static bool head_arrived(tp_conn_t *c)
     memcpy(head, c->in, sizeof head);
     c->in_n = 0;
     wefti_incoming_t *p = wefti_slots_get(&c->transport->transfers.incoming, head[0]);
-    if (!p || p->of != &c->lane->transfers || !tp_pull(p)->bulk || p->got || head[1] != p->want) {
+    if (!p || p->of != &c->lane->half || !tp_pull(p)->bulk || p->got || head[1] != p->want) {
         bulk_lost(c, WEFT_ERR_PROTOCOL, "a payload that nobody is pulling");
         return false;
     }

@@ -177,7 +177,7 @@ static void take(tp_lane_t *l, tp_conn_t *c)
 
 void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c)
 {
-    if (l->state != TP_LANE_JOINING || l->failed || l->held) {
+    if (l->state != TP_LANE_JOINING || l->half.failed || l->held) {
         wefti_debug("tcp: a connection that its lane has no use for is closed");
         wefti_tp_conn_drop(c);
     } else if (!l->conn || l->conn->state != TP_GREETING) {

@@ -124,30 +124,24 @@ typedef enum tp_lane_state {
     TP_LANE_ENDED     /* all transfers are over; told and freed by progress */
 } tp_lane_state_t;
 
-enum { TP_EV_SPACE = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
-
 typedef struct tp_peer_addr {
     struct in6_addr ip;
     uint16_t port;
 } tp_peer_addr_t;
 
 struct tp_lane {
-    wefti_lane_t base;
+    wefti_half_t half;      /* `sending`: those that go between records */
     tp_transport_t *transport;
     int fd;                 /* of conn, once UP */
     tp_lane_state_t state;
-    bool failed;            /* lane_failed is due or was called */
     bool mute;              /* the socket takes no more: reading finds out why */
-    bool want_space;
     bool hot;
 
     /* out */
     tp_frame_t *frame;      /* being filled; NULL: none */
     uint32_t used;          /* bytes of it */
-    uint32_t epoch;         /* of transport, when a record last left alone */
     uint32_t queued;        /* frames in queue */
     wefti_list_t queue;     /* of tp_frame_t, waiting for the socket */
-    wefti_list_t open_link; /* transport->open: something to send with the next progress */
     wefti_list_t stuck_link; /* transport->stuck: the socket was full */
     wefti_outgoing_t *chunk; /* whose chunk is partly out, and so must go on first; NULL: none */
     uint64_t chunk_head[2];
@@ -161,10 +155,6 @@ struct tp_lane {
     uint32_t quiet;         /* polls in a row that found nothing */
     uint32_t warm;          /* polls that found something, since it became hot or was slept on */
 
-    wefti_lane_transfers_t transfers; /* `sending`: those that go between records */
-    unsigned events;
-    wefti_list_t event_link;
-    weft_status_t why;
     uint64_t close_until;
 
     /* connections */
@@ -201,7 +191,6 @@ struct tp_transport {
     uint64_t timer_at;      /* 0: not set */
     uint64_t looked, look_wait; /* ticks */
     uint64_t paused_until;  /* listeners are out of epoll; 0: they are in it */
-    uint32_t epoch;         /* counts progress calls */
     unsigned n_lanes, n_up, n_hot;
     tp_lane_t *hot[TP_HOT];
     wefti_slots_t lanes;
@@ -220,7 +209,7 @@ struct tp_transport {
     wefti_list_t unacked;   /* conns in UP */
     uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
-    wefti_list_t open, stuck, events, bulk_busy;
+    wefti_list_t stuck, bulk_busy;
     wefti_spares_t frames;
     _Alignas(16) uint8_t in[TP_IN];
 };
@@ -233,7 +222,6 @@ static inline void tp_frame_free(tp_transport_t *r, tp_frame_t *f) { wefti_spare
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
 /* transport.c */
-void wefti_tp_event(tp_lane_t *l, unsigned event);
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what);
 /* See to it that deadlines are looked at by then. */
 void wefti_tp_timer(tp_transport_t *r, uint64_t at);
@@ -286,9 +274,8 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
 weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_tp_lane_close(wefti_lane_t *lane);
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);
-/* CLOSING: go on to ENDED if nothing holds it. */
-void wefti_tp_lane_end(tp_lane_t *l);
-void wefti_tp_lane_free(tp_lane_t *l);
+/* CLOSING: go on to ENDED if nothing holds it, and then to the end. True: it is not closed. */
+bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events);
 void wefti_tp_release_reserve(tp_lane_t *l);
 void wefti_tp_linger(tp_conn_t *c);
 void wefti_tp_linger_event(tp_conn_t *c);
@@ -304,8 +291,6 @@ void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n);
 void wefti_tp_control_id(tp_lane_t *l, uint32_t kind, uint64_t id);
 /* Give the socket what waits. */
 void wefti_tp_flush(tp_lane_t *l);
-/* Something waits: the next progress sends it. */
-void wefti_tp_later(tp_lane_t *l);
 bool wefti_tp_out_empty(const tp_lane_t *l);
 void wefti_tp_out_drop(tp_lane_t *l);
 

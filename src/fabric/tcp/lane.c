@@ -97,16 +97,12 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
     transport->fabric->ops->random(transport->fabric, l->token, sizeof l->token);
     l->side = with->side;
     memcpy(l->key, with->secret, sizeof l->key);
-    l->base = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user, .frame_max = TP_REC_MAX};
+    wefti_half_init(&l->half, &r->transfers, transport, user, TP_REC_MAX);
     l->transport = r;
     l->fd = -1;
-    l->epoch = r->epoch - 1;
     wefti_list_push_back(&r->reserved, &l->reserve_link);
     wefti_list_init(&l->queue);
-    wefti_list_init(&l->open_link);
     wefti_list_init(&l->stuck_link);
-    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
-    wefti_list_init(&l->event_link);
     wefti_list_init(&l->bulk_out);
     r->n_lanes++;
 
@@ -120,7 +116,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
         wefti_put_u16(&w, r->addrs[i].port);
     }
     *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
-    *lane_out = &l->base;
+    *lane_out = &l->half.base;
     return WEFT_OK;
 
 err_slot:
@@ -171,9 +167,9 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
         return;
     }
     wefti_tp_heat(l);
-    wefti_tp_later(l);
-    if (l->want_space)
-        wefti_tp_event(l, TP_EV_SPACE);
+    wefti_half_later(&l->half);
+    if (l->half.want_space)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
@@ -183,13 +179,13 @@ void wefti_tp_lane_close(wefti_lane_t *lane)
     tp_lane_t *l = tp_lane(lane);
     if (l->state >= TP_LANE_CLOSING)
         return;
-    if (l->state == TP_LANE_UP && !l->failed && !l->mute)
+    if (l->state == TP_LANE_UP && !l->half.failed && !l->mute)
         wefti_tp_flush(l);
     if (l->state < TP_LANE_UP && l->conn)
         wefti_tp_conn_drop(l->conn); /* it shall not come up any more */
     l->close_until = wefti_clock_ns() + CLOSE_NS;
     l->state = TP_LANE_CLOSING;
-    wefti_tp_event(l, TP_EV_CLOSE);
+    wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 /* The lane is done with it. */
@@ -226,19 +222,19 @@ void wefti_tp_linger_event(tp_conn_t *c)
     }
 }
 
-void wefti_tp_lane_end(tp_lane_t *l)
+static void lane_end(tp_lane_t *l)
 {
-    if (l->fd >= 0 && !l->failed && !l->mute) {
+    if (l->fd >= 0 && !l->half.failed && !l->mute) {
         wefti_tp_flush(l);
         if (!l->mute && !wefti_tp_out_empty(l) && wefti_clock_ns() < l->close_until) {
-            wefti_tp_event(l, TP_EV_CLOSE);
+            wefti_half_event(&l->half, WEFTI_EV_CLOSE);
             return;
         }
     }
     l->state = TP_LANE_ENDED;
     wefti_tp_cool(l);
     l->transport->n_up -= l->fd >= 0;
-    wefti_list_remove(&l->open_link);
+    wefti_list_remove(&l->half.open_link);
     wefti_list_remove(&l->stuck_link);
     wefti_tp_out_drop(l);
     if (l->carry)
@@ -250,21 +246,29 @@ void wefti_tp_lane_end(tp_lane_t *l)
         wefti_tp_conn_drop(l->held);
     if (l->bulk)
         wefti_tp_conn_drop(l->bulk);
-    if (l->conn && l->conn->state == TP_UP && !l->failed)
+    if (l->conn && l->conn->state == TP_UP && !l->half.failed)
         wefti_tp_linger(l->conn);
     else if (l->conn)
         wefti_tp_conn_drop(l->conn);
     l->fd = -1;
-    wefti_tell_withdrawn(&l->transfers);
+    wefti_tell_withdrawn(&l->half);
 }
 
-void wefti_tp_lane_free(tp_lane_t *l)
+bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events)
 {
+    tp_lane_t *l = tp_lane(lane);
     tp_transport_t *r = l->transport;
+    void *user = lane->user;
+    (void)events;
+    if (l->state == TP_LANE_CLOSING)
+        lane_end(l);
+    if (l->state != TP_LANE_ENDED || l->half.untold)
+        return l->state < TP_LANE_CLOSING;
     r->n_lanes--;
     wefti_slots_remove(&r->lanes, l->id);
-    wefti_list_remove(&l->event_link);
-    wefti_lane_transfers_free(&l->transfers);
+    wefti_half_free(&l->half);
     explicit_bzero(l->key, sizeof l->key);
     wefti_free(l);
+    r->base.fabric->up->lane_closed(user);
+    return false;
 }

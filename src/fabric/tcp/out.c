@@ -37,12 +37,6 @@ void wefti_tp_out_drop(tp_lane_t *l)
     l->chunk = NULL;
 }
 
-void wefti_tp_later(tp_lane_t *l)
-{
-    if (!wefti_list_linked(&l->open_link))
-        wefti_list_push_back(&l->transport->open, &l->open_link);
-}
-
 /* The open frame joins the queue, of which `at` bytes are sent already. */
 static void enqueue(tp_lane_t *l, uint32_t at)
 {
@@ -73,7 +67,7 @@ static bool only_full(tp_lane_t *l)
 /* Begin the next chunk of the payloads that were pulled; false: there is none. */
 static bool begin_chunk(tp_lane_t *l)
 {
-    wefti_list_t *it = wefti_list_first(&l->transfers.sending);
+    wefti_list_t *it = wefti_list_first(&l->half.sending);
     if (!it || l->state != TP_LANE_UP)
         return false;
     wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
@@ -146,15 +140,15 @@ static void queue_sent(tp_lane_t *l, size_t n)
         l->queued--;
         tp_frame_free(l->transport, f);
     }
-    if (l->want_space && l->queued < TP_QUEUE)
-        wefti_tp_event(l, TP_EV_SPACE);
+    if (l->half.want_space && l->queued < TP_QUEUE)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 void wefti_tp_flush(tp_lane_t *l)
 {
     struct iovec v[TP_PIECES];
     struct msghdr msg = {.msg_iov = v};
-    if (l->fd < 0 || l->failed || l->mute)
+    if (l->fd < 0 || l->half.failed || l->mute)
         return;
     for (int i = 0; i < ROUNDS; i++) {
         if (l->frame && !l->chunk && wefti_list_empty(&l->queue))
@@ -175,7 +169,7 @@ void wefti_tp_flush(tp_lane_t *l)
         else
             queue_sent(l, (size_t)n);
     }
-    wefti_tp_later(l);
+    wefti_half_later(&l->half);
 }
 
 /* Could the open frame leave now? */
@@ -203,14 +197,6 @@ static void send_frame(tp_lane_t *l)
 
 /* --- records ------------------------------------------------------------------------------------------------------ */
 
-static void *no_space(tp_lane_t *l)
-{
-    l->want_space = true;
-    if (l->queued < TP_QUEUE) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
-        wefti_tp_event(l, TP_EV_SPACE);
-    return NULL;
-}
-
 /* Where an item of n bytes goes; NULL when enough of this lane's waits (unless forced) or there is no memory. */
 uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
 {
@@ -222,11 +208,10 @@ uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
             enqueue(l, 0);
     }
     if (!l->frame) {
-        if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
-            return no_space(l);
-        l->frame = tp_frame_get(l->transport);
+        if (l->queued < (force ? TP_QUEUE_FORCED : TP_QUEUE))
+            l->frame = tp_frame_get(l->transport);
         if (!l->frame)
-            return no_space(l);
+            return wefti_half_no_space(&l->half, l->queued < TP_QUEUE);
         l->used = 0;
     }
     return l->frame->bytes + l->used + TP_HEAD;
@@ -247,7 +232,7 @@ static void put_item(tp_lane_t *l, uint32_t kind, size_t n)
 void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 {
     tp_lane_t *l = tp_lane(lane);
-    if (__builtin_expect(l->failed || l->mute, 0))
+    if (__builtin_expect(l->half.failed || l->mute, 0))
         return NULL; /* for good: the failure is told instead of space */
     return wefti_tp_make_space(l, n, false);
 }
@@ -255,18 +240,11 @@ void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 /* The first item since the last progress leaves now, the others together. */
 void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n)
 {
-    tp_transport_t *r = l->transport;
     put_item(l, kind, n);
     if (!may_send(l))
         return; /* it leaves with what waits already */
-    if (l->epoch != r->epoch) {
-        l->epoch = r->epoch;
-        if (!wefti_list_linked(&l->open_link)) {
-            send_frame(l);
-            return;
-        }
-    }
-    wefti_tp_later(l);
+    if (wefti_half_leaves(&l->half))
+        send_frame(l);
 }
 
 void wefti_tp_commit(wefti_lane_t *lane, size_t n)
@@ -276,7 +254,7 @@ void wefti_tp_commit(wefti_lane_t *lane, size_t n)
 
 void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n)
 {
-    if (l->failed || l->mute || l->state >= TP_LANE_CLOSING)
+    if (l->half.failed || l->mute || l->state >= TP_LANE_CLOSING)
         return;
     uint8_t *at = wefti_tp_make_space(l, n, true);
     if (!at) {

@@ -30,27 +30,14 @@
 #define LOOK_IDLE WEFTI_TICKS_US
 #define LOOK_BUSY (20 * WEFTI_TICKS_US)
 
-void wefti_tp_event(tp_lane_t *l, unsigned event)
-{
-    l->events |= event;
-    if (!wefti_list_linked(&l->event_link))
-        wefti_list_push_back(&l->transport->events, &l->event_link);
-}
-
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what)
 {
-    if (l->failed || l->state >= TP_LANE_CLOSING)
+    if (l->half.failed || l->state >= TP_LANE_CLOSING)
         return;
-    l->failed = true;
-    l->why = why;
-    if (why == WEFT_ERR_PROTOCOL)
-        wefti_info("tcp: a lane ends, its peer broke the protocol: %s", what);
-    else
-        wefti_debug("tcp: a lane ends: %s", what);
+    wefti_half_fail(&l->half, why, what);
     wefti_tp_cool(l);
     if (l->conn && l->conn->state == TP_UP)
         wefti_tp_watch(l->conn, 0); /* its end would be an event on every look */
-    wefti_tp_event(l, TP_EV_FAILED);
 }
 
 /* --- hot lanes ---------------------------------------------------------------------------------------------------- */
@@ -82,7 +69,7 @@ void wefti_tp_heat(tp_lane_t *l)
 {
     tp_transport_t *r = l->transport;
     l->quiet = 0;
-    if (l->hot || l->failed || l->state != TP_LANE_UP)
+    if (l->hot || l->half.failed || l->state != TP_LANE_UP)
         return;
     if (r->n_hot == TP_HOT) {
         tp_lane_t *quietest = r->hot[0];
@@ -242,63 +229,15 @@ static unsigned look_now_and_then(tp_transport_t *r, bool busy)
     return n;
 }
 
-/* --- telling ------------------------------------------------------------------------------------------------------ */
-
-static void tell_lane(tp_lane_t *l)
-{
-    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
-    unsigned events = l->events;
-    l->events = 0;
-    if (l->state == TP_LANE_CLOSING)
-        wefti_tp_lane_end(l);
-    if (l->state == TP_LANE_ENDED) {
-        if (!l->transfers.untold) {
-            void *user = l->base.user;
-            wefti_tp_lane_free(l);
-            up->lane_closed(user);
-        }
-        return;
-    }
-    if (l->state == TP_LANE_CLOSING)
-        return;
-    if (events & TP_EV_FAILED) {
-        up->lane_failed(l->base.user, l->why);
-        return;
-    }
-    if (events & TP_EV_SPACE && l->want_space && !l->failed) {
-        l->want_space = false;
-        up->space(l->base.user);
-    }
-}
-
-/* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
-static unsigned tell(tp_transport_t *r)
-{
-    unsigned n = wefti_transfers_tell(&r->transfers);
-    wefti_list_t now, *it;
-    wefti_list_init(&now);
-    wefti_list_splice(&now, &r->events);
-    while ((it = wefti_list_pop(&now))) {
-        tell_lane(wefti_container_of(it, tp_lane_t, event_link));
-        n++;
-    }
-    return n;
-}
-
-static bool has_to_tell(const tp_transport_t *r)
-{
-    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers);
-}
-
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
 static void flush_open(tp_transport_t *r)
 {
     wefti_list_t now, *it;
     wefti_list_init(&now);
-    wefti_list_splice(&now, &r->open);
+    wefti_list_splice(&now, &r->transfers.open);
     while ((it = wefti_list_pop(&now)))
-        wefti_tp_flush(wefti_container_of(it, tp_lane_t, open_link));
+        wefti_tp_flush(wefti_container_of(it, tp_lane_t, half.open_link));
 }
 
 static void flush_stuck(tp_transport_t *r)
@@ -324,8 +263,8 @@ unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
     unsigned n = 0;
     if (r->epoll_fd < 0)
         return 0;
-    r->epoch++;
-    if (!wefti_list_empty(&r->open))
+    r->transfers.epoch++;
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     if (__builtin_expect(!wefti_list_empty(&r->stuck), 0))
         flush_stuck(r);
@@ -335,14 +274,14 @@ unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
         n += wefti_tp_bulk_run(r);
     if (r->n_lanes != r->n_hot || r->n_strangers || r->n_lingers)
         n += look_now_and_then(r, busy);
-    if (__builtin_expect(has_to_tell(r), 0))
-        n += tell(r);
+    if (__builtin_expect(wefti_transfers_to_tell(&r->transfers), 0))
+        n += wefti_transfers_tell(&r->transfers) + wefti_events_tell(&r->transfers);
     /* Answers that the upcalls above gave, together. */
-    if (!wefti_list_empty(&r->open))
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     if (__builtin_expect(!wefti_list_empty(&r->dead), 0))
         free_dead(r);
-    r->epoch++; /* what comes after this call is alone again */
+    r->transfers.epoch++; /* what comes after this call is alone again */
     return n;
 }
 
@@ -363,7 +302,7 @@ bool wefti_tcp_live(const wefti_transport_t *transport)
 weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
-    if (!wefti_list_empty(&r->open) || has_to_tell(r))
+    if (!wefti_list_empty(&r->transfers.open) || wefti_transfers_to_tell(&r->transfers))
         return WEFT_ERR_AGAIN;
     for (unsigned i = 0; i < r->n_hot; i++) {
         if (!watch_again(r->hot[i]))
@@ -371,7 +310,7 @@ weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
     }
     wefti_list_each(it, &r->stuck) {
         tp_lane_t *l = wefti_container_of(it, tp_lane_t, stuck_link);
-        if (!l->failed && l->conn)
+        if (!l->half.failed && l->conn)
             wefti_tp_watch(l->conn, EPOLLIN | EPOLLOUT);
     }
     wefti_tp_bulk_arm(r);
@@ -427,8 +366,8 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
     wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
     r->bound = config->heartbeat;
-    wefti_list_t *lists[] = {&r->dials,   &r->strangers, &r->lingers, &r->dead,      &r->reserved,   &r->open,
-                             &r->unacked, &r->stuck,     &r->events,  &r->bulk_busy};
+    wefti_list_t *lists[] = {&r->dials,    &r->strangers, &r->lingers, &r->dead,
+                             &r->reserved, &r->unacked,   &r->stuck,   &r->bulk_busy};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;

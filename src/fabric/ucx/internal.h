@@ -101,10 +101,10 @@ typedef enum ux_state {
     UX_DRAINING  /* the endpoint is being forced down; UCX still owes completions */
 } ux_state_t;
 
-enum { UX_EV_SPACE = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
+enum { UX_EV_HELLO = WEFTI_EV_OWN }; /* the peer has said which endpoint is this lane's */
 
 struct ux_lane {
-    wefti_lane_t base;
+    wefti_half_t half;
     ux_transport_t *transport;
     uint64_t token, peer_token;
     ux_ep_t *ep;
@@ -112,22 +112,14 @@ struct ux_lane {
     ux_frame_t *frame;      /* being filled; NULL: none taken */
     uint32_t used;          /* bytes of it */
     uint32_t tx_seq, rx_seq;
-    uint32_t epoch;         /* of transport, when the first record went out */
     unsigned in_flight;     /* frames UCX or the backlog has */
     unsigned chunks;        /* UCX has */
-    bool want_space;
-    bool failed;            /* lane_failed is due or was called */
     bool bye;               /* the peer has closed */
     bool hello_seen;
     bool answered;          /* the peer has its half of the endpoint */
     uint64_t bye_until;     /* CLOSING: not 0 once BYE is sent */
     uint64_t hello_number;
-    weft_status_t why;
-    unsigned events;
-    wefti_list_t open_link; /* transport->open: `frame` has records that wait for progress */
-    wefti_list_t event_link;
     wefti_list_t backlog;   /* frames committed before there was an endpoint */
-    wefti_lane_transfers_t transfers;
     wefti_list_t pump_link; /* transport->pumps */
     wefti_list_t keys;      /* of ux_key_t: what the peer may reach */
     wefti_list_t ones;      /* of ux_one_t that UCX has */
@@ -164,15 +156,12 @@ struct ux_transport {
     ucp_address_t *address;
     size_t address_n;
     int fd;
-    uint32_t epoch;         /* counts progress calls */
     ux_lane_t **lanes;      /* by index in the token */
     uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
     bool chunked;           /* payloads go in chunks of our own */
     wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
     wefti_map_t peers;      /* by id */
-    wefti_list_t open;      /* lanes with records that wait */
-    wefti_list_t events;    /* lanes with something to tell */
     wefti_list_t ep_events; /* endpoints without a lane to close */
     unsigned n_eps;
     bool trusted, rendezvous; /* see wefti_ucx_params_t */
@@ -200,7 +189,6 @@ unsigned wefti_ux_progress(wefti_transport_t *transport);
 weft_status_t wefti_ux_arm(wefti_transport_t *transport);
 int wefti_ux_fd(const wefti_transport_t *transport);
 weft_status_t wefti_ux_start(ux_transport_t *r);
-void wefti_ux_event(ux_lane_t *l, unsigned event);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
 weft_status_t wefti_ux_status(ucs_status_t st);
 
@@ -225,10 +213,7 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
                                 size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_ux_lane_close(wefti_lane_t *lane);
-void wefti_ux_lane_begin_close(ux_lane_t *l);
-bool wefti_ux_lane_drained(const ux_lane_t *l);
-void wefti_ux_lane_free(ux_lane_t *l);
-void wefti_ux_adopt(ux_lane_t *l);
+bool wefti_ux_lane_event(wefti_lane_t *lane, unsigned events); /* see wefti_transfers_ops_t */
 void wefti_ux_ep_close(ux_ep_t *e);
 
 /* The lane a token is for, or NULL. */

@@ -76,7 +76,7 @@ static void ep_gone(ux_ep_t *e)
     e->transport->base.live--;
     if (e->lane) {
         e->lane->ep = NULL;
-        wefti_ux_event(e->lane, UX_EV_DRAINED);
+        wefti_half_event(&e->lane->half, WEFTI_EV_CLOSE);
     }
     wefti_free(e);
 }
@@ -172,14 +172,10 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     uint64_t random;
     transport->fabric->ops->random(transport->fabric, &random, sizeof random);
     l->token = random << UX_TOKEN_INDEX_BITS | index;
-    l->base = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user};
-    l->base.frame_max = UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD;
-    l->base.emulates = r->chunked;
+    wefti_half_init(&l->half, &r->transfers, transport, user, UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD);
+    l->half.base.emulates = r->chunked;
     l->transport = r;
-    l->epoch = r->epoch - 1;
-    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
-    wefti_list_t *lists[] = {&l->open_link, &l->event_link, &l->backlog, &l->pump_link, &l->keys,
-                             &l->ones,      &l->unflushed,  &l->waiting, &l->flush_link};
+    wefti_list_t *lists[] = {&l->backlog, &l->pump_link, &l->keys, &l->ones, &l->unflushed, &l->waiting, &l->flush_link};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     r->base.live++;
@@ -190,7 +186,7 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     wefti_put_u64(&w, l->token);
     wefti_put_bytes(&w, r->address, r->address_n);
     *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
-    *lane_out = &l->base;
+    *lane_out = &l->half.base;
     return WEFT_OK;
 }
 
@@ -267,7 +263,7 @@ weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t
     if (id < r->id)
         return connect_leader(l);
     if (l->hello_seen)
-        wefti_ux_event(l, UX_EV_HELLO);
+        wefti_half_event(&l->half, UX_EV_HELLO);
     return WEFT_OK;
 }
 
@@ -288,9 +284,9 @@ static weft_status_t spare_up_to(ux_lane_t *l, uint64_t number)
 }
 
 /* The leader has said which endpoint is this lane's: take it. */
-void wefti_ux_adopt(ux_lane_t *l)
+static void adopt(ux_lane_t *l)
 {
-    if (l->state != UX_WAITING || l->failed)
+    if (l->state != UX_WAITING || l->half.failed)
         return; /* not connected yet: connecting asks again */
     if (l->peer->id < l->transport->id || l->peer->id == l->transport->id) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a hello from a peer that does not lead");
@@ -327,38 +323,38 @@ void wefti_ux_lane_close(wefti_lane_t *lane)
     if (l->state == UX_UP)
         wefti_ux_flush(l);
     l->state = UX_CLOSING;
-    wefti_ux_event(l, UX_EV_CLOSE);
+    wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 /* UCX does not tell the peer of a forced close on every transport, so BYE does; and what UCX still queues, a forced close would
  * drop. */
 static bool said_bye(ux_lane_t *l)
 {
-    if (!l->ep || l->ep->failed || l->failed)
+    if (!l->ep || l->ep->failed || l->half.failed)
         return true;
     if (!l->bye_until) {
         wefti_ux_control(l, UX_REC_BYE, 0);
         l->bye_until = wefti_clock_ns() + UX_BYE_NS;
     }
     /* An access that UCX emulates is better answered before we go: onesided.c. */
-    return (!l->in_flight && (!l->base.emulates || wefti_list_empty(&l->ones))) || wefti_clock_ns() >= l->bye_until;
+    return (!l->in_flight && (!l->half.base.emulates || wefti_list_empty(&l->ones))) || wefti_clock_ns() >= l->bye_until;
 }
 
-void wefti_ux_lane_begin_close(ux_lane_t *l)
+static void begin_close(ux_lane_t *l)
 {
     wefti_list_t *it;
     if (!l->ep && l->hello_seen && l->peer_addr) {
         /* Closed before its endpoint was taken: take it, or the peer would never hear. */
         l->state = UX_WAITING;
-        wefti_ux_adopt(l);
+        adopt(l);
         l->state = UX_CLOSING;
     }
     wefti_ux_ones_abandon(l);
     if (!said_bye(l)) {
-        wefti_ux_event(l, UX_EV_CLOSE);
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
         return;
     }
-    wefti_list_remove(&l->open_link);
+    wefti_list_remove(&l->half.open_link);
     wefti_list_remove(&l->pump_link);
     l->state = UX_DRAINING;
     if (l->frame)
@@ -373,18 +369,18 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     wefti_ux_chunks_abandon(l);
     if (l->ep)
         wefti_ux_ep_close(l->ep);
-    wefti_tell_withdrawn(&l->transfers);
+    wefti_tell_withdrawn(&l->half);
 }
 
-bool wefti_ux_lane_drained(const ux_lane_t *l)
+static bool drained(const ux_lane_t *l)
 {
-    const wefti_lane_transfers_t *t = &l->transfers;
+    const wefti_half_t *t = &l->half;
     return !l->ep && !l->in_flight && !l->chunks && !t->untold && wefti_list_empty(&t->announced) &&
            wefti_list_empty(&t->sending) && wefti_list_empty(&t->pulling) && wefti_list_empty(&t->offers) &&
            wefti_list_empty(&l->ones);
 }
 
-void wefti_ux_lane_free(ux_lane_t *l)
+static void lane_free(ux_lane_t *l)
 {
     ux_transport_t *r = l->transport;
     uint32_t i = (uint32_t)(l->token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
@@ -392,9 +388,25 @@ void wefti_ux_lane_free(ux_lane_t *l)
     if (i < r->lanes_free)
         r->lanes_free = i;
     r->base.live--;
-    if (wefti_list_linked(&l->event_link))
-        wefti_list_remove(&l->event_link);
-    wefti_lane_transfers_free(&l->transfers);
+    wefti_half_free(&l->half);
     wefti_free(l->peer_addr);
     wefti_free(l);
+}
+
+bool wefti_ux_lane_event(wefti_lane_t *lane, unsigned events)
+{
+    ux_lane_t *l = ux_lane(lane);
+    void *user = lane->user;
+    if (l->state == UX_CLOSING)
+        begin_close(l);
+    if (l->state == UX_DRAINING && drained(l)) {
+        const wefti_fabric_up_t *up = lane->transport->fabric->up;
+        wefti_ux_keys_end(l);
+        lane_free(l);
+        up->lane_closed(user);
+        return false;
+    }
+    if (events & UX_EV_HELLO)
+        adopt(l);
+    return l->state < UX_CLOSING;
 }

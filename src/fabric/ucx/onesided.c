@@ -74,7 +74,7 @@ typedef struct ux_flush {
 static ux_lane_t *ux_usable(wefti_lane_t *lane)
 {
     ux_lane_t *l = ux_lane(lane);
-    return l->state == UX_UP && !l->failed ? l : NULL;
+    return l->state == UX_UP && !l->half.failed ? l : NULL;
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
@@ -220,9 +220,9 @@ static void part_end(ux_one_t *o, weft_status_t status)
     }
     wefti_list_remove(&o->link);
     wefti_list_push_back(&l->transport->ones, &o->link);
-    l->transfers.untold++; /* the lane must outlive what is told of it */
+    l->half.untold++; /* the lane must outlive what is told of it */
     if (l->state == UX_DRAINING)
-        wefti_ux_event(l, UX_EV_DRAINED);
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 static weft_status_t outcome(ux_lane_t *l, ucs_status_t st)
@@ -291,12 +291,12 @@ static void flushed(void *request, ucs_status_t status, void *user)
 /* End a part of each of these puts when what was posted before is in the peer's memory. */
 static void flush(ux_lane_t *l, wefti_list_t *puts)
 {
-    ux_flush_t *f = l->failed ? NULL : wefti_malloc(sizeof *f);
+    ux_flush_t *f = l->half.failed ? NULL : wefti_malloc(sizeof *f);
     if (!f) {
         /* Without it nobody knows when the bytes have arrived. */
         wefti_list_t *it;
         while ((it = wefti_list_pop(puts)))
-            part_end(wefti_container_of(it, ux_one_t, turn), l->failed ? WEFT_ERR_PEER : WEFT_ERR_NOMEM);
+            part_end(wefti_container_of(it, ux_one_t, turn), l->half.failed ? WEFT_ERR_PEER : WEFT_ERR_NOMEM);
         return;
     }
     wefti_list_init(&f->puts);
@@ -323,7 +323,7 @@ static void step(ux_lane_t *l)
         ux_one_t *o = wefti_container_of(it, ux_one_t, turn);
         if (o->parts > 1)
             return;
-        if (l->failed && !o->status)
+        if (l->half.failed && !o->status)
             o->status = WEFT_ERR_PEER;
         if (o->status || !o->left) {
             wefti_list_remove(&o->turn);
@@ -435,8 +435,8 @@ unsigned wefti_ux_tell_ones(ux_transport_t *r)
         weft_status_t st = o->status;
         wefti_ux_key_close(o->remote);
         wefti_spares_put(&r->spare_ones, o, UINT32_MAX);
-        l->transfers.untold--;
-        wefti_ux_told(&l->base);
+        l->half.untold--;
+        wefti_ux_told(&l->half.base);
         x->done(x, st);
         n++;
     }

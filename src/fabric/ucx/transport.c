@@ -42,24 +42,10 @@ weft_status_t wefti_ux_status(ucs_status_t st)
     }
 }
 
-void wefti_ux_event(ux_lane_t *l, unsigned event)
-{
-    l->events |= event;
-    if (!wefti_list_linked(&l->event_link))
-        wefti_list_push_back(&l->transport->events, &l->event_link);
-}
-
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what)
 {
-    if (l->failed || l->state >= UX_CLOSING)
-        return;
-    l->failed = true;
-    l->why = why;
-    if (why == WEFT_ERR_PROTOCOL)
-        wefti_info("ucx: a lane ends, its peer broke the protocol: %s", what);
-    else
-        wefti_debug("ucx: a lane ends: %s", what);
-    wefti_ux_event(l, UX_EV_FAILED);
+    if (!l->half.failed && l->state < UX_CLOSING)
+        wefti_half_fail(&l->half, why, what);
 }
 
 /* --- opening UCX -------------------------------------------------------------------------------------------------- */
@@ -90,13 +76,13 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     ux_frame_free(l->transport, f);
     l->in_flight--;
     if (l->state == UX_DRAINING) {
-        wefti_ux_event(l, UX_EV_DRAINED);
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
         return;
     }
     if (status != UCS_OK)
         wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(status));
-    else if (l->want_space)
-        wefti_ux_event(l, UX_EV_SPACE);
+    else if (l->half.want_space)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 /* A UCX that does not know an option goes without. What the user set in the environment stays. */
@@ -257,64 +243,25 @@ err_context:
 
 /* --- telling ------------------------------------------------------------------------------------------------------ */
 
-static void tell_lane(ux_lane_t *l)
-{
-    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
-    unsigned events = l->events;
-    l->events = 0;
-    if (l->state == UX_CLOSING)
-        wefti_ux_lane_begin_close(l);
-    if (l->state == UX_DRAINING) {
-        if (wefti_ux_lane_drained(l)) {
-            wefti_ux_keys_end(l);
-            void *user = l->base.user;
-            wefti_ux_lane_free(l);
-            up->lane_closed(user);
-        }
-        return;
-    }
-    if (events & UX_EV_HELLO)
-        wefti_ux_adopt(l);
-    if (events & UX_EV_FAILED) {
-        up->lane_failed(l->base.user, l->why);
-        return;
-    }
-    if (events & UX_EV_SPACE && l->want_space && !l->failed) {
-        l->want_space = false;
-        up->space(l->base.user);
-    }
-}
-
-/* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(ux_transport_t *r)
 {
     unsigned n = wefti_transfers_tell(&r->transfers) + wefti_ux_tell_ones(r);
     wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->ep_events))) {
+    for (; (it = wefti_list_pop(&r->ep_events)); n++)
         wefti_ux_ep_close(wefti_container_of(it, ux_ep_t, link));
-        n++;
-    }
-    wefti_list_t now;
-    wefti_list_init(&now);
-    wefti_list_splice(&now, &r->events);
-    while ((it = wefti_list_pop(&now))) {
-        tell_lane(wefti_container_of(it, ux_lane_t, event_link));
-        n++;
-    }
-    return n;
+    return n + wefti_events_tell(&r->transfers);
 }
 
 static bool has_to_tell(const ux_transport_t *r)
 {
-    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events) ||
-           !wefti_list_empty(&r->ones);
+    return wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events) || !wefti_list_empty(&r->ones);
 }
 
 static void flush_open(ux_transport_t *r)
 {
     wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->open)))
-        wefti_ux_flush(wefti_container_of(it, ux_lane_t, open_link));
+    while ((it = wefti_list_pop(&r->transfers.open)))
+        wefti_ux_flush(wefti_container_of(it, ux_lane_t, half.open_link));
 }
 
 unsigned wefti_ux_progress(wefti_transport_t *transport)
@@ -322,8 +269,8 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return 0;
-    r->epoch++;
-    if (!wefti_list_empty(&r->open))
+    r->transfers.epoch++;
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     if (!wefti_list_empty(&r->pumps))
         wefti_ux_pump(r);
@@ -333,9 +280,9 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     if (__builtin_expect(has_to_tell(r), 0))
         n += tell(r);
     /* Answers that the upcalls above gave, together. */
-    if (!wefti_list_empty(&r->open))
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
-    r->epoch++; /* what comes after this call is alone again */
+    r->transfers.epoch++; /* what comes after this call is alone again */
     return n;
 }
 
@@ -344,7 +291,7 @@ weft_status_t wefti_ux_arm(wefti_transport_t *transport)
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return WEFT_OK;
-    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->flushes) || has_to_tell(r))
+    if (!wefti_list_empty(&r->transfers.open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->flushes) || has_to_tell(r))
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
@@ -414,7 +361,7 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     }
     pthread_mutex_init(&r->mem_lock, NULL);
     wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
-    wefti_list_t *lists[] = {&r->pumps, &r->open, &r->events, &r->ep_events, &r->flushes, &r->ones};
+    wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes, &r->ones};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;
