@@ -39,6 +39,7 @@ weft_status_t wefti_bell_open(wefti_shm_transport_t *r)
     at.bell_ino = bell.ino;
     r->transport.fabric->ops->random(r->transport.fabric, &at.nonce, sizeof at.nonce);
     r->bell = map;
+    r->transport.fd = at.wake_fd;
     r->self = (wefti_shm_peer_t){.bell = map, .wake_fd = at.wake_fd, .at = at, .readable = true, .refs = 1};
     wefti_shm_barriers_open(r);
     return WEFT_OK;

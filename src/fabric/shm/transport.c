@@ -29,6 +29,8 @@
 #define WAKE_READS 1024 /* of 64 bytes: as much as a pipe holds */
 
 const wefti_transport_ops_t wefti_shm_ops = {
+    .close = wefti_shm_close,
+    .arm = wefti_shm_arm,
     .caps = wefti_shm_caps,
     .match = wefti_shm_match,
     .lane_new = wefti_shm_lane_new,
@@ -58,7 +60,7 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the shm transport");
     wefti_shm_barriers_early();
     memset(r, 0, sizeof *r);
-    r->transport = (wefti_transport_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm"};
+    r->transport = (wefti_transport_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm", .fd = -1};
     r->ring_bytes = (uint32_t)ring;
     r->frame_max = wefti_shm_frame_max((uint32_t)ring);
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
@@ -94,12 +96,6 @@ void wefti_shm_close(wefti_transport_t *transport)
     wefti_slots_free(&r->lanes);
     wefti_map_free(&r->peers);
     wefti_free(r);
-}
-
-int wefti_shm_fd(wefti_transport_t *transport)
-{
-    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
-    return r->bell ? r->self.wake_fd : -1;
 }
 
 void wefti_shm_work(wefti_shm_lane_t *lane)

@@ -38,7 +38,7 @@ void wefti_tp_watch(tp_conn_t *c, uint32_t events)
     struct epoll_event ev = {.events = events, .data.ptr = c};
     if (c->events == events || c->fd < 0)
         return;
-    if (!epoll_ctl(c->transport->epoll_fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
+    if (!epoll_ctl(c->transport->base.fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
         c->events = events;
 }
 

@@ -187,11 +187,11 @@ struct tp_pull {
 struct tp_transport {
     wefti_transport_t base;
     char *devices;          /* NULL: all */
-    int epoll_fd, timer_fd, spare_fd;
+    int timer_fd, spare_fd; /* base.fd is an epoll instance */
     uint64_t timer_at;      /* 0: not set */
     uint64_t looked, look_wait; /* ticks */
     uint64_t paused_until;  /* listeners are out of epoll; 0: they are in it */
-    unsigned n_lanes, n_up, n_hot;
+    unsigned n_lanes, n_hot;
     tp_lane_t *hot[TP_HOT];
     wefti_slots_t lanes;
     wefti_transfers_t transfers;

@@ -43,27 +43,27 @@ static unsigned strangers_allowed(void)
 /* Open what all lanes share. */
 static weft_status_t start(tp_transport_t *r)
 {
-    if (r->epoll_fd >= 0)
+    if (r->base.fd >= 0)
         return wefti_tp_listen(r);
-    r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    r->base.fd = epoll_create1(EPOLL_CLOEXEC);
     r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     r->max_strangers = strangers_allowed();
-    r->spare_fd = r->epoll_fd >= 0 ? fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    r->spare_fd = r->base.fd >= 0 ? fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0) : -1;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
     weft_status_t st;
-    if (r->spare_fd < 0 || r->timer_fd < 0 || epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->timer_fd, &ev))
+    if (r->spare_fd < 0 || r->timer_fd < 0 || epoll_ctl(r->base.fd, EPOLL_CTL_ADD, r->timer_fd, &ev))
         st =
             wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptors for connections over TCP: %s", strerror(errno));
     else
         st = wefti_tp_listen(r);
     if (!st)
         return WEFT_OK;
-    int fds[] = {r->epoll_fd, r->timer_fd, r->spare_fd};
+    int fds[] = {r->base.fd, r->timer_fd, r->spare_fd};
     for (int i = 0; i < 3; i++) {
         if (fds[i] >= 0)
             close(fds[i]);
     }
-    r->epoll_fd = r->timer_fd = r->spare_fd = -1;
+    r->base.fd = r->timer_fd = r->spare_fd = -1;
     return st;
 }
 
@@ -89,7 +89,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
     st = wefti_slots_add(&r->lanes, l, &l->id);
     if (st)
         goto err_free;
-    l->reserve_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    l->reserve_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
     if (l->reserve_fd < 0) {
         st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptor for a lane: %s", strerror(errno));
         goto err_slot;
@@ -157,7 +157,6 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
     c->lane = l;
     c->state = TP_UP;
     l->state = TP_LANE_UP;
-    l->transport->n_up++;
     if (l->held)
         wefti_tp_conn_drop(l->held);
     wefti_tp_release_reserve(l);
@@ -233,7 +232,6 @@ static void lane_end(tp_lane_t *l)
     }
     l->state = TP_LANE_ENDED;
     wefti_tp_cool(l);
-    l->transport->n_up -= l->fd >= 0;
     wefti_list_remove(&l->half.open_link);
     wefti_list_remove(&l->stuck_link);
     wefti_tp_out_drop(l);

@@ -200,7 +200,7 @@ void wefti_tp_resume(tp_transport_t *r)
 {
     r->paused_until = 0;
     if (r->spare_fd < 0)
-        r->spare_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+        r->spare_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
     for (unsigned i = 0; i < r->n_listeners; i++)
         wefti_tp_watch(&r->listeners[i], EPOLLIN);
 }
@@ -239,7 +239,7 @@ static bool make_way(tp_conn_t *listener)
         if (fd >= 0)
             close(fd);
     }
-    r->spare_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    r->spare_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
     if (r->spare_fd < 0)
         pause_listeners(r);
     return r->spare_fd >= 0;

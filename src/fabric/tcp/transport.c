@@ -3,7 +3,7 @@
  * A TCP transport of our own, because UCX's does what any stranger writes to its port (docs/design/security.md). Here a stranger
  * can send one greeting of fixed size, and only a peer that has proved who it is reaches in.c.
  *
- * The transport is CLOSED (no descriptors) until its first lane, then OPEN until wefti_tcp_close().
+ * The transport is CLOSED (no descriptors) until its first lane, then OPEN until it is closed.
  *
  * System calls cost the time here. So lanes on which records flow are hot, at most TP_HOT of them, and are tried with recv() on
  * every progress. All others are left to one epoll_wait() now and then: at once again while it finds something, else less and
@@ -205,7 +205,7 @@ static void conn_event(tp_conn_t *c, uint32_t events)
 static unsigned look(tp_transport_t *r)
 {
     struct epoll_event events[EVENTS];
-    int n = epoll_wait(r->epoll_fd, events, EVENTS, 0);
+    int n = epoll_wait(r->base.fd, events, EVENTS, 0);
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr)
             conn_event(events[i].data.ptr, events[i].events);
@@ -261,7 +261,7 @@ unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
 {
     tp_transport_t *r = tp_transport(transport);
     unsigned n = 0;
-    if (r->epoll_fd < 0)
+    if (r->base.fd < 0)
         return 0;
     r->transfers.epoch++;
     if (!wefti_list_empty(&r->transfers.open))
@@ -299,7 +299,7 @@ bool wefti_tcp_live(const wefti_transport_t *transport)
     return r->n_lanes || r->n_lingers || r->n_strangers;
 }
 
-weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
+static weft_status_t arm(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
     if (!wefti_list_empty(&r->transfers.open) || wefti_transfers_to_tell(&r->transfers))
@@ -317,12 +317,6 @@ weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
     return WEFT_OK;
 }
 
-int wefti_tcp_fd(const wefti_transport_t *transport)
-{
-    const tp_transport_t *r = (const tp_transport_t *)(const void *)transport;
-    return r->epoll_fd;
-}
-
 /* --- the transport ------------------------------------------------------------------------------------------------ */
 
 static size_t caps(wefti_transport_t *transport, int side, void *buf)
@@ -338,7 +332,35 @@ static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
     return n >= 1 && *(const uint8_t *)theirs == CAPS_VERSION;
 }
 
+static void tcp_close(wefti_transport_t *transport)
+{
+    tp_transport_t *r = tp_transport(transport);
+    wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead}, *it;
+    for (int i = 0; i < 4; i++) {
+        while ((it = wefti_list_pop(lists[i]))) {
+            tp_conn_t *c = wefti_container_of(it, tp_conn_t, link);
+            if (c->fd >= 0) /* and not out of epoll: in a forked child that is the parent's */
+                close(c->fd);
+            wefti_free(c);
+        }
+    }
+    for (unsigned i = 0; i < r->n_listeners; i++)
+        close(r->listeners[i].fd);
+    int fds[] = {r->spare_fd, r->timer_fd, r->base.fd};
+    for (int i = 0; i < 3; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    wefti_spares_free(&r->frames);
+    wefti_slots_free(&r->lanes);
+    wefti_transfers_free(&r->transfers);
+    wefti_free(r->devices);
+    wefti_free(r);
+}
+
 static const wefti_transport_ops_t tcp_ops = {
+    .close = tcp_close,
+    .arm = arm,
     .caps = caps,
     .match = match,
     .lane_new = wefti_tp_lane_new,
@@ -361,8 +383,8 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
         wefti_free(r);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
-    r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp"};
-    r->epoll_fd = r->timer_fd = r->spare_fd = -1;
+    r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp", .fd = -1};
+    r->timer_fd = r->spare_fd = -1;
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
     wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
     r->bound = config->heartbeat;
@@ -372,30 +394,4 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
         wefti_list_init(lists[i]);
     *transport_out = &r->base;
     return WEFT_OK;
-}
-
-void wefti_tcp_close(wefti_transport_t *transport)
-{
-    tp_transport_t *r = tp_transport(transport);
-    wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead}, *it;
-    for (int i = 0; i < 4; i++) {
-        while ((it = wefti_list_pop(lists[i]))) {
-            tp_conn_t *c = wefti_container_of(it, tp_conn_t, link);
-            if (c->fd >= 0) /* and not out of epoll: in a forked child that is the parent's */
-                close(c->fd);
-            wefti_free(c);
-        }
-    }
-    for (unsigned i = 0; i < r->n_listeners; i++)
-        close(r->listeners[i].fd);
-    int fds[] = {r->spare_fd, r->timer_fd, r->epoll_fd};
-    for (int i = 0; i < 3; i++) {
-        if (fds[i] >= 0)
-            close(fds[i]);
-    }
-    wefti_spares_free(&r->frames);
-    wefti_slots_free(&r->lanes);
-    wefti_transfers_free(&r->transfers);
-    wefti_free(r->devices);
-    wefti_free(r);
 }

@@ -155,7 +155,6 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_address_t *address;
     size_t address_n;
-    int fd;
     ux_lane_t **lanes;      /* by index in the token */
     uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
     bool chunked;           /* payloads go in chunks of our own */
@@ -184,10 +183,7 @@ static inline ux_pull_t *ux_pull(wefti_incoming_t *p) { return (ux_pull_t *)(voi
 
 /* transport.c; what fabric/module.h has is said there */
 weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
-void wefti_ux_close(wefti_transport_t *transport);
 unsigned wefti_ux_progress(wefti_transport_t *transport);
-weft_status_t wefti_ux_arm(wefti_transport_t *transport);
-int wefti_ux_fd(const wefti_transport_t *transport);
 weft_status_t wefti_ux_start(ux_transport_t *r);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
 weft_status_t wefti_ux_status(ucs_status_t st);

@@ -1,6 +1,6 @@
 /* fabric/ucx/transport.c - UCX's context and worker, and everything the transport has to tell.
  *
- * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one
+ * The transport is CLOSED (no UCX) until its first lane, then OPEN until it is closed: a process that only ever talks on one
  * host never opens UCX, which takes milliseconds and threads.
  *
  * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this
@@ -206,7 +206,7 @@ weft_status_t wefti_ux_start(ux_transport_t *r)
     if (st == UCS_OK)
         st = ucp_worker_query(r->worker, &attr);
     if (st == UCS_OK)
-        st = ucp_worker_get_efd(r->worker, &r->fd);
+        st = ucp_worker_get_efd(r->worker, &r->base.fd);
     if (st == UCS_OK)
         st = ucp_worker_get_address(r->worker, &r->address, &r->address_n);
     if (st != UCS_OK) {
@@ -234,7 +234,7 @@ err_address:
 err_worker:
     ucp_worker_destroy(r->worker);
     r->worker = NULL;
-    r->fd = -1;
+    r->base.fd = -1;
 err_context:
     ucp_cleanup(r->context);
     r->context = NULL;
@@ -286,7 +286,7 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     return n;
 }
 
-weft_status_t wefti_ux_arm(wefti_transport_t *transport)
+static weft_status_t arm(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
@@ -295,12 +295,6 @@ weft_status_t wefti_ux_arm(wefti_transport_t *transport)
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
-}
-
-int wefti_ux_fd(const wefti_transport_t *transport)
-{
-    const ux_transport_t *r = (const ux_transport_t *)(const void *)transport;
-    return r->fd;
 }
 
 /* --- the transport ------------------------------------------------------------------------------------------------ */
@@ -321,51 +315,6 @@ static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
     caps(transport, WEFTI_SIDE_DIALLER, ours);
     /* UCX keeps its wire within a major version. Whether there is a network between us, connecting will show. */
     return n >= 4 && !memcmp(ours, theirs, 2);
-}
-
-#define UCX_OPS \
-    .caps = caps, .match = match, .lane_new = wefti_ux_lane_new, .lane_connect = wefti_ux_lane_connect, \
-    .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, .commit = wefti_ux_commit, .announce = wefti_ux_announce, \
-    .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
-
-static const wefti_transport_ops_t ucx_ops = {UCX_OPS};
-
-static const wefti_transport_ops_t ucx_trusted_ops = {
-    UCX_OPS,
-    .key_new = wefti_ux_key_new,
-    .key_free = wefti_ux_key_free,
-    .key_open = wefti_ux_key_open,
-    .key_close = wefti_ux_key_close,
-    .get = wefti_ux_get,
-    .put = wefti_ux_put_to,
-};
-
-weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
-{
-    ux_transport_t *r = wefti_calloc(1, sizeof *r);
-    if (!r)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
-    const wefti_transport_ops_t *ops = params->trusted ? &ucx_trusted_ops : &ucx_ops;
-    r->base = (wefti_transport_t){.ops = ops, .fabric = f, .kind = 2, .name = "ucx"};
-    r->trusted = params->trusted;
-    r->rendezvous = params->rendezvous;
-    r->fd = -1;
-    r->pid = getpid();
-    r->tls = wefti_strdup(params->tls);
-    r->devices = params->devices ? wefti_strdup(params->devices) : NULL;
-    if (!r->tls || (params->devices && !r->devices)) {
-        wefti_free(r->tls);
-        wefti_free(r->devices);
-        wefti_free(r);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
-    }
-    pthread_mutex_init(&r->mem_lock, NULL);
-    wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
-    wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes, &r->ones};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        wefti_list_init(lists[i]);
-    *transport_out = &r->base;
-    return WEFT_OK;
 }
 
 /* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection
@@ -407,7 +356,7 @@ static bool close_peers(ux_transport_t *r)
     return can_end;
 }
 
-void wefti_ux_close(wefti_transport_t *transport)
+static void ux_close(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (r->worker && getpid() == r->pid) {
@@ -433,4 +382,48 @@ void wefti_ux_close(wefti_transport_t *transport)
     wefti_free(r->devices);
     pthread_mutex_destroy(&r->mem_lock);
     wefti_free(r);
+}
+
+#define UCX_OPS \
+    .close = ux_close, .arm = arm, .caps = caps, .match = match, .lane_new = wefti_ux_lane_new, \
+    .lane_connect = wefti_ux_lane_connect, .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, \
+    .commit = wefti_ux_commit, .announce = wefti_ux_announce, .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
+
+static const wefti_transport_ops_t ucx_ops = {UCX_OPS};
+
+static const wefti_transport_ops_t ucx_trusted_ops = {
+    UCX_OPS,
+    .key_new = wefti_ux_key_new,
+    .key_free = wefti_ux_key_free,
+    .key_open = wefti_ux_key_open,
+    .key_close = wefti_ux_key_close,
+    .get = wefti_ux_get,
+    .put = wefti_ux_put_to,
+};
+
+weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
+{
+    ux_transport_t *r = wefti_calloc(1, sizeof *r);
+    if (!r)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    const wefti_transport_ops_t *ops = params->trusted ? &ucx_trusted_ops : &ucx_ops;
+    r->base = (wefti_transport_t){.ops = ops, .fabric = f, .kind = 2, .name = "ucx", .fd = -1};
+    r->trusted = params->trusted;
+    r->rendezvous = params->rendezvous;
+    r->pid = getpid();
+    r->tls = wefti_strdup(params->tls);
+    r->devices = params->devices ? wefti_strdup(params->devices) : NULL;
+    if (!r->tls || (params->devices && !r->devices)) {
+        wefti_free(r->tls);
+        wefti_free(r->devices);
+        wefti_free(r);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    }
+    pthread_mutex_init(&r->mem_lock, NULL);
+    wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
+    wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes, &r->ones};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
+    *transport_out = &r->base;
+    return WEFT_OK;
 }
