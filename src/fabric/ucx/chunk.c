@@ -102,12 +102,9 @@ static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
     c->head[0] = l->peer_token;
     c->head[1] = a->out.slot;
     c->head[2] = a->out.sent;
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = UCP_AM_SEND_FLAG_EAGER,
-        .cb.send = chunk_sent,
-        .user_data = c,
-    };
+    ucp_request_param_t param = ux_then(chunk_sent, c);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
     a->out.sent += n;
     a->chunks++;
     l->chunks++;

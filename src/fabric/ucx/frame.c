@@ -119,14 +119,20 @@ void wefti_ux_commit(wefti_lane_t *lane, size_t n)
     wefti_ux_put(ux_lane(lane), UX_REC_USER, n);
 }
 
-void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n)
+bool wefti_ux_control_space(ux_lane_t *l, const void *bytes, size_t n)
 {
     uint8_t *at = wefti_ux_make_space(l, n, true);
-    if (!at) {
+    if (at)
+        memcpy(at, bytes, n);
+    else
         wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
+    return at;
+}
+
+void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n)
+{
+    if (!wefti_ux_control_space(l, bytes, n))
         return;
-    }
-    memcpy(at, bytes, n);
     put_record(l, kind, n);
     wefti_ux_flush(l);
 }

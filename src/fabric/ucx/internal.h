@@ -106,6 +106,7 @@ enum { UX_EV_HELLO = WEFTI_EV_OWN }; /* the peer has said which endpoint is this
 struct ux_lane {
     wefti_half_t half;
     ux_transport_t *transport;
+    uint64_t id;            /* in transport->lanes */
     uint64_t token, peer_token;
     ux_ep_t *ep;
     ux_state_t state;
@@ -155,8 +156,7 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_address_t *address;
     size_t address_n;
-    ux_lane_t **lanes;      /* by index in the token */
-    uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
+    wefti_slots_t lanes;    /* by index in the token */
     bool chunked;           /* payloads go in chunks of our own */
     wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
@@ -187,12 +187,27 @@ unsigned wefti_ux_progress(wefti_transport_t *transport);
 weft_status_t wefti_ux_start(ux_transport_t *r);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
 weft_status_t wefti_ux_status(ucs_status_t st);
+static inline weft_status_t ux_nomem_or(ucs_status_t st, weft_status_t otherwise)
+{
+    return st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : otherwise;
+}
+/* Of a call whose end is this callback's. */
+static inline ucp_request_param_t ux_then(ucp_send_nbx_callback_t fn, void *user)
+{
+    return (ucp_request_param_t){
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = fn,
+        .user_data = user,
+    };
+}
 
 /* facts.c */
 void wefti_ux_transports(char *buf, size_t cap);
 bool wefti_ux_only_tcp(ucp_context_h context);
 
 /* mem.c */
+/* WEFT_ERR_NOMEM, otherwise `refused`, with detail. */
+weft_status_t wefti_ux_mem_map(ucp_context_h context, void *base, size_t n, weft_status_t refused, ucp_mem_h *mem_out);
 weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out);
 void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg);
 void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context); /* NULL: it is about to go */
@@ -216,7 +231,7 @@ void wefti_ux_ep_close(ux_ep_t *e);
 static inline ux_lane_t *wefti_ux_lane_of(ux_transport_t *r, uint64_t token)
 {
     uint32_t i = (uint32_t)(token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
-    ux_lane_t *l = i < r->lanes_cap ? r->lanes[i] : NULL;
+    ux_lane_t *l = i < r->lanes.n ? r->lanes.at[i].value : NULL;
     return __builtin_expect(l && l->token == token, 1) ? l : NULL;
 }
 
@@ -259,6 +274,8 @@ void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size
 /* Space for a record of any kind, and its commit: as reserve and commit, which see. */
 uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force);
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
+/* The same for a record of our own: space with these bytes in it. False: the lane has failed. */
+bool wefti_ux_control_space(ux_lane_t *l, const void *bytes, size_t n);
 void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
 
 /* xfer.c */

@@ -92,12 +92,9 @@ static void ep_closed(void *request, ucs_status_t status, void *user)
 void wefti_ux_ep_close(ux_ep_t *e)
 {
     e->closing = true;
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        .flags = UCP_EP_CLOSE_FLAG_FORCE,
-        .cb.send = ep_closed,
-        .user_data = e,
-    };
+    ucp_request_param_t param = ux_then(ep_closed, e);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
     ucs_status_ptr_t p = ucp_ep_close_nbx(e->ucp, &param);
     if (UCS_PTR_IS_PTR(p))
         return;
@@ -125,31 +122,6 @@ static ux_peer_t *peer_of(ux_transport_t *r, uint64_t id)
 
 /* --- making and joining ------------------------------------------------------------------------------------------- */
 
-static weft_status_t take_index(ux_transport_t *r, ux_lane_t *l, uint32_t *index_out)
-{
-    for (uint32_t i = r->lanes_free; i < r->lanes_cap; i++) {
-        if (!r->lanes[i]) {
-            r->lanes_free = i + 1;
-            *index_out = i;
-            r->lanes[i] = l;
-            return WEFT_OK;
-        }
-    }
-    if (r->lanes_cap >= 1u << UX_TOKEN_INDEX_BITS)
-        return wefti_fail(WEFT_ERR_LIMIT, "one transport has %u lanes at most", 1u << UX_TOKEN_INDEX_BITS);
-    uint32_t cap = r->lanes_cap ? r->lanes_cap * 2 : 64;
-    ux_lane_t **grown = wefti_realloc(r->lanes, cap * sizeof *grown);
-    if (!grown)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %u lanes", cap);
-    memset(grown + r->lanes_cap, 0, (cap - r->lanes_cap) * sizeof *grown);
-    *index_out = r->lanes_cap;
-    grown[r->lanes_cap] = l;
-    r->lanes = grown;
-    r->lanes_free = r->lanes_cap + 1;
-    r->lanes_cap = cap;
-    return WEFT_OK;
-}
-
 weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
                                 size_t *n_out, wefti_lane_t **lane_out)
 {
@@ -163,15 +135,14 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     ux_lane_t *l = wefti_calloc(1, sizeof *l);
     if (!l)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
-    uint32_t index = 0;
-    st = take_index(r, l, &index);
+    st = wefti_slots_add(&r->lanes, l, &l->id);
     if (st) {
         wefti_free(l);
-        return st;
+        return wefti_fail(st, "no place for one more lane; one transport has %u at most", 1u << UX_TOKEN_INDEX_BITS);
     }
     uint64_t random;
     transport->fabric->ops->random(transport->fabric, &random, sizeof random);
-    l->token = random << UX_TOKEN_INDEX_BITS | index;
+    l->token = random << UX_TOKEN_INDEX_BITS | (uint32_t)l->id;
     wefti_half_init(&l->half, &r->transfers, transport, user, UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD);
     l->half.base.emulates = r->chunked;
     l->transport = r;
@@ -383,10 +354,7 @@ static bool drained(const ux_lane_t *l)
 static void lane_free(ux_lane_t *l)
 {
     ux_transport_t *r = l->transport;
-    uint32_t i = (uint32_t)(l->token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
-    r->lanes[i] = NULL;
-    if (i < r->lanes_free)
-        r->lanes_free = i;
+    wefti_slots_remove(&r->lanes, l->id);
     r->base.live--;
     wefti_half_free(&l->half);
     wefti_free(l->peer_addr);

@@ -86,24 +86,15 @@ weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *b
     ux_key_t *k = wefti_calloc(1, sizeof *k);
     if (!k)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
-    ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
-        .address = base,
-        .length = n,
-    };
-    weft_status_t status = WEFT_ERR_UNSUPPORTED;
-    ucs_status_t st = ucp_mem_map(r->context, &params, &k->mem);
-    if (st != UCS_OK) {
-        status = wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNSUPPORTED,
-                            "UCX does not register %zu bytes: %s", n, ucs_status_string(st));
+    weft_status_t status = wefti_ux_mem_map(r->context, base, n, WEFT_ERR_UNSUPPORTED, &k->mem);
+    if (status)
         goto err_key;
-    }
     void *packed;
     size_t packed_n;
-    st = ucp_rkey_pack(r->context, k->mem, &packed, &packed_n);
+    ucs_status_t st = ucp_rkey_pack(r->context, k->mem, &packed, &packed_n);
     if (st != UCS_OK) {
-        status = wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNSUPPORTED, "UCX makes no key for %zu bytes: %s",
-                            n, ucs_status_string(st));
+        status =
+            wefti_fail(ux_nomem_or(st, WEFT_ERR_UNSUPPORTED), "UCX makes no key for %zu bytes: %s", n, ucs_status_string(st));
         goto err_mem;
     }
     if (packed_n > WEFTI_KEY_MAX - KEY_HEAD) {
@@ -180,8 +171,7 @@ weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t le
     ucs_status_t st = ucp_ep_rkey_unpack(l->ep->ucp, packed, &m->rkey);
     if (st != UCS_OK) {
         wefti_free(m);
-        return wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNREACHABLE, "UCX does not take the peer's key: %s",
-                          ucs_status_string(st));
+        return wefti_fail(ux_nomem_or(st, WEFT_ERR_UNREACHABLE), "UCX does not take the peer's key: %s", ucs_status_string(st));
     }
     m->base = base;
     m->n = n;
@@ -255,11 +245,7 @@ static void part_posted(ux_one_t *o, ucs_status_ptr_t p)
 static void part_post(ux_one_t *o, size_t most)
 {
     ucp_ep_h ep = o->lane->ep->ucp;
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        .cb.send = part_done,
-        .user_data = o,
-    };
+    ucp_request_param_t param = ux_then(part_done, o);
     o->parts++;
     uint8_t *piece;
     size_t n = wefti_cursor_next(&o->pieces, o->left < most ? o->left : most, &piece);
@@ -301,11 +287,7 @@ static void flush(ux_lane_t *l, wefti_list_t *puts)
     }
     wefti_list_init(&f->puts);
     wefti_list_splice(&f->puts, puts);
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        .cb.send = flushed,
-        .user_data = f,
-    };
+    ucp_request_param_t param = ux_then(flushed, f);
     ucs_status_ptr_t p = ucp_ep_flush_nbx(l->ep->ucp, &param);
     if (!UCS_PTR_IS_PTR(p))
         flush_end(f, l, UCS_PTR_STATUS(p));
@@ -333,11 +315,7 @@ static void step(ux_lane_t *l)
         part_post(o, UX_CHUNK);
         if (o->kind != PUT || o->status)
             continue;
-        ucp_request_param_t param = {
-            .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-            .cb.send = part_done,
-            .user_data = o,
-        };
+        ucp_request_param_t param = ux_then(part_done, o);
         o->parts++;
         part_posted(o, ucp_ep_flush_nbx(l->ep->ucp, &param));
     }

@@ -377,7 +377,7 @@ static void ux_close(wefti_transport_t *transport)
     wefti_spares_free(&r->spare_chunks);
     wefti_spares_free(&r->spare_ones);
     wefti_transfers_free(&r->transfers);
-    wefti_free(r->lanes);
+    wefti_slots_free(&r->lanes);
     wefti_free(r->tls);
     wefti_free(r->devices);
     pthread_mutex_destroy(&r->mem_lock);
@@ -420,6 +420,7 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
     pthread_mutex_init(&r->mem_lock, NULL);
+    wefti_slots_init(&r->lanes, UINT32_C(1) << UX_TOKEN_INDEX_BITS);
     wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
     wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes, &r->ones};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)

@@ -26,7 +26,7 @@ static void announce_end(ux_announce_t *a, ucs_status_t status)
     ux_lane_t *l = ux_lane(&a->out.of->base);
     weft_status_t st;
     if (status != UCS_OK)
-        st = l->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : status == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_PEER;
+        st = l->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
     else if (a->refused)
         st = WEFT_ERR_REFUSED;
     else
@@ -153,10 +153,8 @@ static void pull_received(void *request, ucs_status_t status, size_t n, void *us
     ux_pull_t *p = user;
     ucp_request_free(request);
     weft_status_t st = WEFT_OK;
-    if (ux_lane(&p->in.of->base)->state >= UX_CLOSING && status != UCS_OK)
-        st = WEFT_ERR_CANCELLED;
-    else if (status != UCS_OK)
-        st = status == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_PEER;
+    if (status != UCS_OK)
+        st = ux_lane(&p->in.of->base)->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
     else if (n != p->in.total)
         st = WEFT_ERR_PEER;
     wefti_incoming_end(&p->in, st);
@@ -257,13 +255,8 @@ static void pull_ends(wefti_incoming_t *p)
     desc_release(ux_pull(p));
     if (ux_pull(p)->rendezvous || p->status || l->half.failed || !l->ep || l->state >= UX_DRAINING)
         return;
-    uint8_t *at = wefti_ux_make_space(l, sizeof p->id, true);
-    if (!at) {
-        wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
-        return;
-    }
-    memcpy(at, &p->id, sizeof p->id);
-    wefti_ux_put(l, UX_REC_TAKEN, sizeof p->id);
+    if (wefti_ux_control_space(l, &p->id, sizeof p->id))
+        wefti_ux_put(l, UX_REC_TAKEN, sizeof p->id);
 }
 
 void wefti_ux_told(wefti_lane_t *lane)
