@@ -269,39 +269,24 @@ static weft_status_t listen_all(wefti_acceptor_t *acceptor, sock_addrs_t *addrs,
 static weft_status_t device_addrs(const char *device, sock_addrs_t *out)
 {
     struct ifaddrs *list;
-    size_t n = 0;
+    weft_status_t st = WEFT_OK;
+    *out = (sock_addrs_t){0};
     if (getifaddrs(&list))
         return wefti_fail(wefti_errno_status(errno), "cannot list the network devices: %s", strerror(errno));
-    for (struct ifaddrs *it = list; it; it = it->ifa_next)
-        n++;
-    sock_addr_t *at = wefti_calloc(n ? n : 1, sizeof *at);
-    if (!at) {
-        freeifaddrs(list);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu addresses", n);
-    }
-    n = 0;
-    for (struct ifaddrs *it = list; it; it = it->ifa_next) {
+    for (struct ifaddrs *it = list; it && !st; it = it->ifa_next) {
         if (!it->ifa_addr || strcmp(it->ifa_name, device))
             continue;
-        if (it->ifa_addr->sa_family != AF_INET && it->ifa_addr->sa_family != AF_INET6)
+        bool ipv4 = it->ifa_addr->sa_family == AF_INET;
+        if (!ipv4 && it->ifa_addr->sa_family != AF_INET6)
             continue;
         /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for
          * it. */
         const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)it->ifa_addr;
-        if (it->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
-            continue;
-        at[n].n = it->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-        memcpy(&at[n].ss, it->ifa_addr, at[n].n);
-        n++;
+        if (ipv4 || !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
+            st = wefti_addrs_add(out, it->ifa_addr, ipv4 ? sizeof(struct sockaddr_in) : sizeof *in6);
     }
     freeifaddrs(list);
-    if (!n) {
-        wefti_free(at);
-        return WEFT_ERR_NOTFOUND;
-    }
-    out->at = at;
-    out->n = n;
-    return WEFT_OK;
+    return st || out->n ? st : WEFT_ERR_NOTFOUND;
 }
 
 /* Listening is set up before there is anything to be late for, so a name may be looked up on the spot here. */
@@ -344,13 +329,14 @@ static bool stale(const sock_addr_t *a, const char *path)
     return dead;
 }
 
-static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, unsigned backlog, sock_addr_t *a)
+static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, unsigned backlog, sock_addrs_t *addrs)
 {
     int err;
     struct stat sb;
-    weft_status_t st = wefti_addr_unix(path, a);
+    weft_status_t st = wefti_addr_unix(path, addrs);
     if (st)
         return st;
+    sock_addr_t *a = addrs->at;
     st = listen_at(acceptor, a, backlog, &err);
     if (st && err == EADDRINUSE && path[0] != '@' && stale(a, path)) {
         wefti_info("sock: %s is left from a process that is gone, and is replaced", path);
@@ -394,10 +380,7 @@ weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, 
     if (!backlog)
         backlog = SOMAXCONN;
     if (uri->scheme == WEFTI_URI_UNIX) {
-        addrs.at = wefti_calloc(1, sizeof *addrs.at);
-        addrs.n = 1;
-        st = addrs.at ? listen_unix(acceptor, uri->host, backlog, addrs.at)
-                      : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+        st = listen_unix(acceptor, uri->host, backlog, &addrs);
     } else {
         st = tcp_addrs(uri, &addrs);
         if (!st)

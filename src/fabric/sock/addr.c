@@ -44,12 +44,17 @@ weft_status_t wefti_errno_status(int err)
     }
 }
 
+/* The port is at the same place in addresses of IPv4 and IPv6. */
 uint16_t wefti_addr_port(const sock_addr_t *a)
 {
-    if (a->ss.ss_family == AF_INET)
-        return ntohs(((const struct sockaddr_in *)(const void *)&a->ss)->sin_port);
-    return ntohs(((const struct sockaddr_in6 *)(const void *)&a->ss)->sin6_port);
+    return ntohs(((const struct sockaddr_in *)(const void *)&a->ss)->sin_port);
 }
+
+void wefti_addr_set_port(sock_addr_t *a, uint16_t port)
+{
+    ((struct sockaddr_in *)(void *)&a->ss)->sin_port = htons(port);
+}
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port), "one place for the port");
 
 /* No address of IPv6 that anybody has begins so. */
 #define GROUP_IPV4 UINT64_C(0xffff000100000000)
@@ -59,16 +64,12 @@ uint16_t wefti_addr_port(const sock_addr_t *a)
 uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
 {
     uint64_t group = 0;
-    uint32_t ipv4 = 0;
+    const struct sockaddr_in *in = (const void *)&from->ss;
     const struct sockaddr_in6 *in6 = (const void *)&from->ss;
-    if (from->ss.ss_family == AF_INET) {
-        memcpy(&ipv4, &((const struct sockaddr_in *)(const void *)&from->ss)->sin_addr, 4);
-        return GROUP_IPV4 | ipv4;
-    }
-    if (from->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
-        memcpy(&ipv4, &in6->sin6_addr.s6_addr[12], 4);
-        return GROUP_IPV4 | ipv4;
-    }
+    if (from->ss.ss_family == AF_INET)
+        return GROUP_IPV4 | in->sin_addr.s_addr;
+    if (from->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+        return GROUP_IPV4 | in6->sin6_addr.s6_addr32[3];
     if (from->ss.ss_family == AF_INET6) {
         memcpy(&group, in6->sin6_addr.s6_addr, sizeof group);
         return group;
@@ -76,14 +77,6 @@ uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
     struct ucred who = {0};
     socklen_t n = sizeof who;
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? GROUP_PROCESS : GROUP_PROCESS | (uint32_t)who.pid;
-}
-
-void wefti_addr_set_port(sock_addr_t *a, uint16_t port)
-{
-    if (a->ss.ss_family == AF_INET)
-        ((struct sockaddr_in *)(void *)&a->ss)->sin_port = htons(port);
-    else
-        ((struct sockaddr_in6 *)(void *)&a->ss)->sin6_port = htons(port);
 }
 
 void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
@@ -105,25 +98,34 @@ void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
     wefti_uri_format(&uri, buf, cap);
 }
 
+weft_status_t wefti_addrs_add(sock_addrs_t *addrs, const void *sa, size_t n)
+{
+    sock_addr_t *at = wefti_realloc(addrs->at, (addrs->n + 1) * sizeof *at);
+    if (!at) {
+        wefti_free(addrs->at);
+        *addrs = (sock_addrs_t){0};
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+    }
+    addrs->at = at;
+    at += addrs->n++;
+    memset(at, 0, sizeof *at);
+    memcpy(&at->ss, sa, n);
+    at->n = (socklen_t)n;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out)
 {
-    size_t n = 0;
-    for (const struct addrinfo *it = ai; it; it = it->ai_next)
-        n += it->ai_family == AF_INET || it->ai_family == AF_INET6;
-    sock_addr_t *at = wefti_calloc(n ? n : 1, sizeof *at);
-    if (!at)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu addresses", n);
-    n = 0;
-    for (const struct addrinfo *it = ai; it; it = it->ai_next) {
-        if (it->ai_family != AF_INET && it->ai_family != AF_INET6)
+    weft_status_t st = WEFT_OK;
+    *out = (sock_addrs_t){0};
+    for (; ai && !st; ai = ai->ai_next) {
+        if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
             continue;
-        memcpy(&at[n].ss, it->ai_addr, it->ai_addrlen);
-        at[n].n = it->ai_addrlen;
-        wefti_addr_set_port(&at[n++], port);
+        st = wefti_addrs_add(out, ai->ai_addr, ai->ai_addrlen);
+        if (!st)
+            wefti_addr_set_port(&out->at[out->n - 1], port);
     }
-    out->at = at;
-    out->n = n;
-    return WEFT_OK;
+    return st;
 }
 
 weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out)
@@ -139,7 +141,7 @@ weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *
     return st;
 }
 
-weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out)
+weft_status_t wefti_addr_unix(const char *path, sock_addrs_t *out)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     size_t n = strlen(path);
@@ -149,10 +151,8 @@ weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out)
     bool abstract = path[0] == '@';
     if (abstract)
         un.sun_path[0] = 0;
-    memset(out, 0, sizeof *out);
-    memcpy(&out->ss, &un, sizeof un);
-    out->n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
-    return WEFT_OK;
+    *out = (sock_addrs_t){0};
+    return wefti_addrs_add(out, &un, offsetof(struct sockaddr_un, sun_path) + n + !abstract);
 }
 
 /* "host", "host:port", "[v6]", "[v6]:port", numeric. */

@@ -167,9 +167,7 @@ weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, cons
     w->base.user = user;
     w->port = uri->port;
     if (uri->scheme == WEFTI_URI_UNIX) {
-        w->addrs.at = wefti_calloc(1, sizeof *w->addrs.at);
-        w->addrs.n = 1;
-        st = w->addrs.at ? wefti_addr_unix(uri->host, w->addrs.at) : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+        st = wefti_addr_unix(uri->host, &w->addrs);
     } else {
         if (source && *source) {
             st = wefti_addr_source(source, &w->source);

@@ -115,13 +115,15 @@ weft_status_t wefti_errno_status(int err);
 void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap); /* as a URI */
 /* Numeric addresses at once; WEFT_ERR_NOTFOUND: it is a name. */
 weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out);
-weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out);
+weft_status_t wefti_addr_unix(const char *path, sock_addrs_t *out);
 weft_status_t wefti_addr_source(const char *text, sock_addr_t *out);
 uint16_t wefti_addr_port(const sock_addr_t *a);
 void wefti_addr_set_port(sock_addr_t *a, uint16_t port);
 /* Who the other end of an accepted socket is, for counting: its address, its network with IPv6, its process on a Unix socket. */
 uint64_t wefti_addr_group(const sock_addr_t *from, int fd);
 struct addrinfo;
+/* One more. WEFT_ERR_NOMEM: all of them are gone. */
+weft_status_t wefti_addrs_add(sock_addrs_t *addrs, const void *sa, size_t n);
 weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out);
 
 /* dial.c */
