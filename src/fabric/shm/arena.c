@@ -199,13 +199,6 @@ unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r)
 
 /* --- ours: telling ------------------------------------------------------------------------------------------------ */
 
-void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told)
-{
-    if (lane->last_told == told)
-        lane->last_told = NULL;
-    wefti_free(told);
-}
-
 static bool share_find(wefti_shm_transport_t *r, uint64_t at, uint64_t n, wefti_shm_range_t *copy_out)
 {
     pthread_mutex_lock(&r->share_lock);
@@ -411,6 +404,30 @@ void wefti_shm_arena_drop(wefti_shm_arena_t *a)
 {
     if (atomic_fetch_sub(&a->holds, 1) == 1)
         arena_free_if_unused(a);
+}
+
+weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **lent_out)
+{
+    wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
+    wefti_shm_lane_t *lane = p->lane;
+    const wefti_shm_piece_t *piece = NULL;
+    if (!lane->known.n || !p->total || p->n_here != p->n_pieces || lane->state != WEFTI_SHM_LANE_UP)
+        return WEFT_ERR_UNSUPPORTED;
+    for (uint32_t i = 0; i < p->n_here && !piece; i++)
+        if (p->piece[i].len)
+            piece = &p->piece[i];
+    if (!piece || piece->len < p->total)
+        return WEFT_ERR_UNSUPPORTED;
+    wefti_shm_arena_t *a = wefti_shm_arena_hold(lane, piece->base, piece->len);
+    if (!a)
+        return WEFT_ERR_UNSUPPORTED;
+    if (atomic_load(&lane->rx.page->closed)) { /* its owner may write there again already */
+        wefti_shm_arena_drop(a);
+        return WEFT_ERR_UNSUPPORTED;
+    }
+    *ptr_out = a->map + (piece->base - a->range.base);
+    *lent_out = a;
+    return WEFT_OK;
 }
 
 void wefti_shm_unlend(wefti_transport_t *transport, void *lent)

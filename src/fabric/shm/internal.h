@@ -61,7 +61,7 @@ typedef struct wefti_region {
 
 /* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. `name` begins with "weft-". */
 weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out);
-/* A new one that has these bytes for ever. */
+/* A new one that has these bytes for ever; NULL: zeroes, which may be written to. Not mapped. */
 weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out);
 /* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`,
  * which must be the memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that
@@ -152,7 +152,12 @@ bool wefti_shm_match(wefti_transport_t *transport, const void *caps, size_t n);
 
 /* --- door.c ------------------------------------------------------------------------------------------------------- */
 
-#define WEFTI_SHM_DOOR_SIZE 16u /* where it is: process, descriptor, inode */
+/* Where it is. */
+typedef struct wefti_shm_door_at {
+    int32_t pid, fd;
+    uint64_t ino;
+} wefti_shm_door_at_t;
+#define WEFTI_SHM_DOOR_SIZE sizeof(wefti_shm_door_at_t)
 
 /* With what the two ends of one lane sign their addresses. */
 typedef struct wefti_shm_pass {
@@ -178,7 +183,6 @@ enum { WEFTI_SHM_ENDS_NOTHING, WEFTI_SHM_ENDS_PULL, WEFTI_SHM_ENDS_TOLD };
 typedef struct wefti_shm_ctl {
     wefti_list_t link; /* lane->out */
     uint32_t type;
-    uint32_t status;
     uint64_t id, arg;
     uint32_t ends;     /* embedded in something that ends with it */
 } wefti_shm_ctl_t;
@@ -223,34 +227,15 @@ weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, 
                                  uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_shm_refuse(wefti_pull_t *p, bool taken);
-weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
 /* A record that is not WEFTI_SHM_REC. WEFT_ERR_NOMEM: leave it in the ring and come again; WEFT_ERR_PROTOCOL. */
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
 /* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget);
 bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane);
-/* The peer is gone: end the pulls under way with WEFT_ERR_PEER. */
-void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane);
-/* The lane is closed: end everything. quietly: nobody is told. */
+/* End the pulls under way. quietly: nobody is told. */
+void wefti_shm_pulls_end(wefti_shm_lane_t *lane, weft_status_t status, bool quietly);
+/* The lane is closed: end everything. */
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
-
-/* --- control.c ---------------------------------------------------------------------------------------------------- */
-
-typedef struct wefti_shm_ctl_record {
-    uint64_t id, arg;
-} wefti_shm_ctl_record_t;
-enum { WEFTI_SHM_ANSWER_OK = 0, WEFTI_SHM_ANSWER_REFUSED = 1, WEFTI_SHM_ANSWER_N = 2 };
-
-void wefti_shm_send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s);
-void wefti_shm_pull_free(wefti_shm_pull_t *p);
-/* Send it now, or when there is space. */
-void wefti_shm_ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg);
-/* Send those that wait, as far as there is space; how many. */
-unsigned wefti_shm_ctl_flush(wefti_shm_lane_t *lane);
-/* It was sent, or will never be: end what ends with it. */
-void wefti_shm_ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl);
-/* Answer a pull. It is freed, or waits for space: the caller has it no more. */
-void wefti_shm_pull_answer(wefti_shm_pull_t *p, uint64_t answer);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
@@ -303,7 +288,6 @@ struct wefti_shm_arena {
 unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r);
 /* Tell the peer of the arenas these pieces are in, as far as it was not and there is space. */
 void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n);
-void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told);
 /* ARENA and ARENA_GONE from the peer. */
 weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n);
 weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id);
@@ -312,6 +296,7 @@ wefti_shm_arena_t *wefti_shm_arena_find(const wefti_shm_lane_t *lane, uint64_t a
 /* The same, mapped, and to be dropped by the caller. */
 wefti_shm_arena_t *wefti_shm_arena_hold(wefti_shm_lane_t *lane, uint64_t at, uint64_t n);
 void wefti_shm_arena_drop(wefti_shm_arena_t *a);
+weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
 void wefti_shm_unlend(wefti_transport_t *transport, void *lent);
 void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane);
 void wefti_shm_arenas_close(wefti_shm_transport_t *r);
@@ -320,7 +305,6 @@ void wefti_shm_arenas_close(wefti_shm_transport_t *r);
 
 size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
 weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
-void wefti_shm_unmap(void *ptr, size_t n);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------- */
 

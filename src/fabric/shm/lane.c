@@ -328,7 +328,7 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
     if (lane->state == WEFTI_SHM_LANE_UP)
         n += wefti_shm_bulk_work(lane, budget);
     if (lane->state == WEFTI_SHM_LANE_FAILED) {
-        wefti_shm_bulk_peer_lost(lane);
+        wefti_shm_pulls_end(lane, WEFT_ERR_PEER, false);
         n++;
         if (!lane->told && lane->state == WEFTI_SHM_LANE_FAILED) {
             lane->told = true;

@@ -46,7 +46,7 @@ const wefti_transport_ops_t wefti_shm_ops = {
     .lent_outlives = true,
     .expose = wefti_shm_expose,
     .map = wefti_shm_map,
-    .unmap = wefti_shm_unmap,
+    .unmap = wefti_region_unmap,
 };
 
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
