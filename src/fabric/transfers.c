@@ -9,8 +9,7 @@ void wefti_transfers_init(wefti_transfers_t *all, const wefti_transfers_ops_t *o
     all->ops = ops;
     wefti_slots_init(&all->outgoing, UINT32_MAX - 1);
     wefti_slots_init(&all->incoming, UINT32_MAX - 1);
-    wefti_list_init(&all->sent);
-    wefti_list_init(&all->pulled);
+    wefti_list_init(&all->ended);
     wefti_list_init(&all->events);
     wefti_list_init(&all->open);
 }
@@ -74,6 +73,11 @@ static void move(wefti_list_t *link, wefti_list_t *to)
 
 /* --- out ---------------------------------------------------------------------------------------------------------- */
 
+static void outgoing_free(wefti_job_t *job)
+{
+    wefti_free(wefti_container_of(job, wefti_outgoing_t, job));
+}
+
 weft_status_t wefti_outgoing_new(wefti_half_t *of, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x, size_t size,
                                  wefti_outgoing_t **out)
 {
@@ -85,11 +89,10 @@ weft_status_t wefti_outgoing_new(wefti_half_t *of, const weft_iov_t *iov, uint64
         wefti_free(o);
         return st;
     }
-    o->of = of;
-    o->x = x;
+    o->job = (wefti_job_t){.of = of, .x = x, .let_go = outgoing_free};
     o->from.iov = iov;
     o->total = total;
-    wefti_list_push_back(&of->announced, &o->link);
+    wefti_list_push_back(&of->announced, &o->job.link);
     *out = o;
     return WEFT_OK;
 }
@@ -104,7 +107,7 @@ void wefti_outgoing_offer(const wefti_outgoing_t *o, uint8_t *at, const void *re
 wefti_outgoing_t *wefti_outgoing_find(wefti_half_t *of, uint64_t id)
 {
     wefti_outgoing_t *o = wefti_slots_get(&of->all->outgoing, id);
-    return o && o->of == of ? o : NULL;
+    return o && o->job.of == of ? o : NULL;
 }
 
 wefti_outgoing_t *wefti_outgoing_pulled(wefti_half_t *of, const uint64_t *nums)
@@ -117,27 +120,32 @@ wefti_outgoing_t *wefti_outgoing_pulled(wefti_half_t *of, const uint64_t *nums)
     o->pulled = true;
     o->slot = nums[1];
     o->want = nums[2];
-    move(&o->link, &of->sending);
+    move(&o->job.link, &of->sending);
     return o;
 }
 
 void wefti_outgoing_left(wefti_outgoing_t *o)
 {
-    move(&o->link, &o->of->announced);
+    move(&o->job.link, &o->job.of->announced);
+}
+
+void wefti_job_end(wefti_job_t *job, weft_status_t status)
+{
+    job->status = status;
+    move(&job->link, &job->of->all->ended);
+    job->of->untold++;
 }
 
 void wefti_outgoing_end(wefti_outgoing_t *o, weft_status_t status)
 {
-    o->status = status;
-    wefti_slots_remove(&o->of->all->outgoing, o->id);
-    move(&o->link, &o->of->all->sent);
-    o->of->untold++;
+    wefti_slots_remove(&o->job.of->all->outgoing, o->id);
+    wefti_job_end(&o->job, status);
 }
 
 void wefti_outgoing_end_all(wefti_list_t *list, weft_status_t status)
 {
     for (wefti_list_t *it; (it = wefti_list_first(list));)
-        wefti_outgoing_end(wefti_container_of(it, wefti_outgoing_t, link), status);
+        wefti_outgoing_end(wefti_container_of(it, wefti_outgoing_t, job.link), status);
 }
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
@@ -147,6 +155,13 @@ static void incoming_free(wefti_incoming_t *p)
     if (p->pieces != p->own_pieces)
         wefti_free(p->pieces);
     wefti_free(p);
+}
+
+static void incoming_ended(wefti_job_t *job)
+{
+    wefti_incoming_t *p = wefti_container_of(job, wefti_incoming_t, job);
+    job->of->all->ops->pull_ends(p);
+    incoming_free(p);
 }
 
 wefti_incoming_t *wefti_incoming_new(wefti_half_t *of, uint64_t id, uint64_t total, size_t size)
@@ -162,11 +177,11 @@ wefti_incoming_t *wefti_incoming_new(wefti_half_t *of, uint64_t id, uint64_t tot
         return NULL;
     }
     p->base.ops = of->base.ops;
-    p->of = of;
+    p->job = (wefti_job_t){.of = of, .let_go = incoming_ended};
     p->id = id;
     p->total = total;
     p->pieces = p->own_pieces;
-    wefti_list_push_back(&of->offers, &p->link);
+    wefti_list_push_back(&of->offers, &p->job.link);
     return p;
 }
 
@@ -186,9 +201,9 @@ void wefti_offer_arrived(wefti_half_t *of, const uint8_t *bytes, size_t n, size_
 
 void wefti_incoming_begin(wefti_incoming_t *p, wefti_xfer_t *x)
 {
-    p->x = x;
-    wefti_map_take(&p->of->offer_ids, p->id);
-    move(&p->link, &p->of->pulling);
+    p->job.x = x;
+    wefti_map_take(&p->job.of->offer_ids, p->id);
+    move(&p->job.link, &p->job.of->pulling);
 }
 
 weft_status_t wefti_incoming_pull(wefti_incoming_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
@@ -197,7 +212,7 @@ weft_status_t wefti_incoming_pull(wefti_incoming_t *p, const weft_iov_t *iov, si
     weft_iov_t *pieces = own ? p->own_pieces : wefti_malloc(iov_n * sizeof *pieces);
     if (!pieces)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu pieces", iov_n);
-    weft_status_t st = wefti_slots_add(&p->of->all->incoming, p, &p->slot);
+    weft_status_t st = wefti_slots_add(&p->job.of->all->incoming, p, &p->slot);
     if (st) {
         if (!own)
             wefti_free(pieces);
@@ -214,7 +229,7 @@ weft_status_t wefti_incoming_pull(wefti_incoming_t *p, const weft_iov_t *iov, si
 wefti_incoming_t *wefti_incoming_find(wefti_half_t *of, uint64_t slot, uint64_t n)
 {
     wefti_incoming_t *p = wefti_slots_get(&of->all->incoming, slot);
-    if (p && p->of == of && n && n <= p->want - p->got)
+    if (p && p->job.of == of && n && n <= p->want - p->got)
         return p;
     of->all->ops->fail(&of->base, WEFT_ERR_PROTOCOL, "a chunk of what is not being pulled");
     return NULL;
@@ -222,18 +237,16 @@ wefti_incoming_t *wefti_incoming_find(wefti_half_t *of, uint64_t slot, uint64_t 
 
 void wefti_incoming_end(wefti_incoming_t *p, weft_status_t status)
 {
-    p->status = status;
     if (p->slot)
-        wefti_slots_remove(&p->of->all->incoming, p->slot);
+        wefti_slots_remove(&p->job.of->all->incoming, p->slot);
     p->slot = 0;
-    move(&p->link, &p->of->all->pulled);
-    p->of->untold++;
+    wefti_job_end(&p->job, status);
 }
 
 void wefti_incoming_drop(wefti_incoming_t *p)
 {
-    wefti_map_take(&p->of->offer_ids, p->id);
-    wefti_list_remove(&p->link);
+    wefti_map_take(&p->job.of->offer_ids, p->id);
+    wefti_list_remove(&p->job.link);
     incoming_free(p);
 }
 
@@ -242,40 +255,24 @@ void wefti_incoming_drop(wefti_incoming_t *p)
 void wefti_tell_withdrawn(wefti_half_t *of)
 {
     for (wefti_list_t *it; (it = wefti_list_pop(&of->offers));) {
-        wefti_incoming_t *p = wefti_container_of(it, wefti_incoming_t, link);
+        wefti_incoming_t *p = wefti_container_of(it, wefti_incoming_t, job.link);
         of->base.transport->fabric->up->withdrawn(&p->base);
         wefti_incoming_drop(p);
     }
 }
 
-static void told(wefti_half_t *of, wefti_xfer_t *x, weft_status_t status)
-{
-    of->untold--;
-    of->all->ops->told(&of->base);
-    x->done(x, status);
-}
-
 unsigned wefti_transfers_tell(wefti_transfers_t *all)
 {
     unsigned n = 0;
-    wefti_list_t sent, pulled, *it;
-    wefti_list_init(&sent);
-    wefti_list_init(&pulled);
-    wefti_list_splice(&sent, &all->sent);
-    wefti_list_splice(&pulled, &all->pulled);
-    for (; (it = wefti_list_pop(&sent)); n++) {
-        wefti_outgoing_t *o = wefti_container_of(it, wefti_outgoing_t, link), was = *o;
-        wefti_free(o);
-        told(was.of, was.x, was.status);
-    }
-    for (; (it = wefti_list_pop(&pulled)); n++) {
-        wefti_incoming_t *p = wefti_container_of(it, wefti_incoming_t, link);
-        wefti_half_t *of = p->of;
-        wefti_xfer_t *x = p->x;
-        weft_status_t st = p->status;
-        all->ops->pull_ends(p);
-        incoming_free(p);
-        told(of, x, st);
+    wefti_list_t now, *it;
+    wefti_list_init(&now);
+    wefti_list_splice(&now, &all->ended);
+    for (; (it = wefti_list_pop(&now)); n++) {
+        wefti_job_t *job = wefti_container_of(it, wefti_job_t, link), was = *job;
+        job->let_go(job);
+        was.of->untold--;
+        all->ops->told(&was.of->base);
+        was.x->done(was.x, was.status);
     }
     return n;
 }

@@ -1,9 +1,9 @@
 /* fabric/transfers.h - what transports share that move payloads in messages (tcp and ucx): the book of payloads that are
  * announced, pulled and refused, and what lanes have to tell at the end of progress.
  *
- *     outgoing   on lane->announced --PULL--> ->sending --all bytes left--> ->announced --TAKEN--> all->sent --told--> freed
+ *     outgoing   on lane->announced --PULL--> ->sending --all bytes left--> ->announced --TAKEN--> all->ended --told--> freed
  *                 \---------------------------REFUSED, or the end of the lane---------------------/
- *     incoming   on lane->offers --pull--> ->pulling --the last byte, or the end of the lane--> all->pulled --told--> freed
+ *     incoming   on lane->offers --pull--> ->pulling --the last byte, or the end of the lane--> all->ended --told--> freed
  *                 \--refuse, or the end of the lane--> freed
  *
  * The transport moves the bytes and sends the records; it embeds these structs at the beginning of its own. Progress tells what
@@ -21,12 +21,13 @@
 #define WEFTI_OFFER_HEAD 16 /* bytes before the record of an offer: u64 id, u64 total */
 
 typedef struct wefti_incoming wefti_incoming_t;
+typedef struct wefti_job wefti_job_t;
 typedef struct wefti_half wefti_half_t;
 
 typedef struct wefti_transfers_ops {
     /* The lane is over: its peer broke the protocol, or there is no memory. */
     void (*fail)(wefti_lane_t *lane, weft_status_t why, const char *what);
-    /* An incoming transfer has ended (p->status) and is about to be told: send TAKEN, and let go of what the transport has of
+    /* An incoming transfer has ended (p->job.status) and is about to be told: send TAKEN, and let go of what the transport has of
      * it. Not before: whoever pulled must know of the end before anything that the sender does upon it. */
     void (*pull_ends)(wefti_incoming_t *p);
     /* One of lane->untold was told. */
@@ -39,7 +40,7 @@ typedef struct wefti_transfers_ops {
 typedef struct wefti_transfers {
     const wefti_transfers_ops_t *ops;
     wefti_slots_t outgoing, incoming; /* by id, by slot */
-    wefti_list_t sent, pulled;        /* have ended and are not told */
+    wefti_list_t ended;               /* of wefti_job_t: not told yet */
     wefti_list_t events;              /* lanes with something to tell */
     wefti_list_t open;                /* lanes with something to send in the next progress */
     uint32_t epoch;                   /* counts progress calls */
@@ -66,13 +67,19 @@ struct wefti_half {
     unsigned untold;        /* transfers that have ended and are not told */
 };
 
-/* One of our announcements. */
-typedef struct wefti_outgoing {
-    wefti_list_t link; /* lane->announced, ->sending or the transport's own, then transfers->sent */
+/* What ends once, and is told then. */
+struct wefti_job {
+    wefti_list_t link; /* of what is under way, then transfers->ended */
     wefti_half_t *of;
     wefti_xfer_t *x;
-    uint64_t id;
     weft_status_t status;
+    void (*let_go)(wefti_job_t *job); /* it is about to be told: free it */
+};
+
+/* One of our announcements. */
+typedef struct wefti_outgoing {
+    wefti_job_t job; /* its link: lane->announced, ->sending or the transport's own */
+    uint64_t id;
     bool pulled;
     wefti_cursor_t from;
     uint64_t total, want, sent, slot;
@@ -81,12 +88,9 @@ typedef struct wefti_outgoing {
 /* One of the peer's. */
 struct wefti_incoming {
     wefti_pull_t base;
-    wefti_list_t link; /* lane->offers or ->pulling, then transfers->pulled */
-    wefti_half_t *of;
-    wefti_xfer_t *x;
+    wefti_job_t job; /* its link: lane->offers or ->pulling */
     uint64_t id, total, want, got;
     uint64_t slot; /* in transfers->incoming; 0: none */
-    weft_status_t status;
     wefti_cursor_t to;
     weft_iov_t *pieces; /* own_pieces, or allocated */
     weft_iov_t own_pieces[4];
@@ -167,13 +171,15 @@ void wefti_incoming_drop(wefti_incoming_t *p);
 
 /* The lane closes: tell that its offers are withdrawn. */
 void wefti_tell_withdrawn(wefti_half_t *of);
+/* It is over: progress will tell. */
+void wefti_job_end(wefti_job_t *job, weft_status_t status);
 /* Tell what has ended until now; how many. */
 unsigned wefti_transfers_tell(wefti_transfers_t *all);
 /* Tell what became of lanes until now; how many. What the upcalls add waits for the next progress. */
 unsigned wefti_events_tell(wefti_transfers_t *all);
 static inline bool wefti_transfers_to_tell(const wefti_transfers_t *all)
 {
-    return !wefti_list_empty(&all->events) || !wefti_list_empty(&all->sent) || !wefti_list_empty(&all->pulled);
+    return !wefti_list_empty(&all->events) || !wefti_list_empty(&all->ended);
 }
 
 #endif

@@ -70,7 +70,7 @@ static bool begin_chunk(tp_lane_t *l)
     wefti_list_t *it = wefti_list_first(&l->half.sending);
     if (!it || l->state != TP_LANE_UP)
         return false;
-    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
+    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, job.link);
     uint32_t n = s->want - s->sent < TP_CHUNK ? (uint32_t)(s->want - s->sent) : TP_CHUNK;
     l->chunk_head[0] = (uint64_t)TP_DATA << 32 | n;
     l->chunk_head[1] = s->slot;

@@ -50,8 +50,8 @@ static void pull_arrived(tp_lane_t *l, const uint8_t *bytes, uint32_t n)
         wefti_half_later(&l->half);
         return;
     }
-    wefti_list_remove(&o->link);
-    wefti_list_push_back(&l->bulk_out, &o->link);
+    wefti_list_remove(&o->job.link);
+    wefti_list_push_back(&l->bulk_out, &o->job.link);
     wefti_tp_bulk_want(l);
     wefti_tp_bulk_busy(l);
 }
@@ -85,7 +85,7 @@ static void pull_end(tp_lane_t *l, tp_pull_t *p, weft_status_t status)
 weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {
     tp_pull_t *p = wefti_container_of(pull, tp_pull_t, in.base);
-    tp_lane_t *l = tp_lane(&p->in.of->base);
+    tp_lane_t *l = tp_lane(&p->in.job.of->base);
     weft_status_t st = wefti_incoming_pull(&p->in, iov, iov_n, want, x);
     if (st)
         return st;
@@ -107,7 +107,7 @@ weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
 void wefti_tp_refuse(wefti_pull_t *pull, bool taken)
 {
     wefti_incoming_t *p = wefti_container_of(pull, wefti_incoming_t, base);
-    wefti_tp_control_id(tp_lane(&p->of->base), taken ? TP_TAKEN : TP_REFUSED, p->id);
+    wefti_tp_control_id(tp_lane(&p->job.of->base), taken ? TP_TAKEN : TP_REFUSED, p->id);
     wefti_incoming_drop(p);
 }
 
@@ -128,7 +128,7 @@ bool wefti_tp_pull_came(tp_pull_t *p, size_t n)
 {
     if (!wefti_incoming_came(&p->in, n))
         return false;
-    pull_end(tp_lane(&p->in.of->base), p, WEFT_OK);
+    pull_end(tp_lane(&p->in.job.of->base), p, WEFT_OK);
     return true;
 }
 
@@ -170,7 +170,7 @@ void wefti_tp_abandon(tp_lane_t *l)
     wefti_outgoing_end_all(&l->half.sending, why);
     wefti_outgoing_end_all(&l->bulk_out, why);
     for (wefti_list_t *it; (it = wefti_list_first(&l->half.pulling));)
-        pull_end(l, wefti_container_of(it, tp_pull_t, in.link), why);
+        pull_end(l, wefti_container_of(it, tp_pull_t, in.job.link), why);
     l->rx_pull = NULL;
     l->rx_left = l->rx_pad = 0;
 }
@@ -182,8 +182,8 @@ static void fail(wefti_lane_t *lane, weft_status_t why, const char *what)
 
 static void pull_ends(wefti_incoming_t *p)
 {
-    if (!p->status)
-        wefti_tp_control_id(tp_lane(&p->of->base), TP_TAKEN, p->id);
+    if (!p->job.status)
+        wefti_tp_control_id(tp_lane(&p->job.of->base), TP_TAKEN, p->id);
 }
 
 static void told(wefti_lane_t *lane)

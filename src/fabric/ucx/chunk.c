@@ -78,7 +78,7 @@ static void chunk_sent(void *request, ucs_status_t status, void *user)
 {
     chunk_t *c = user;
     ux_announce_t *a = c->a;
-    ux_lane_t *l = ux_lane(&a->out.of->base);
+    ux_lane_t *l = ux_lane(&a->out.job.of->base);
     ucp_request_free(request);
     chunk_done(l, c);
     if (status != UCS_OK)
@@ -124,7 +124,7 @@ static void pump_lane(ux_lane_t *l)
         wefti_list_t *it = wefti_list_first(&l->half.sending);
         if (!it)
             return;
-        wefti_outgoing_t *o = wefti_container_of(it, wefti_outgoing_t, link);
+        wefti_outgoing_t *o = wefti_container_of(it, wefti_outgoing_t, job.link);
         bool more = send_chunk(l, ux_announce(o));
         if (o->sent == o->want) /* the rest is up to UCX and the peer */
             wefti_outgoing_left(o);
@@ -173,10 +173,10 @@ void wefti_ux_chunks_abandon(ux_lane_t *l)
     wefti_list_splice(&l->half.announced, &l->half.sending);
     if (l->transport->chunked) {
         wefti_list_each_safe(it, &l->half.announced)
-            may_end(l, wefti_container_of(it, ux_announce_t, out.link));
+            may_end(l, wefti_container_of(it, ux_announce_t, out.job.link));
     }
     wefti_list_each_safe(it, &l->half.pulling) {
-        ux_pull_t *p = wefti_container_of(it, ux_pull_t, in.link);
+        ux_pull_t *p = wefti_container_of(it, ux_pull_t, in.job.link);
         if (!p->rendezvous)
             wefti_incoming_end(&p->in, cut_off(l));
     }
@@ -186,7 +186,7 @@ void wefti_ux_chunks_abandon(ux_lane_t *l)
 
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {
-    ux_lane_t *l = ux_lane(&p->in.of->base);
+    ux_lane_t *l = ux_lane(&p->in.job.of->base);
     weft_status_t st = wefti_incoming_pull(&p->in, iov, iov_n, want, x);
     if (st)
         return st;

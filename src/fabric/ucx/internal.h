@@ -165,7 +165,6 @@ struct ux_transport {
     unsigned n_eps;
     bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
-    wefti_list_t ones;      /* ux_one_t that are done */
     wefti_spares_t spare_frames, spare_chunks, spare_ones;
     uint64_t strangers;     /* frames with no token of ours */
     ucp_request_param_t frame_param;
@@ -260,7 +259,6 @@ weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset,
 void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_ones_abandon(ux_lane_t *l);
-unsigned wefti_ux_tell_ones(ux_transport_t *r);
 
 /* frame.c */
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);
@@ -287,8 +285,6 @@ ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id);
 /* Give every waiting offer back to UCX; they stay on lane->offers until told. */
 void wefti_ux_release_offers(ux_lane_t *l);
-/* A transfer of the lane was told. */
-void wefti_ux_told(wefti_lane_t *lane);
 extern const wefti_transfers_ops_t wefti_ux_transfers;
 
 #endif

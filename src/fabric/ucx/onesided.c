@@ -9,7 +9,7 @@
  * endpoint, since UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last
  * part has ended, with the first error there was, and is told at the end of progress.
  *
- *     on lane->ones --the last part--> transport->ones --told--> free
+ *     on lane->ones --the last part--> transfers.ended --told--> free
  *
  * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of
  * progress. Where UCX emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in
@@ -53,13 +53,11 @@ typedef struct ux_remote {
 enum { GET, PUT };
 
 typedef struct ux_one {
-    wefti_list_t link; /* lane->ones, then transport->ones */
+    wefti_job_t job;   /* its link: lane->ones. Its status: of the first part that failed */
     wefti_list_t turn; /* lane->unflushed, then flush->puts; or lane->waiting */
     ux_lane_t *lane;
     ux_remote_t *remote;
-    wefti_xfer_t *x;
     unsigned parts; /* that have not ended: one of ours while there are more to post, and what UCX has */
-    weft_status_t status;
     uint8_t kind;
     wefti_cursor_t pieces;
     size_t left;
@@ -201,16 +199,14 @@ static void lane_has_work(ux_lane_t *l)
 static void part_end(ux_one_t *o, weft_status_t status)
 {
     ux_lane_t *l = o->lane;
-    if (status && !o->status)
-        o->status = status;
+    if (status && !o->job.status)
+        o->job.status = status;
     if (--o->parts) {
         if (o->parts == 1 && l->transport->chunked && l->state < UX_DRAINING)
             lane_has_work(l); /* its next one */
         return;
     }
-    wefti_list_remove(&o->link);
-    wefti_list_push_back(&l->transport->ones, &o->link);
-    l->half.untold++; /* the lane must outlive what is told of it */
+    wefti_job_end(&o->job, o->job.status);
     if (l->state == UX_DRAINING)
         wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
@@ -305,15 +301,15 @@ static void step(ux_lane_t *l)
         ux_one_t *o = wefti_container_of(it, ux_one_t, turn);
         if (o->parts > 1)
             return;
-        if (l->half.failed && !o->status)
-            o->status = WEFT_ERR_PEER;
-        if (o->status || !o->left) {
+        if (l->half.failed && !o->job.status)
+            o->job.status = WEFT_ERR_PEER;
+        if (o->job.status || !o->left) {
             wefti_list_remove(&o->turn);
             part_end(o, WEFT_OK);
             continue;
         }
         part_post(o, UX_CHUNK);
-        if (o->kind != PUT || o->status)
+        if (o->kind != PUT || o->job.status)
             continue;
         ucp_request_param_t param = ux_then(part_done, o);
         o->parts++;
@@ -339,6 +335,13 @@ void wefti_ux_flush_puts(ux_transport_t *r)
         work(wefti_container_of(it, ux_lane_t, flush_link));
 }
 
+static void one_free(wefti_job_t *job)
+{
+    ux_one_t *o = wefti_container_of(job, ux_one_t, job);
+    wefti_ux_key_close(o->remote);
+    wefti_spares_put(&o->lane->transport->spare_ones, o, UINT32_MAX);
+}
+
 static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, size_t n, wefti_xfer_t *x, ux_one_t what)
 {
     ux_lane_t *l = ux_usable(lane);
@@ -351,21 +354,21 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     if (!o)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an access");
     *o = what;
+    o->job = (wefti_job_t){.of = &l->half, .x = x, .let_go = one_free};
     o->lane = l;
     o->remote = m;
-    o->x = x;
     o->at = m->base + offset;
     o->left = n;
     o->parts = 1;
     m->refs++;
     wefti_list_init(&o->turn);
-    wefti_list_push_back(&l->ones, &o->link);
+    wefti_list_push_back(&l->ones, &o->job.link);
     if (l->transport->chunked) {
         wefti_list_push_back(&l->waiting, &o->turn);
         step(l);
         return WEFT_OK;
     }
-    while (o->left && !o->status)
+    while (o->left && !o->job.status)
         part_post(o, SIZE_MAX);
     if (o->kind == PUT) { /* our part becomes the flush */
         wefti_list_push_back(&l->unflushed, &o->turn);
@@ -398,25 +401,4 @@ void wefti_ux_ones_abandon(ux_lane_t *l)
     wefti_list_remove(&l->flush_link);
     while ((it = wefti_list_pop(&l->unflushed)) || (it = wefti_list_pop(&l->waiting)))
         part_end(wefti_container_of(it, ux_one_t, turn), WEFT_ERR_CANCELLED);
-}
-
-unsigned wefti_ux_tell_ones(ux_transport_t *r)
-{
-    unsigned n = 0;
-    wefti_list_t now, *it;
-    wefti_list_init(&now);
-    wefti_list_splice(&now, &r->ones);
-    while ((it = wefti_list_pop(&now))) {
-        ux_one_t *o = wefti_container_of(it, ux_one_t, link);
-        ux_lane_t *l = o->lane;
-        wefti_xfer_t *x = o->x;
-        weft_status_t st = o->status;
-        wefti_ux_key_close(o->remote);
-        wefti_spares_put(&r->spare_ones, o, UINT32_MAX);
-        l->half.untold--;
-        wefti_ux_told(&l->half.base);
-        x->done(x, st);
-        n++;
-    }
-    return n;
 }

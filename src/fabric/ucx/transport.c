@@ -245,7 +245,7 @@ err_context:
 
 static unsigned tell(ux_transport_t *r)
 {
-    unsigned n = wefti_transfers_tell(&r->transfers) + wefti_ux_tell_ones(r);
+    unsigned n = wefti_transfers_tell(&r->transfers);
     wefti_list_t *it;
     for (; (it = wefti_list_pop(&r->ep_events)); n++)
         wefti_ux_ep_close(wefti_container_of(it, ux_ep_t, link));
@@ -254,7 +254,7 @@ static unsigned tell(ux_transport_t *r)
 
 static bool has_to_tell(const ux_transport_t *r)
 {
-    return wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events) || !wefti_list_empty(&r->ones);
+    return wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events);
 }
 
 static void flush_open(ux_transport_t *r)
@@ -422,7 +422,7 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     pthread_mutex_init(&r->mem_lock, NULL);
     wefti_slots_init(&r->lanes, UINT32_C(1) << UX_TOKEN_INDEX_BITS);
     wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
-    wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes, &r->ones};
+    wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;

@@ -23,7 +23,7 @@ _Static_assert(sizeof(weft_iov_t) == sizeof(ucp_dt_iov_t) && offsetof(weft_iov_t
 
 static void announce_end(ux_announce_t *a, ucs_status_t status)
 {
-    ux_lane_t *l = ux_lane(&a->out.of->base);
+    ux_lane_t *l = ux_lane(&a->out.job.of->base);
     weft_status_t st;
     if (status != UCS_OK)
         st = l->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
@@ -105,7 +105,7 @@ static void desc_release(ux_pull_t *p)
 {
     if (!p->desc || p->in_callback)
         return; /* in the callback, its return value does it, or the end of the transfer */
-    ucp_am_data_release(ux_lane(&p->in.of->base)->transport->worker, p->desc);
+    ucp_am_data_release(ux_lane(&p->in.job.of->base)->transport->worker, p->desc);
     p->desc = NULL;
 }
 
@@ -154,7 +154,7 @@ static void pull_received(void *request, ucs_status_t status, size_t n, void *us
     ucp_request_free(request);
     weft_status_t st = WEFT_OK;
     if (status != UCS_OK)
-        st = ux_lane(&p->in.of->base)->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
+        st = ux_lane(&p->in.job.of->base)->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
     else if (n != p->in.total)
         st = WEFT_ERR_PEER;
     wefti_incoming_end(&p->in, st);
@@ -189,7 +189,7 @@ static weft_status_t lay_out(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, 
 weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {
     ux_pull_t *p = wefti_container_of(pull, ux_pull_t, in.base);
-    ux_lane_t *l = ux_lane(&p->in.of->base);
+    ux_lane_t *l = ux_lane(&p->in.job.of->base);
     if (!p->rendezvous)
         return wefti_ux_chunk_pull(p, iov, iov_n, want, x);
     ucp_request_param_t param = {
@@ -226,7 +226,7 @@ weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
 void wefti_ux_refuse(wefti_pull_t *pull, bool taken)
 {
     ux_pull_t *p = wefti_container_of(pull, ux_pull_t, in.base);
-    ux_lane_t *l = ux_lane(&p->in.of->base);
+    ux_lane_t *l = ux_lane(&p->in.job.of->base);
     uint32_t kind = !taken ? UX_REC_REFUSED : p->rendezvous ? 0 : UX_REC_TAKEN;
     if (kind && !l->half.failed && l->state < UX_CLOSING)
         wefti_ux_control(l, kind, p->in.id);
@@ -239,7 +239,7 @@ void wefti_ux_refuse(wefti_pull_t *pull, bool taken)
 void wefti_ux_release_offers(ux_lane_t *l)
 {
     wefti_list_each(it, &l->half.offers)
-        desc_release(wefti_container_of(it, ux_pull_t, in.link));
+        desc_release(wefti_container_of(it, ux_pull_t, in.job.link));
 }
 
 /* --- telling ------------------------------------------------------------------------------------------------------ */
@@ -251,15 +251,15 @@ static void fail(wefti_lane_t *lane, weft_status_t why, const char *what)
 
 static void pull_ends(wefti_incoming_t *p)
 {
-    ux_lane_t *l = ux_lane(&p->of->base);
+    ux_lane_t *l = ux_lane(&p->job.of->base);
     desc_release(ux_pull(p));
-    if (ux_pull(p)->rendezvous || p->status || l->half.failed || !l->ep || l->state >= UX_DRAINING)
+    if (ux_pull(p)->rendezvous || p->job.status || l->half.failed || !l->ep || l->state >= UX_DRAINING)
         return;
     if (wefti_ux_control_space(l, &p->id, sizeof p->id))
         wefti_ux_put(l, UX_REC_TAKEN, sizeof p->id);
 }
 
-void wefti_ux_told(wefti_lane_t *lane)
+static void told(wefti_lane_t *lane)
 {
     if (ux_lane(lane)->state == UX_DRAINING)
         wefti_half_event(&ux_lane(lane)->half, WEFTI_EV_CLOSE);
@@ -268,6 +268,6 @@ void wefti_ux_told(wefti_lane_t *lane)
 const wefti_transfers_ops_t wefti_ux_transfers = {
     .fail = fail,
     .pull_ends = pull_ends,
-    .told = wefti_ux_told,
+    .told = told,
     .lane_event = wefti_ux_lane_event,
 };
