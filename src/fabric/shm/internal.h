@@ -349,13 +349,8 @@ struct wefti_shm_lane {
     wefti_shm_pass_t pass;   /* until it is connected */
 };
 
-weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                 size_t *n_out, wefti_lane_t **lane_out);
-weft_status_t wefti_shm_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
+extern const wefti_transport_ops_t wefti_shm_ops;
 void wefti_shm_lane_close(wefti_lane_t *lane);
-void *wefti_shm_reserve(wefti_lane_t *lane, size_t n);
-void wefti_shm_commit(wefti_lane_t *lane, size_t n);
-
 /* Space for an internal record; NULL: none now, and the lane's bell rings when there is. */
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
 /* Poll a lane that is UP: number of records, at most the budget. */
@@ -437,8 +432,6 @@ static inline uint32_t wefti_shm_frame_max(uint32_t ring)
 }
 /* Put a lane on the work list. An armed transport is woken: its owner may be about to sleep. */
 void wefti_shm_work(wefti_shm_lane_t *lane);
-
-extern const wefti_transport_ops_t wefti_shm_ops;
 
 /* --- park.c ------------------------------------------------------------------------------------------------------- */
 

@@ -43,8 +43,8 @@ static size_t put_address(const wefti_shm_transport_t *r, const wefti_shm_lane_t
     return sizeof addr + WEFTI_SECRET_SIZE;
 }
 
-weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                 size_t *n_out, wefti_lane_t **lane_out)
+static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                              size_t *n_out, wefti_lane_t **lane_out)
 {
     wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
@@ -87,7 +87,7 @@ err_free:
     return st;
 }
 
-weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n)
+static weft_status_t lane_connect(wefti_lane_t *l, const void *addr, size_t n)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
     wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
@@ -220,7 +220,7 @@ void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
     return at;
 }
 
-void *wefti_shm_reserve(wefti_lane_t *l, size_t n)
+static void *reserve(wefti_lane_t *l, size_t n)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
     void *at = wefti_ring_reserve(&lane->tx, n);
@@ -232,7 +232,7 @@ void *wefti_shm_reserve(wefti_lane_t *l, size_t n)
     return at;
 }
 
-void wefti_shm_commit(wefti_lane_t *l, size_t n)
+static void commit(wefti_lane_t *l, size_t n)
 {
     wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC);
 }
@@ -338,3 +338,24 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
     }
     return n;
 }
+
+const wefti_transport_ops_t wefti_shm_ops = {
+    .close = wefti_shm_close,
+    .arm = wefti_shm_arm,
+    .caps = wefti_shm_caps,
+    .match = wefti_shm_match,
+    .lane_new = lane_new,
+    .lane_connect = lane_connect,
+    .lane_close = wefti_shm_lane_close,
+    .reserve = reserve,
+    .commit = commit,
+    .announce = wefti_shm_announce,
+    .pull = wefti_shm_pull,
+    .refuse = wefti_shm_refuse,
+    .lend = wefti_shm_lend,
+    .unlend = wefti_shm_unlend,
+    .lent_outlives = true,
+    .expose = wefti_shm_expose,
+    .map = wefti_shm_map,
+    .unmap = wefti_region_unmap,
+};

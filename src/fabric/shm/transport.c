@@ -28,27 +28,6 @@
 #define SWEEP_NS 100000000u
 #define WAKE_READS 1024 /* of 64 bytes: as much as a pipe holds */
 
-const wefti_transport_ops_t wefti_shm_ops = {
-    .close = wefti_shm_close,
-    .arm = wefti_shm_arm,
-    .caps = wefti_shm_caps,
-    .match = wefti_shm_match,
-    .lane_new = wefti_shm_lane_new,
-    .lane_connect = wefti_shm_lane_connect,
-    .lane_close = wefti_shm_lane_close,
-    .reserve = wefti_shm_reserve,
-    .commit = wefti_shm_commit,
-    .announce = wefti_shm_announce,
-    .pull = wefti_shm_pull,
-    .refuse = wefti_shm_refuse,
-    .lend = wefti_shm_lend,
-    .unlend = wefti_shm_unlend,
-    .lent_outlives = true,
-    .expose = wefti_shm_expose,
-    .map = wefti_shm_map,
-    .unmap = wefti_region_unmap,
-};
-
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
 {
     uint64_t ring = config->shm_ring;

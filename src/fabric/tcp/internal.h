@@ -222,6 +222,9 @@ static inline void tp_frame_free(tp_transport_t *r, tp_frame_t *f) { wefti_spare
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
 /* transport.c */
+void wefti_tp_close(wefti_transport_t *transport);
+void wefti_tp_close_fds(tp_transport_t *r);
+weft_status_t wefti_tp_arm(wefti_transport_t *transport);
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what);
 /* See to it that deadlines are looked at by then. */
 void wefti_tp_timer(tp_transport_t *r, uint64_t at);
@@ -269,15 +272,11 @@ void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);
 
 /* lane.c */
-weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                size_t *n_out, wefti_lane_t **lane_out);
-weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
-void wefti_tp_lane_close(wefti_lane_t *lane);
+extern const wefti_transport_ops_t wefti_tp_ops;
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);
 /* CLOSING: go on to ENDED if nothing holds it, and then to the end. True: it is not closed. */
 bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events);
 void wefti_tp_release_reserve(tp_lane_t *l);
-void wefti_tp_linger(tp_conn_t *c);
 void wefti_tp_linger_event(tp_conn_t *c);
 
 /* out.c */

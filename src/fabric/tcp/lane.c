@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
+#define CAPS_VERSION 2 /* 2: challenges */
 #define ADDR_VERSION 1
 #define CLOSE_NS 50000000u
 #define LINGER_NS 1000000000u
@@ -58,12 +59,7 @@ static weft_status_t start(tp_transport_t *r)
         st = wefti_tp_listen(r);
     if (!st)
         return WEFT_OK;
-    int fds[] = {r->base.fd, r->timer_fd, r->spare_fd};
-    for (int i = 0; i < 3; i++) {
-        if (fds[i] >= 0)
-            close(fds[i]);
-    }
-    r->base.fd = r->timer_fd = r->spare_fd = -1;
+    wefti_tp_close_fds(r);
     return st;
 }
 
@@ -76,8 +72,8 @@ void wefti_tp_release_reserve(tp_lane_t *l)
     wefti_list_remove(&l->reserve_link);
 }
 
-weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                size_t *n_out, wefti_lane_t **lane_out)
+static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                              size_t *n_out, wefti_lane_t **lane_out)
 {
     tp_transport_t *r = tp_transport(transport);
     weft_status_t st = start(r);
@@ -126,7 +122,7 @@ err_free:
     return st;
 }
 
-weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n)
+static weft_status_t lane_connect(wefti_lane_t *lane, const void *addr, size_t n)
 {
     tp_lane_t *l = tp_lane(lane);
     wefti_reader_t rd = wefti_reader(addr, n);
@@ -173,7 +169,7 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
 
-void wefti_tp_lane_close(wefti_lane_t *lane)
+static void lane_close(wefti_lane_t *lane)
 {
     tp_lane_t *l = tp_lane(lane);
     if (l->state >= TP_LANE_CLOSING)
@@ -188,7 +184,7 @@ void wefti_tp_lane_close(wefti_lane_t *lane)
 }
 
 /* The lane is done with it. */
-void wefti_tp_linger(tp_conn_t *c)
+static void linger(tp_conn_t *c)
 {
     tp_transport_t *r = c->transport;
     if (shutdown(c->fd, SHUT_WR)) {
@@ -245,7 +241,7 @@ static void lane_end(tp_lane_t *l)
     if (l->bulk)
         wefti_tp_conn_drop(l->bulk);
     if (l->conn && l->conn->state == TP_UP && !l->half.failed)
-        wefti_tp_linger(l->conn);
+        linger(l->conn);
     else if (l->conn)
         wefti_tp_conn_drop(l->conn);
     l->fd = -1;
@@ -270,3 +266,33 @@ bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events)
     r->base.fabric->up->lane_closed(user);
     return false;
 }
+
+/* --- what the fabric is given ------------------------------------------------------------------------------------- */
+
+static size_t caps(wefti_transport_t *transport, int side, void *buf)
+{
+    (void)transport, (void)side;
+    *(uint8_t *)buf = CAPS_VERSION;
+    return 1;
+}
+
+static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
+{
+    (void)transport; /* whether there is a network between us, connecting will show */
+    return n >= 1 && *(const uint8_t *)theirs == CAPS_VERSION;
+}
+
+const wefti_transport_ops_t wefti_tp_ops = {
+    .close = wefti_tp_close,
+    .arm = wefti_tp_arm,
+    .caps = caps,
+    .match = match,
+    .lane_new = lane_new,
+    .lane_connect = lane_connect,
+    .lane_close = lane_close,
+    .reserve = wefti_tp_reserve,
+    .commit = wefti_tp_commit,
+    .announce = wefti_tp_announce,
+    .pull = wefti_tp_pull,
+    .refuse = wefti_tp_refuse,
+};

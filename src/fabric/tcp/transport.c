@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define CAPS_VERSION 2 /* 2: challenges */
 #define EVENTS 64
 #define STUCK_TRIES 8 /* lanes whose socket was full, per progress */
 #define TIMER_GRAIN_NS 10000000u
@@ -299,7 +298,7 @@ bool wefti_tcp_live(const wefti_transport_t *transport)
     return r->n_lanes || r->n_lingers || r->n_strangers;
 }
 
-static weft_status_t arm(wefti_transport_t *transport)
+weft_status_t wefti_tp_arm(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
     if (!wefti_list_empty(&r->transfers.open) || wefti_transfers_to_tell(&r->transfers))
@@ -319,20 +318,17 @@ static weft_status_t arm(wefti_transport_t *transport)
 
 /* --- the transport ------------------------------------------------------------------------------------------------ */
 
-static size_t caps(wefti_transport_t *transport, int side, void *buf)
+void wefti_tp_close_fds(tp_transport_t *r)
 {
-    (void)transport, (void)side;
-    *(uint8_t *)buf = CAPS_VERSION;
-    return 1;
+    int *fds[] = {&r->spare_fd, &r->timer_fd, &r->base.fd};
+    for (int i = 0; i < 3; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
 }
 
-static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
-{
-    (void)transport; /* whether there is a network between us, connecting will show */
-    return n >= 1 && *(const uint8_t *)theirs == CAPS_VERSION;
-}
-
-static void tcp_close(wefti_transport_t *transport)
+void wefti_tp_close(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
     wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead}, *it;
@@ -346,32 +342,13 @@ static void tcp_close(wefti_transport_t *transport)
     }
     for (unsigned i = 0; i < r->n_listeners; i++)
         close(r->listeners[i].fd);
-    int fds[] = {r->spare_fd, r->timer_fd, r->base.fd};
-    for (int i = 0; i < 3; i++) {
-        if (fds[i] >= 0)
-            close(fds[i]);
-    }
+    wefti_tp_close_fds(r);
     wefti_spares_free(&r->frames);
     wefti_slots_free(&r->lanes);
     wefti_transfers_free(&r->transfers);
     wefti_free(r->devices);
     wefti_free(r);
 }
-
-static const wefti_transport_ops_t tcp_ops = {
-    .close = tcp_close,
-    .arm = arm,
-    .caps = caps,
-    .match = match,
-    .lane_new = wefti_tp_lane_new,
-    .lane_connect = wefti_tp_lane_connect,
-    .lane_close = wefti_tp_lane_close,
-    .reserve = wefti_tp_reserve,
-    .commit = wefti_tp_commit,
-    .announce = wefti_tp_announce,
-    .pull = wefti_tp_pull,
-    .refuse = wefti_tp_refuse,
-};
 
 weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
 {
@@ -383,7 +360,7 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
         wefti_free(r);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
-    r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp", .fd = -1};
+    r->base = (wefti_transport_t){.ops = &wefti_tp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp", .fd = -1};
     r->timer_fd = r->spare_fd = -1;
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
     wefti_transfers_init(&r->transfers, &wefti_tp_transfers);

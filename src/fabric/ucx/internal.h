@@ -149,6 +149,7 @@ struct ux_pull {
 
 struct ux_transport {
     wefti_transport_t base;
+    wefti_transport_ops_t ops;
     char *tls, *devices;
     uint64_t id;            /* random: one per worker */
     pid_t pid;              /* who opened it: in a forked child UCX cannot even be closed */
@@ -245,16 +246,10 @@ void wefti_ux_chunks_abandon(ux_lane_t *l);
 void wefti_ux_pump(ux_transport_t *r);
 
 /* onesided.c */
-weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
-void wefti_ux_key_free(void *key, wefti_xfer_t *x);
+/* Add the one-sided operations. */
+void wefti_ux_onesided(wefti_transport_ops_t *ops);
 /* The lane's endpoint is gone: take its keys back. */
 void wefti_ux_keys_end(ux_lane_t *l);
-weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
-void wefti_ux_key_close(void *remote);
-weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                           wefti_xfer_t *x);
-weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                              wefti_xfer_t *x);
 /* Go on with what the lanes have to post. */
 void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */

@@ -77,7 +77,7 @@ static ux_lane_t *ux_usable(wefti_lane_t *lane)
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
+static weft_status_t key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
 {
     ux_lane_t *l = ux_lane(lane);
     ux_transport_t *r = l->transport;
@@ -130,7 +130,7 @@ static void key_end(ux_key_t *k)
 }
 
 /* Where UCX emulates, a packet that is on its way here needs no key: until the endpoint is gone the memory has to stay. */
-void wefti_ux_key_free(void *key, wefti_xfer_t *x)
+static void key_free(void *key, wefti_xfer_t *x)
 {
     ux_key_t *k = key;
     if (x)
@@ -150,7 +150,7 @@ void wefti_ux_keys_end(ux_lane_t *l)
     }
 }
 
-weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out)
+static weft_status_t key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out)
 {
     ux_lane_t *l = ux_usable(lane);
     if (!l)
@@ -178,7 +178,7 @@ weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t le
     return WEFT_OK;
 }
 
-void wefti_ux_key_close(void *remote)
+static void key_close(void *remote)
 {
     ux_remote_t *m = remote;
     if (--m->refs)
@@ -338,7 +338,7 @@ void wefti_ux_flush_puts(ux_transport_t *r)
 static void one_free(wefti_job_t *job)
 {
     ux_one_t *o = wefti_container_of(job, ux_one_t, job);
-    wefti_ux_key_close(o->remote);
+    key_close(o->remote);
     wefti_spares_put(&o->lane->transport->spare_ones, o, UINT32_MAX);
 }
 
@@ -379,15 +379,15 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     return WEFT_OK;
 }
 
-weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                           wefti_xfer_t *x)
+static weft_status_t get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                         wefti_xfer_t *x)
 {
     (void)iov_n; /* n ends it */
     return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .pieces.iov = iov});
 }
 
-weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                              wefti_xfer_t *x)
+static weft_status_t put(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                         wefti_xfer_t *x)
 {
     (void)iov_n;
     return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .pieces.iov = iov});
@@ -401,4 +401,14 @@ void wefti_ux_ones_abandon(ux_lane_t *l)
     wefti_list_remove(&l->flush_link);
     while ((it = wefti_list_pop(&l->unflushed)) || (it = wefti_list_pop(&l->waiting)))
         part_end(wefti_container_of(it, ux_one_t, turn), WEFT_ERR_CANCELLED);
+}
+
+void wefti_ux_onesided(wefti_transport_ops_t *ops)
+{
+    ops->key_new = key_new;
+    ops->key_free = key_free;
+    ops->key_open = key_open;
+    ops->key_close = key_close;
+    ops->get = get;
+    ops->put = put;
 }

@@ -384,21 +384,19 @@ static void ux_close(wefti_transport_t *transport)
     wefti_free(r);
 }
 
-#define UCX_OPS \
-    .close = ux_close, .arm = arm, .caps = caps, .match = match, .lane_new = wefti_ux_lane_new, \
-    .lane_connect = wefti_ux_lane_connect, .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, \
-    .commit = wefti_ux_commit, .announce = wefti_ux_announce, .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
-
-static const wefti_transport_ops_t ucx_ops = {UCX_OPS};
-
-static const wefti_transport_ops_t ucx_trusted_ops = {
-    UCX_OPS,
-    .key_new = wefti_ux_key_new,
-    .key_free = wefti_ux_key_free,
-    .key_open = wefti_ux_key_open,
-    .key_close = wefti_ux_key_close,
-    .get = wefti_ux_get,
-    .put = wefti_ux_put_to,
+static const wefti_transport_ops_t ucx_ops = {
+    .close = ux_close,
+    .arm = arm,
+    .caps = caps,
+    .match = match,
+    .lane_new = wefti_ux_lane_new,
+    .lane_connect = wefti_ux_lane_connect,
+    .lane_close = wefti_ux_lane_close,
+    .reserve = wefti_ux_reserve,
+    .commit = wefti_ux_commit,
+    .announce = wefti_ux_announce,
+    .pull = wefti_ux_pull,
+    .refuse = wefti_ux_refuse,
 };
 
 weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
@@ -406,8 +404,10 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     ux_transport_t *r = wefti_calloc(1, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
-    const wefti_transport_ops_t *ops = params->trusted ? &ucx_trusted_ops : &ucx_ops;
-    r->base = (wefti_transport_t){.ops = ops, .fabric = f, .kind = 2, .name = "ucx", .fd = -1};
+    r->ops = ucx_ops;
+    if (params->trusted)
+        wefti_ux_onesided(&r->ops);
+    r->base = (wefti_transport_t){.ops = &r->ops, .fabric = f, .kind = 2, .name = "ucx", .fd = -1};
     r->trusted = params->trusted;
     r->rendezvous = params->rendezvous;
     r->pid = getpid();
