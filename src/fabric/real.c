@@ -208,20 +208,7 @@ static weft_status_t acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, un
 
 static weft_status_t wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
 {
-    real_of(f)->look_now = true;
     return wefti_sock_wire_dial(real_of(f)->sock, uri, source, user, wire_out);
-}
-
-static weft_status_t wire_send(wefti_wire_t *wire, const void *bytes, size_t n)
-{
-    real_of(wire->fabric)->look_now = true;
-    return wefti_sock_wire_send(wire, bytes, n);
-}
-
-static void wire_close(wefti_wire_t *wire)
-{
-    real_of(wire->fabric)->look_now = true;
-    wefti_sock_wire_close(wire);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -281,8 +268,8 @@ static const wefti_fabric_ops_t real_ops = {
     .acceptor_uri = wefti_sock_acceptor_uri,
     .acceptor_close = wefti_sock_acceptor_close,
     .wire_dial = wire_dial,
-    .wire_send = wire_send,
-    .wire_close = wire_close,
+    .wire_send = wefti_sock_wire_send,
+    .wire_close = wefti_sock_wire_close,
     .wire_beat = wefti_sock_wire_beat,
     .wire_watch = wefti_sock_wire_watch,
     .wire_beat_once = wefti_sock_wire_beat_once,
@@ -353,7 +340,7 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
     r->look_now = true;
     st = open_descriptors(r);
     if (!st)
-        st = wefti_sock_open(&r->base, r->epoll_fd, &r->sock);
+        st = wefti_sock_open(&r->base, r->epoll_fd, &r->look_now, &r->sock);
     if (!st && t.shm)
         st = wefti_shm_open(&r->base, config, &r->shm);
     if (!st)

@@ -169,7 +169,7 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
     wefti_shm_send_t *s = wefti_spares_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
-    *s = (wefti_shm_send_t){.x = x, .total = total, .from.iov = iov, .state = WEFTI_SHM_ANNOUNCED};
+    *s = (wefti_shm_send_t){.x = x, .total = total, .from.iov = iov};
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
         wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
@@ -311,9 +311,9 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
 static weft_status_t on_pull(wefti_shm_lane_t *lane, uint64_t id, uint64_t want)
 {
     wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
-    if (!s || s->state != WEFTI_SHM_ANNOUNCED || !want || want > s->total)
+    if (!s || s->streamed || !want || want > s->total)
         return WEFT_ERR_PROTOCOL;
-    s->state = WEFTI_SHM_STREAMING;
+    s->streamed = true;
     s->left = want;
     wefti_list_remove(&s->link);
     wefti_list_push_back(&lane->streams, &s->link);
@@ -435,7 +435,6 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
         budget -= bytes;
         n++;
         if (!s->left) {
-            s->state = WEFTI_SHM_STREAMED;
             wefti_list_remove(&s->link);
             wefti_list_push_back(&lane->sends, &s->link);
         }

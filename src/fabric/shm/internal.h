@@ -187,14 +187,13 @@ typedef struct wefti_shm_ctl {
     uint32_t ends;     /* embedded in something that ends with it */
 } wefti_shm_ctl_t;
 
-/* An announcement of ours: ANNOUNCED -> STREAMING (the peer asked for it through the ring) -> STREAMED; done from any of them. */
-enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
+/* An announcement of ours. */
 typedef struct wefti_shm_send {
     wefti_list_t link;      /* lane->sends or lane->streams */
     wefti_xfer_t *x;
     uint64_t id, total, left;
     wefti_cursor_t from;
-    uint32_t state;
+    bool streamed;          /* the peer asked for it through the ring */
 } wefti_shm_send_t;
 
 /* One of theirs: WAITING (for pull, lend or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED

@@ -262,11 +262,6 @@ static void connected(tp_conn_t *c)
 
 static void challenged(tp_conn_t *c)
 {
-    if (!wefti_tp_read_in(c, TP_CHALLENGE_N)) {
-        if (c->in_n == SIZE_MAX)
-            dial_failed(c);
-        return;
-    }
     if (!wefti_tp_say_greeting(c->lane, c)) {
         dial_failed(c);
         return;
@@ -278,11 +273,6 @@ static void challenged(tp_conn_t *c)
 
 static void answered(tp_conn_t *c)
 {
-    if (!wefti_tp_read_in(c, TP_ANSWER_N)) {
-        if (c->in_n == SIZE_MAX)
-            dial_failed(c);
-        return;
-    }
     if (!wefti_tp_answer_good(c->lane, c)) {
         wefti_info("tcp: someone answers at an address of the peer's who is not the peer");
         dial_failed(c);
@@ -300,12 +290,16 @@ static void answered(tp_conn_t *c)
 
 void wefti_tp_dial_event(tp_conn_t *c)
 {
-    if (c->state == TP_DIALING)
+    if (c->state == TP_DIALING) {
         connected(c);
-    else if (c->state == TP_CALLING)
+    } else if (!wefti_tp_read_in(c, c->state == TP_CALLING ? TP_CHALLENGE_N : TP_ANSWER_N)) {
+        if (c->in_n == SIZE_MAX)
+            dial_failed(c);
+    } else if (c->state == TP_CALLING) {
         challenged(c);
-    else
+    } else {
         answered(c);
+    }
 }
 
 /* Its time is up, or has come. */

@@ -1,4 +1,6 @@
-/* fabric/sock/addr.c - addresses: text to sockaddr and back, errno to status. */
+/* fabric/addr.c - addresses: text to sockaddr and back, errno to status. */
+#include "fabric/addr.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
@@ -8,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/sock/internal.h"
 
 weft_status_t wefti_errno_status(int err)
 {
@@ -45,12 +47,12 @@ weft_status_t wefti_errno_status(int err)
 }
 
 /* The port is at the same place in addresses of IPv4 and IPv6. */
-uint16_t wefti_addr_port(const sock_addr_t *a)
+uint16_t wefti_addr_port(const wefti_addr_t *a)
 {
     return ntohs(((const struct sockaddr_in *)(const void *)&a->ss)->sin_port);
 }
 
-void wefti_addr_set_port(sock_addr_t *a, uint16_t port)
+void wefti_addr_set_port(wefti_addr_t *a, uint16_t port)
 {
     ((struct sockaddr_in *)(void *)&a->ss)->sin_port = htons(port);
 }
@@ -61,7 +63,7 @@ _Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockadd
 #define GROUP_PROCESS UINT64_C(0xffff000200000000)
 
 /* Whoever has an address of IPv6 has a whole network of them: those count as one. */
-uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
+uint64_t wefti_addr_group(const wefti_addr_t *from, int fd)
 {
     uint64_t group = 0;
     const struct sockaddr_in *in = (const void *)&from->ss;
@@ -79,7 +81,7 @@ uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? GROUP_PROCESS : GROUP_PROCESS | (uint32_t)who.pid;
 }
 
-void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
+void wefti_addr_text(const wefti_addr_t *a, char *buf, size_t cap)
 {
     wefti_uri_t uri = {.scheme = WEFTI_URI_TCP};
     if (a->ss.ss_family == AF_UNIX) {
@@ -98,12 +100,12 @@ void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
     wefti_uri_format(&uri, buf, cap);
 }
 
-weft_status_t wefti_addrs_add(sock_addrs_t *addrs, const void *sa, size_t n)
+weft_status_t wefti_addrs_add(wefti_addrs_t *addrs, const void *sa, size_t n)
 {
-    sock_addr_t *at = wefti_realloc(addrs->at, (addrs->n + 1) * sizeof *at);
+    wefti_addr_t *at = wefti_realloc(addrs->at, (addrs->n + 1) * sizeof *at);
     if (!at) {
         wefti_free(addrs->at);
-        *addrs = (sock_addrs_t){0};
+        *addrs = (wefti_addrs_t){0};
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
     }
     addrs->at = at;
@@ -114,10 +116,10 @@ weft_status_t wefti_addrs_add(sock_addrs_t *addrs, const void *sa, size_t n)
     return WEFT_OK;
 }
 
-weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out)
+weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, wefti_addrs_t *out)
 {
     weft_status_t st = WEFT_OK;
-    *out = (sock_addrs_t){0};
+    *out = (wefti_addrs_t){0};
     for (; ai && !st; ai = ai->ai_next) {
         if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
             continue;
@@ -128,7 +130,7 @@ weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_ad
     return st;
 }
 
-weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out)
+weft_status_t wefti_addr_numeric(const char *host, uint16_t port, wefti_addrs_t *out)
 {
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *ai;
     int rc = getaddrinfo(host, NULL, &hints, &ai); /* never asks anyone */
@@ -141,7 +143,7 @@ weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *
     return st;
 }
 
-weft_status_t wefti_addr_unix(const char *path, sock_addrs_t *out)
+weft_status_t wefti_addr_unix(const char *path, wefti_addrs_t *out)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     size_t n = strlen(path);
@@ -151,12 +153,12 @@ weft_status_t wefti_addr_unix(const char *path, sock_addrs_t *out)
     bool abstract = path[0] == '@';
     if (abstract)
         un.sun_path[0] = 0;
-    *out = (sock_addrs_t){0};
+    *out = (wefti_addrs_t){0};
     return wefti_addrs_add(out, &un, offsetof(struct sockaddr_un, sun_path) + n + !abstract);
 }
 
 /* "host", "host:port", "[v6]", "[v6]:port", numeric. */
-weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
+weft_status_t wefti_addr_source(const char *text, wefti_addr_t *out)
 {
     char host[256];
     const char *colon = strrchr(text, ':'), *from = text;
@@ -180,7 +182,7 @@ weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
         if (*end || end == port_text || port > 65535)
             return wefti_fail(WEFT_ERR_INVALID, "source \"%s\": the port is not between 0 and 65535", text);
     }
-    sock_addrs_t addrs;
+    wefti_addrs_t addrs;
     if (!n || n >= sizeof host)
         return wefti_fail(WEFT_ERR_INVALID, "source \"%s\" is not an address", text);
     memcpy(host, from, n);
@@ -193,4 +195,23 @@ weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
     *out = addrs.at[0];
     wefti_free(addrs.at);
     return WEFT_OK;
+}
+
+int wefti_addr_listen(wefti_addr_t *a, int backlog, bool reuse, bool only_ipv6)
+{
+    int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, only = only_ipv6;
+    socklen_t n = sizeof a->ss;
+    if (fd < 0)
+        return -1;
+    if (a->ss.ss_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
+    if (reuse)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!bind(fd, (const void *)&a->ss, a->n) && !listen(fd, backlog) &&
+        (a->ss.ss_family == AF_UNIX || !getsockname(fd, (void *)&a->ss, &n)))
+        return fd;
+    int err = errno;
+    close(fd);
+    errno = err;
+    return -1;
 }
