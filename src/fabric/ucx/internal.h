@@ -12,7 +12,7 @@
  *
  * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self
  * transport would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an
- * endpoint failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any
+ * endpoint failed) is put on a list and told at the end of progress, since UCX may say it from inside any
  * call.
  *
  * On the wire: every frame is one active message without header,
