@@ -112,8 +112,7 @@ void wefti_rpc_bindings_free(rpc_server_t *s)
     s->n_bindings = 0;
 }
 
-/* --- the answer
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- the answer ------------------------------------------------------------------------------------------------------------- */
 
 /* The server's signature, for a method that has none; the server has compared that of any other. */
 static weft_status_t learn(weft_method_t *m, const char *text, size_t len)

@@ -136,8 +136,7 @@ static weft_status_t prepare(weft_method_t *m, weft_op_t *op)
     return st;
 }
 
-/* --- posting
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- posting ---------------------------------------------------------------------------------------------------------------- */
 
 /* known: opts as this version has them; NULL: there are none. */
 static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
@@ -191,7 +190,7 @@ static weft_status_t refuse(const weft_method_t *m, bool stream)
                           stream ? "weft_call()" : "weft_call_stream()")
              : wefti_fail(WEFT_ERR_STATE, "only the name of \"%s\" is known; weft_method_check() asks a server for its signature",
                           m->text);
-    wefti_rpc_client_unlock(m->client);
+    wefti_rpc_unlock(m->rt);
     return st;
 }
 
@@ -286,7 +285,7 @@ static weft_status_t stream_for(weft_method_t *m, weft_stream_t **stream_out)
     if (st)
         return st;
     st = wefti_stream_new(client->rs, m->rt, rpc_method_sig(m), false, stream_out);
-    wefti_rpc_client_unlock(client);
+    wefti_rpc_unlock(m->rt);
     if (!st)
         wefti_stream_limits(*stream_out, 0, NULL, client->stall_ns);
     return st;

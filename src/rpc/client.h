@@ -6,7 +6,7 @@
 #include "rpc/stream.h"
 
 /* A client. It is freed when it is closed, its last call is complete, and nobody holds it. It is a handle (base/handle.h): the
- * fields up to `lock` may be read for ever, and the lock be taken; with the lock, a client that is open stays. */
+ * fields up to `typed` may be read for ever; with rs->lock, a client that is open stays. */
 struct weft_client {
     wefti_handle_t handle;
     weft_runtime_t *rt;
@@ -14,11 +14,11 @@ struct weft_client {
     uint64_t timeout_ns;         /* of calls that wait; 0: none */
     uint64_t stall_ns;           /* of results and values of streams */
     _Atomic(struct rpc_typed *) typed; /* typed.c: methods by declared function, read by any thread; NULL: none yet */
-    pthread_mutex_t lock;        /* of methods, which any thread asks for, and of the end. It outlives the client */
     wefti_list_t link;           /* the first of the fields that begin as zero */
     char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
-    weft_method_t **methods;
+    weft_method_t **methods;     /* under rs->lock: any thread asks for them */
     uint32_t n_methods;
+    bool ended, called;          /* the same: close was called; it is on its way to the driver, and the client is not freed before */
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;          /* written by the driver, read by anyone */
     bool finds;                  /* it finds its servers itself: set before anyone has it */
@@ -32,7 +32,7 @@ struct weft_client {
     uint32_t holds;              /* reach.c, and what is under way for it */
     bool closing;
     weft_status_t lost;          /* why no server can come: its endpoint is gone, or there is no memory to look for servers */
-    weft_op_t *close_op;
+    rpc_ending_t close;
     weft_client_stats_t stats;   /* written by the driver, read by anyone */
     wefti_call_t join_call;
     weft_ep_t *join_ep;
@@ -67,7 +67,7 @@ struct rpc_binding {
     wefti_list_t waiting;        /* calls that wait for it */
 };
 
-/* A handle, too. While it is open its client, its signature and its text are there: on the driver, or with the client's lock. */
+/* A handle, too. While it is open its client, its signature and its text are there: on the driver, or with rs->lock. */
 struct weft_method {
     wefti_handle_t handle;
     weft_runtime_t *rt;
@@ -118,10 +118,11 @@ static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_scratch(op, 
 /* client.c. reach.c adds and removes servers, on the driver. */
 weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
                                    weft_client_t **client_out);
-/* Any thread: take its lock; it is open until it is unlocked. WEFT_ERR_CLOSED, _FORKED. Call nothing of the program meanwhile. */
-weft_status_t wefti_rpc_client_lock(weft_client_t *client);
-static inline void wefti_rpc_client_unlock(weft_client_t *client) { pthread_mutex_unlock(&client->lock); }
-/* The same for a method's client; the method is open too. */
+static inline weft_status_t wefti_rpc_client_lock(const weft_client_t *client)
+{
+    return wefti_rpc_lock(client->rt, &client->handle, "client");
+}
+/* wefti_rpc_lock() for a method's client; the method is open too. */
 weft_status_t wefti_rpc_method_lock(const weft_method_t *method);
 weft_status_t wefti_rpc_client_closed(void); /* WEFT_ERR_CLOSED, with a sentence */
 void wefti_rpc_client_discard(weft_client_t *client); /* free it: nothing was started on it, or everything has ended */

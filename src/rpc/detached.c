@@ -92,7 +92,7 @@ static weft_status_t measure(weft_method_t *m, const weft_value_t *args, size_t 
         st = args[i].type == m->args->types[i]
                  ? lay_value(&size, &args[i], NULL)
                  : wefti_fail(WEFT_ERR_INVALID, "argument %zu of %s is no %s", i + 1, m->text, weft_type_name(m->args->types[i]));
-    wefti_rpc_client_unlock(m->client);
+    wefti_rpc_unlock(m->rt);
     *bytes_out = sizeof(detached_t) + size.n;
     return st;
 }

@@ -59,8 +59,7 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
     return st;
 }
 
-/* --- values that stay
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- values that stay ------------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_in_charge(rpc_in_t *in, rpc_share_t *share, uint64_t n)
 {
@@ -179,8 +178,7 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     return NULL;
 }
 
-/* --- fetching
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- fetching --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t pool_buffer(rpc_in_t *in)
 {

@@ -87,7 +87,7 @@ static void gone_if_done(rpc_function_t *f)
     if (!f->removed || f->refs)
         return;
     hand_back(f);
-    wefti_rpc_op_ends(service->rs, &f->remove_op, WEFT_OK);
+    wefti_rpc_ended(service->rs, &f->remove, WEFT_OK);
     function_free(f);
     pthread_mutex_lock(&service->rs->lock);
     service->alive--;
@@ -104,7 +104,7 @@ void wefti_rpc_function_unref(rpc_function_t *f)
 
 static void removed(wefti_call_t *call)
 {
-    rpc_function_t *f = wefti_container_of(call, rpc_function_t, call);
+    rpc_function_t *f = wefti_container_of(call, rpc_function_t, remove.call);
     f->removed = true;
     gone_if_done(f);
 }
@@ -128,7 +128,7 @@ void wefti_rpc_functions_remove(weft_service_t *service)
         if (!f)
             return;
         service->rs->checks[service->rs->checks_n++ % RPC_CHECKS] = f->check;
-        removed(&f->call);
+        removed(&f->remove.call);
     }
 }
 
@@ -201,12 +201,12 @@ weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signat
     f->results = wefti_sig_codec(f->sig, WEFTI_SIG_RESULTS);
     f->streams = wefti_sig_codec(f->sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(f->sig, WEFTI_SIG_RESULT_ITEM)->n;
     f->plain = !f->threads && !f->streams;
-    f->call.fn = removed;
+    f->remove.call.fn = removed;
     st = wefti_rpc_service_lock(service);
     if (st)
         goto err;
     st = enter(service, f);
-    wefti_rpc_service_unlock(service);
+    wefti_rpc_unlock(service->rt);
     if (st)
         goto err;
     return WEFT_OK;
@@ -224,52 +224,30 @@ weft_status_t weft_service_add(weft_service_t *service, const char *signature, w
     return wefti_rpc_function_add(service, signature, fn, user, opts, false);
 }
 
-static weft_status_t remove_start(weft_op_t *op)
-{
-    rpc_function_t *f = *wefti_op_scratch(op, rpc_function_t *);
-    (void)wefti_op_track(op); /* without memory for that it has no deadline, but the function is removed */
-    wefti_rpc_op_waits(f->service->rs, &f->remove_op, op);
-    removed(&f->call);
-    return WEFT_OK;
-}
+/* What weft_service_remove() takes off the list. */
+typedef struct removal {
+    weft_service_t *service;
+    const char *name;
+    rpc_function_t *f;
+} removal_t;
 
-static void remove_cancel(weft_op_t *op, weft_status_t why)
+/* Callers do not find it any more. */
+static weft_status_t take_out(void *arg, rpc_ending_t **ending_out)
 {
-    rpc_function_t *f = *wefti_op_scratch(op, rpc_function_t *);
-    wefti_rpc_op_ends(f->service->rs, &f->remove_op, why);
-}
-
-static const wefti_op_kind_t remove_kind = {.name = "remove", .start = remove_start, .cancel = remove_cancel};
-
-/* Take it off the list: callers do not find it any more. */
-static weft_status_t take_out(weft_service_t *service, const char *name, rpc_function_t **f_out)
-{
+    removal_t *r = (removal_t *)arg;
+    weft_service_t *service = r->service;
     weft_status_t st = wefti_rpc_service_lock(service);
     if (st)
         return st;
-    rpc_function_t *f = service->ended ? NULL : wefti_rpc_function_find(service, name, 0);
-    if (f)
-        unlist(f);
-    else
+    r->f = service->ended ? NULL : wefti_rpc_function_find(service, r->name, 0);
+    if (r->f) {
+        unlist(r->f);
+        *ending_out = &r->f->remove;
+    } else {
         st = service->ended ? wefti_fail(WEFT_ERR_CLOSED, "the service \"%s\" is closed", service->name)
-                            : wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, name);
-    wefti_rpc_service_unlock(service);
-    *f_out = f;
-    return st;
-}
-
-/* Have the driver end a function that is off the list. */
-static weft_status_t send_away(weft_service_t *service, rpc_function_t *f, weft_op_t *op)
-{
-    weft_runtime_t *rt = service->rt;
-    if (op)
-        *wefti_op_scratch(op, rpc_function_t *) = f;
-    weft_status_t st = op ? wefti_op_post(rt, op) : wefti_call_on_driver(rt, &f->call) ? WEFT_OK : wefti_fail_gone(rt);
-    if (st) { /* the runtime is closed, and frees what is on the list */
-        pthread_mutex_lock(&rpc_state(rt)->lock);
-        wefti_list_push_back(&service->functions, &f->link);
-        pthread_mutex_unlock(&rpc_state(rt)->lock);
+                            : wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, r->name);
     }
+    wefti_rpc_unlock(service->rt);
     return st;
 }
 
@@ -278,17 +256,15 @@ weft_status_t weft_service_remove(weft_service_t *service, const char *name, wef
     if (!service || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the name" : "the service");
     weft_runtime_t *rt = service->rt;
-    rpc_function_t *f = NULL;
-    weft_status_t st = wefti_join(rt); /* until the driver has the function */
+    removal_t r = {service, name, NULL};
+    weft_status_t st = wefti_join(rt);
     if (st)
         return st;
-    st = op ? wefti_op_prepare(rt, op, &remove_kind) : WEFT_OK;
-    if (!st) {
-        st = take_out(service, name, &f);
-        if (!st)
-            st = send_away(service, f, op);
-        else if (op)
-            wefti_op_unprepare(op);
+    st = wefti_rpc_end(rt, op, take_out, &r);
+    if (st && r.f) { /* the runtime is closed, and frees what is on the list */
+        pthread_mutex_lock(&rpc_state(rt)->lock);
+        wefti_list_push_back(&service->functions, &r.f->link);
+        pthread_mutex_unlock(&rpc_state(rt)->lock);
     }
     wefti_part(rt);
     return st;
@@ -313,6 +289,6 @@ size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
     if (wefti_rpc_service_lock(service))
         return 0;
     size_t n = wefti_rpc_functions_text(service, buf, cap);
-    wefti_rpc_service_unlock(service);
+    wefti_rpc_unlock(service->rt);
     return n;
 }

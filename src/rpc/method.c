@@ -22,7 +22,7 @@ weft_status_t wefti_rpc_method_lock(const weft_method_t *m)
     weft_status_t st = wefti_rpc_client_lock(client);
     if (st || wefti_is_open(&m->handle))
         return st;
-    wefti_rpc_client_unlock(client);
+    wefti_rpc_unlock(m->rt);
     return wefti_rpc_client_closed();
 }
 
@@ -75,7 +75,7 @@ static weft_status_t read_text(weft_method_t *m)
     return st;
 }
 
-/* Under the client's lock. */
+/* Under rs->lock. */
 static weft_status_t method_new(weft_client_t *c, const char *text, weft_method_t **method_out)
 {
     weft_method_t *m = (weft_method_t *)wefti_handle_take(&methods);
@@ -125,7 +125,7 @@ weft_status_t weft_client_method(weft_client_t *c, const char *signature, weft_m
     if (!m)
         st = c->n_methods < UINT16_MAX ? method_new(c, signature, &m)
                                        : wefti_fail(WEFT_ERR_LIMIT, "a client has at most %d methods", UINT16_MAX);
-    wefti_rpc_client_unlock(c);
+    wefti_rpc_unlock(c->rt);
     if (!st)
         *method_out = m;
     return st;

@@ -131,9 +131,7 @@ static void look_due(wefti_timer_t *timer)
             look_again(r);
         return;
     }
-    memset(&r->look, 0, sizeof r->look);
-    r->look.fn = looked;
-    r->look.user = r;
+    r->look = (weft_op_t){.fn = looked, .user = r};
     if (weft_registry_find(r->registry, r->client->service, found, r, &r->look))
         look_again(r);
     else
@@ -194,9 +192,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
     if (st)
         goto err_reach;
     if (by_name) {
-        r->registry = o->registry;
-        r->configured = !o->registry;
-        st = r->configured ? wefti_rpc_registry_get(r->client->rs, &r->registry) : wefti_registry_check_of(r->registry, rt);
+        st = wefti_rpc_registry_get(r->client->rs, o->registry, &r->registry);
         if (st)
             goto err_client;
     }
@@ -207,8 +203,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
     if (wefti_call_on_driver(rt, &r->call))
         return WEFT_OK;
     st = wefti_fail_gone(rt);
-    if (r->configured)
-        wefti_rpc_registry_put(r->client->rs);
+    wefti_rpc_registry_put(r->client->rs, r->registry);
 err_client:
     wefti_rpc_client_discard(r->client);
 err_reach:
@@ -253,8 +248,7 @@ void wefti_rpc_reach_finish(reach_t *r)
     weft_client_t *client = r->client;
     if (!r->closing || r->looking || !wefti_list_empty(&r->targets))
         return;
-    if (r->configured)
-        wefti_rpc_registry_put(client->rs);
+    wefti_rpc_registry_put(client->rs, r->registry);
     client->reach = NULL;
     wefti_free(r);
     wefti_rpc_client_unhold(client);

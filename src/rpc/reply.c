@@ -57,8 +57,7 @@ uint32_t wefti_rpc_code_told(uint32_t code)
     return code <= WEFT_CODE_UNAUTHENTICATED ? code : WEFT_CODE_UNKNOWN;
 }
 
-/* --- results
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------------------------------------- */
 
 static void give(weft_op_t *op, rpc_in_t *in)
 {
@@ -159,8 +158,7 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc
     return true;
 }
 
-/* --- failures
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t status_of(weft_code_t code)
 {
@@ -214,8 +212,7 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
     wefti_rpc_finish(op, status_of((weft_code_t)f->code));
 }
 
-/* --- arrival
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- arrival ---------------------------------------------------------------------------------------------------------------- */
 
 /* Flags of a failure that may be together: it did not run, or may have run, not both; and what is not there cannot have run. */
 static bool flags_agree(unsigned flags)

@@ -90,6 +90,7 @@ struct weft_service {
     uint32_t alive;              /* functions that are not freed, removed ones included */
     uint32_t next_number;
     bool ended;                  /* close was called: no more functions, callers do not find it */
+    struct rpc_publication *publication; /* publish.c; NULL: it is not published */
     bool called;                 /* the close is on its way to the driver: not freed before it has arrived */
     /* the driver's */
     bool draining, closing;
@@ -97,8 +98,7 @@ struct weft_service {
     uint32_t busy;               /* it is in use: not to be freed */
     wefti_list_t requests;       /* rpc_request_t.service_link */
     wefti_list_t drain_ops;
-    weft_op_t *close_op;
-    wefti_call_t call;           /* of close */
+    rpc_ending_t close;
     rpc_pool_t *pool;            /* NULL: no threads */
     rpc_book_t book;
     rpc_budget_t *budget;
@@ -125,8 +125,7 @@ struct rpc_function {
     uint32_t refs;               /* requests of it */
     _Atomic uint32_t orphans;    /* requests that programs have kept longer than the runtime: the last one frees it */
     bool removed, handed_back;
-    weft_op_t *remove_op;
-    wefti_call_t call;           /* of remove */
+    rpc_ending_t remove;
 };
 
 static inline rpc_function_t *rpc_function(const rpc_state_t *rs, uint16_t slot)
@@ -141,19 +140,17 @@ void wefti_rpc_budget_leave(rpc_budget_t *budget);                    /* its ser
 uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);           /* any thread */
 uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent);            /* at least 1 */
 
-/* service.c, service_end.c. Any thread: take rs->lock, if the service is open. Neither it nor its runtime is freed until
- * unlock. */
-weft_status_t wefti_rpc_service_lock(weft_service_t *service);
-void wefti_rpc_service_unlock(weft_service_t *service);
+/* service.c, service_end.c. */
+static inline weft_status_t wefti_rpc_service_lock(const weft_service_t *service)
+{
+    return wefti_rpc_lock(service->rt, &service->handle, "service");
+}
 weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts);
 void wefti_rpc_service_delete(weft_service_t *service);
 uint32_t wefti_rpc_service_load(weft_service_t *service); /* 0 idle to 1000 full: for the registry */
 void wefti_rpc_service_remember(weft_service_t *service); /* the book changed */
 void wefti_rpc_service_step(weft_service_t *service);     /* something ended: is it drained, or closed? It may be freed */
-void wefti_rpc_service_close_called(wefti_call_t *call);  /* weft_service_t.call */
-/* An operation that waits for the end of a service or a function: rpc is not idle until it ends. */
-void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op);
-void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st); /* nothing if there is none */
+void wefti_rpc_service_close_called(wefti_call_t *call);  /* weft_service_t.close */
 void wefti_rpc_services_shutdown(rpc_state_t *rs);
 void wefti_rpc_services_free(rpc_state_t *rs);
 

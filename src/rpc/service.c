@@ -20,24 +20,6 @@
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_service_t, instance);
 
-weft_status_t wefti_rpc_service_lock(weft_service_t *s)
-{
-    weft_status_t st = wefti_join(s->rt);
-    if (st)
-        return st;
-    pthread_mutex_lock(&rpc_state(s->rt)->lock);
-    if (wefti_is_open(&s->handle))
-        return WEFT_OK;
-    wefti_rpc_service_unlock(s);
-    return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
-}
-
-void wefti_rpc_service_unlock(weft_service_t *s)
-{
-    pthread_mutex_unlock(&rpc_state(s->rt)->lock);
-    wefti_part(s->rt);
-}
-
 static void fill_in(weft_service_opts_t *o)
 {
     o->requests = o->requests ? o->requests : REQUESTS;
@@ -133,7 +115,7 @@ static weft_status_t open_service(weft_runtime_t *rt, const char *name, const we
     weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
-    s->call.fn = wefti_rpc_service_close_called;
+    s->close.call.fn = wefti_rpc_service_close_called;
     if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
         goto err;
     pthread_mutex_lock(&rs->lock);
@@ -208,7 +190,7 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
     s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool, &running) : 0;
     s.bytes = wefti_rpc_budget_used(service->budget);
-    wefti_rpc_service_unlock(service);
+    wefti_rpc_unlock(service->rt);
     wefti_opts_write(stats_out, &s, sizeof s);
     return WEFT_OK;
 }

@@ -9,22 +9,6 @@
  * tests/wire/rpc_threads.c, tests/wire/rpc_closed.c. */
 #include "rpc/serve.h"
 
-void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op)
-{
-    *at = op;
-    rpc_begin(rs);
-}
-
-void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st)
-{
-    weft_op_t *op = *at;
-    *at = NULL;
-    if (!op)
-        return;
-    rpc_end(rs);
-    wefti_op_complete(op, st);
-}
-
 /* Callers do not find it any more; its name is remembered. Under rs->lock. */
 static void end(weft_service_t *s)
 {
@@ -40,8 +24,8 @@ static void end(weft_service_t *s)
 static void drains_done(weft_service_t *s, weft_status_t st)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&s->drain_ops));) {
-        weft_op_t *op = wefti_op_of_link(l);
-        wefti_rpc_op_ends(s->rs, &op, st);
+        rpc_end(s->rs);
+        wefti_op_complete(wefti_op_of_link(l), st);
     }
 }
 
@@ -64,9 +48,9 @@ void wefti_rpc_service_step(weft_service_t *s)
     if (!done)
         return;
     wefti_timer_stop(rs->rt, &s->forget);
-    weft_op_t *op = s->close_op;
+    rpc_ending_t end = {.op = s->close.op};
     wefti_rpc_service_delete(s);
-    wefti_rpc_op_ends(rs, &op, WEFT_OK);
+    wefti_rpc_ended(rs, &end, WEFT_OK);
 }
 
 static void drain(weft_service_t *s, bool lingers)
@@ -116,7 +100,8 @@ static weft_status_t drain_start(weft_op_t *op)
 static void drain_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_list_remove(&wefti_opx(op)->link);
-    wefti_rpc_op_ends((*wefti_op_scratch(op, weft_service_t *))->rs, &op, why);
+    rpc_end((*wefti_op_scratch(op, weft_service_t *))->rs);
+    wefti_op_complete(op, why);
 }
 
 static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
@@ -139,7 +124,7 @@ weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
 /* The program has closed it; the runtime may have done so before. */
 void wefti_rpc_service_close_called(wefti_call_t *call)
 {
-    weft_service_t *s = wefti_container_of(call, weft_service_t, call);
+    weft_service_t *s = wefti_container_of(call, weft_service_t, close.call);
     pthread_mutex_lock(&s->rs->lock);
     s->called = false;
     pthread_mutex_unlock(&s->rs->lock);
@@ -149,27 +134,10 @@ void wefti_rpc_service_close_called(wefti_call_t *call)
     wefti_rpc_service_step(s);
 }
 
-static weft_status_t close_start(weft_op_t *op)
-{
-    weft_service_t *s = *wefti_op_scratch(op, weft_service_t *);
-    (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
-    wefti_rpc_op_waits(s->rs, &s->close_op, op);
-    wefti_rpc_service_close_called(&s->call);
-    return WEFT_OK;
-}
-
-/* The service goes on closing. */
-static void close_cancel(weft_op_t *op, weft_status_t why)
-{
-    weft_service_t *s = *wefti_op_scratch(op, weft_service_t *);
-    wefti_rpc_op_ends(s->rs, &s->close_op, why);
-}
-
-static const wefti_op_kind_t close_kind = {.name = "close", .start = close_start, .cancel = close_cancel};
-
 /* Claim the close: only this one, or the runtime, closes it. */
-static weft_status_t call_close(weft_service_t *service)
+static weft_status_t claim_close(void *arg, rpc_ending_t **ending_out)
 {
+    weft_service_t *service = (weft_service_t *)arg;
     weft_status_t st = wefti_rpc_service_lock(service);
     if (st)
         return st;
@@ -178,32 +146,14 @@ static weft_status_t call_close(weft_service_t *service)
     else
         service->called = true;
     end(service);
-    wefti_rpc_service_unlock(service);
+    *ending_out = &service->close;
+    wefti_rpc_unlock(service->rt);
     return st;
 }
 
 weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
 {
-    if (!service)
-        return WEFT_OK;
-    weft_runtime_t *rt = service->rt;
-    weft_status_t st = wefti_join(rt); /* until the driver has it */
-    if (st)
-        return st;
-    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
-    if (!st) {
-        st = call_close(service);
-        if (st && op) {
-            wefti_op_unprepare(op);
-        } else if (!st && op) {
-            *wefti_op_scratch(op, weft_service_t *) = service;
-            st = wefti_op_post(rt, op);
-        } else if (!st && !wefti_call_on_driver(rt, &service->call)) {
-            st = wefti_fail_gone(rt);
-        }
-    }
-    wefti_part(rt);
-    return st;
+    return service ? wefti_rpc_end(service->rt, op, claim_close, service) : WEFT_OK;
 }
 
 /* The program has not released some requests: operations that wait for that end now. */
@@ -211,9 +161,9 @@ static void held_by_program(weft_service_t *s)
 {
     if (wefti_list_empty(&s->requests))
         return;
-    wefti_rpc_op_ends(s->rs, &s->close_op, WEFT_ERR_CLOSED);
+    wefti_rpc_ended(s->rs, &s->close, WEFT_ERR_CLOSED);
     wefti_list_each(l, &s->requests)
-        wefti_rpc_op_ends(s->rs, &wefti_container_of(l, rpc_request_t, service_link)->fn->remove_op, WEFT_ERR_CLOSED);
+        wefti_rpc_ended(s->rs, &wefti_container_of(l, rpc_request_t, service_link)->fn->remove, WEFT_ERR_CLOSED);
 }
 
 void wefti_rpc_services_shutdown(rpc_state_t *rs)

@@ -57,10 +57,9 @@ typedef struct rpc_state {
     _Atomic uint32_t under_way;        /* operations and threads of ours that have not ended: we are idle when it is 0 */
     weft_pool_t *pool;                 /* for payloads that come in; made with the first */
     /* discovery: reach.c, publish.c */
-    pthread_mutex_t finding;           /* of the next three: any thread opens a client and publishes a service */
+    pthread_mutex_t finding;           /* of the next two: any thread opens a client and publishes a service */
     weft_registry_t *registry;         /* the configured one, for those that were given none; NULL: nobody uses it */
     uint32_t registry_users;
-    wefti_list_t published;
     wefti_list_t strays;               /* the driver's: targets that endpoints may still name, freed with the runtime */
     bool ending;                       /* under `lock`: the runtime closes, no more services */
     uint64_t random;                   /* ids and epochs are made from it */
@@ -100,6 +99,23 @@ typedef struct rpc_ep {
 } rpc_ep_t;
 
 static inline rpc_ep_t *rpc_ep(const weft_ep_t *ep) { return (rpc_ep_t *)ep->traffic[WEFTI_TRAFFIC_RPC]; }
+
+/* rpc.c. Any thread: take rs->lock, if that object of the runtime is open. Neither it nor its runtime is freed until unlock. Call
+ * nothing of the program meanwhile. WEFT_ERR_CLOSED, with `what` in its sentence; WEFT_ERR_FORKED. */
+weft_status_t wefti_rpc_lock(weft_runtime_t *rt, const wefti_handle_t *handle, const char *what);
+void wefti_rpc_unlock(weft_runtime_t *rt);
+
+/* The end of a client, a service or a function. It may wait for calls and requests. */
+typedef struct rpc_ending {
+    wefti_call_t call; /* begins it on the driver */
+    weft_op_t *op;     /* of the program; NULL: it does not wait, or does not wait any more */
+} rpc_ending_t;
+/* Any thread: begin it, with an operation or without (NULL). claim() makes sure that only one thread does, and that the object
+ * stays until call.fn() has run. */
+weft_status_t wefti_rpc_end(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*claim)(void *arg, rpc_ending_t **ending_out),
+                            void *arg);
+/* It has ended, or its operation does not wait any more. Nothing if there is no operation. */
+void wefti_rpc_ended(rpc_state_t *rs, rpc_ending_t *ending, weft_status_t st);
 
 /* Start a prepared operation, as wefti_op_post_by(). While it sits in the inbox, *hold and *coming (may be NULL) are one higher:
  * the start function of its kind lowers them again. */
@@ -264,9 +280,10 @@ void wefti_rpc_watch(rpc_fetch_t *f, weft_ep_t *ep); /* it is under way, over an
 void wefti_rpc_unwatch(rpc_fetch_t *f);              /* it has ended */
 void wefti_rpc_watch_down(weft_ep_t *ep);
 
-/* configured.c, for reach.c and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any
+/* publish.c, also for reach.c: the registry that was given, or, with NULL, the one that the configuration names. There is one of
+ * those for the runtime, open as long as anyone uses it: a registry has a thread, and in a directory a lock for each entry. Any
  * thread. */
-weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t **registry_out);
-void wefti_rpc_registry_put(rpc_state_t *rs);
+weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t *given, weft_registry_t **registry_out);
+void wefti_rpc_registry_put(rpc_state_t *rs, weft_registry_t *registry); /* NULL is allowed */
 
 #endif

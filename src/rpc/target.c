@@ -125,9 +125,7 @@ void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
     t->ep = NULL;
     t->state = TARGET_CLOSING;
     arm(t, WEFT_FOREVER);
-    memset(&t->close, 0, sizeof t->close);
-    t->close.fn = closed;
-    t->close.user = t;
+    t->close = (weft_op_t){.fn = closed, .user = t};
     if (!weft_ep_close(ep, &t->close))
         return;
     /* the runtime closes, and all endpoints with it; until then this one may call its hook */
@@ -200,9 +198,7 @@ static void dial(target_t *t)
     o.hooks.closed = lost;
     o.hooks.user = t;
     o.no_retry = true; /* this file decides which target is tried when */
-    memset(&t->connect, 0, sizeof t->connect);
-    t->connect.fn = connected;
-    t->connect.user = t;
+    t->connect = (weft_op_t){.fn = connected, .user = t};
     t->state = TARGET_DIALLING;
     weft_status_t st = weft_ep_open(t->reach->rt, t->address, &o, &t->connect, &t->ep);
     if (st) {
@@ -242,6 +238,17 @@ void wefti_rpc_reach_fill(reach_t *r)
 
 /* --- leaving in good order -------------------------------------------------------------------------------------------------- */
 
+/* Its calls have ended: close its connection. Else look again later. */
+static void leave_when_free(target_t *t)
+{
+    if (!t->server || !t->server->under_way) {
+        wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
+        return;
+    }
+    t->pause = t->pause < WEFT_SECOND / 2 ? t->pause * 2 : WEFT_SECOND;
+    arm(t, t->pause);
+}
+
 void wefti_rpc_target_leave(target_t *t)
 {
     t->gone = true;
@@ -254,13 +261,10 @@ void wefti_rpc_target_leave(target_t *t)
         wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
         break;
     case TARGET_UP:
-        if (t->server && t->server->under_way) {
+        if (t->server)
             t->server->draining = true;
-            t->pause = LEAVE_LOOK;
-            arm(t, t->pause);
-        } else {
-            wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
-        }
+        t->pause = LEAVE_LOOK / 2;
+        leave_when_free(t);
         break;
     default: /* it is being closed, and is freed after that */
         break;
@@ -287,12 +291,7 @@ static void target_due(wefti_timer_t *timer)
         t->state = TARGET_IDLE;
         wefti_rpc_reach_fill_soon(t->reach);
     } else if (t->state == TARGET_UP && t->gone) {
-        if (t->server && t->server->under_way) {
-            t->pause = t->pause < WEFT_SECOND / 2 ? t->pause * 2 : WEFT_SECOND;
-            arm(t, t->pause);
-        } else {
-            wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
-        }
+        leave_when_free(t);
     } else if (t->server && t->server->draining) {
         t->server->draining = false; /* it is still in the registry: it may be open again */
         wefti_rpc_client_kick(t->reach->client);

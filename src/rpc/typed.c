@@ -11,8 +11,7 @@
 
 #include "rpc/client.h"
 
-/* --- methods
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- methods ---------------------------------------------------------------------------------------------------------------- */
 
 enum { PAGE = 256 };
 
@@ -103,8 +102,7 @@ weft_status_t weft_function_method(weft_client_t *client, weft_function_t *funct
     return look_up(client, function, method_out);
 }
 
-/* --- calls that wait
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- calls that wait -------------------------------------------------------------------------------------------------------- */
 
 weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
                              uint64_t timeout_ns, weft_reply_t *reply)
@@ -142,8 +140,7 @@ weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, si
     return st;
 }
 
-/* --- handlers
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- handlers --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct handler {
     weft_handler_t pub; /* first: what the function is given */

@@ -19,8 +19,7 @@
 
 #define NUMBER_MAX 400 /* characters: the longest double, written out, has 310 before the point */
 
-/* --- reading
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t refuse(uint32_t type, const char *text, size_t len, const char *why)
 {
@@ -184,8 +183,7 @@ weft_status_t weft_value_parse(uint32_t type, const char *text, void *buf, size_
     return st;
 }
 
-/* --- writing
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct text {
     char *buf;
