@@ -35,25 +35,20 @@ static void out_of_patience(wefti_timer_t *t)
 {
     weft_client_t *c = wefti_container_of(t, weft_client_t, patience);
     uint64_t now = wefti_now(c->rt), next = UINT64_MAX;
-    wefti_list_t late;
-    wefti_list_init(&late);
+    wefti_rpc_client_hold(c);
     wefti_list_each_safe(l, &c->waiting) {
-        rpc_call_t *call = rpc_call(wefti_op_of_link(l));
-        if (!call->give_up)
+        weft_op_t *op = wefti_op_of_link(l);
+        uint64_t give_up = rpc_call(op)->give_up;
+        if (!give_up || give_up > now) {
+            next = give_up && give_up < next ? give_up : next;
             continue;
-        if (call->give_up <= now) {
-            wefti_list_remove(l);
-            wefti_rpc_waits_no_more(wefti_op_of_link(l));
-            wefti_list_push_back(&late, l);
-        } else if (call->give_up < next) {
-            next = call->give_up;
         }
+        wefti_list_remove(l);
+        wefti_rpc_waits_no_more(op);
+        wefti_rpc_call_end(op, WEFT_ERR_PEER, "the server it was sent to did not come back in time");
     }
     if (next < UINT64_MAX)
         wefti_timer_at(c->rt, t, next);
-    wefti_rpc_client_hold(c);
-    for (wefti_list_t *l; (l = wefti_list_pop(&late));)
-        wefti_rpc_call_end(wefti_op_of_link(l), WEFT_ERR_PEER, "the server it was sent to did not come back in time");
     wefti_rpc_client_unhold(c);
 }
 
@@ -95,11 +90,8 @@ void wefti_rpc_client_discard(weft_client_t *c)
 {
     pthread_mutex_lock(&c->rs->lock);
     atomic_store(&c->handle.open, 0);
-    for (uint32_t i = 0; i < c->n_methods; i++)
-        wefti_rpc_method_free(c->methods[i]);
+    wefti_rpc_methods_free(c);
     pthread_mutex_unlock(&c->rs->lock);
-    wefti_free(c->methods);
-    wefti_rpc_typed_free(c);
     wefti_handle_free(&handles, c);
 }
 
@@ -130,9 +122,10 @@ static void close_now(weft_client_t *c)
     c->closing = true;
     rpc_begin(c->rs);
     wefti_rpc_client_hold(c);
-    wefti_rpc_client_fail(c, WEFT_ERR_CLOSED);
     for (wefti_list_t *l; (l = wefti_list_first(&c->servers));)
         wefti_rpc_server_remove(wefti_container_of(l, rpc_server_t, link), WEFT_ERR_CLOSED);
+    c->lost = WEFT_ERR_CLOSED;
+    wefti_rpc_client_kick(c); /* what waits ends */
     if (c->reach)
         wefti_rpc_reach_close(c);
     wefti_rpc_client_unhold(c);
@@ -168,7 +161,7 @@ static weft_status_t claim_close(void *arg, rpc_ending_t **ending_out)
 
 weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
 {
-    return c ? wefti_rpc_end(c->rt, op, claim_close, c) : wefti_fail(WEFT_ERR_INVALID, "the client is NULL");
+    return c ? wefti_rpc_end(c->rt, ENDS_CLIENT, op, claim_close, c) : wefti_fail(WEFT_ERR_INVALID, "the client is NULL");
 }
 
 void wefti_rpc_clients_shutdown(rpc_state_t *rs)

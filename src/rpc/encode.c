@@ -12,7 +12,7 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
 {
     memset(c, 0, sizeof *c);
     c->n = (uint32_t)n;
-    c->fixed = true;
+    c->fixed = c->flat = true;
     for (size_t i = 0; i < n; i++) {
         size_t size = types[i] == WEFT_T_STRING ? 1 : weft_type_size(types[i]);
         c->types[i] = (uint8_t)types[i];
@@ -22,9 +22,8 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
             c->at[i] = (uint16_t)((c->len + size - 1) & ~(size - 1));
             c->len = (uint16_t)(c->at[i] + size);
         }
-        c->tensors = c->tensors || is_tensor(types[i]);
+        c->flat = c->flat && !is_tensor(types[i]);
     }
-    c->flat = !c->tensors;
 }
 
 /* --- any values ----------------------------------------------------------------------------------------------------------- */
@@ -300,7 +299,7 @@ weft_status_t wefti_encode(const wefti_codec_t *c, const weft_value_t *values, s
         return st;
     sink_t s = {.buf = buf, .cap = cap, .out_of_line = out_of_line, .iov = iov, .out = out};
     *out = (wefti_encoded_t){.device_type = 1};
-    if (c->tensors && (st = find_device(c, values, &s)))
+    if (!c->flat && (st = find_device(c, values, &s)))
         return st;
     for (size_t i = 0; i < n && !st; i++) {
         const weft_value_t *v = &values[i];

@@ -7,10 +7,13 @@
  *     added (listed, in its slot) --remove--> not found any more --last request freed--> freed, on the driver
  *
  * Promise: a call reaches the function that its caller was bound to, or none. `user` is handed back once, when nothing can call
- * the function any more. tests/wire/rpc_call.c, tests/wire/rpc_service.c. */
-#include <stdio.h>
+ * the function any more. tests/wire/rpc_call.c, tests/wire/rpc_service.c,
+ * tests/wire/rpc_typed.c. */
+#include <weft/config.h>
+#include <weft/function.h>
 
 #include "rpc/serve.h"
+#include "rpc/type.h"
 
 /* --- slots, under rs->lock ------------------------------------------------------------------------------------------------ */
 
@@ -36,12 +39,6 @@ static weft_status_t slot_take(rpc_state_t *rs, rpc_function_t *f)
         }
     }
     return wefti_fail(WEFT_ERR_LIMIT, "a runtime has at most %u functions", RPC_PAGES * RPC_PAGE);
-}
-
-static void slot_give(rpc_state_t *rs, const rpc_function_t *f)
-{
-    rpc_page_t page = atomic_load_explicit(&rs->functions[f->slot / RPC_PAGE], memory_order_relaxed);
-    atomic_store_explicit(&page[f->slot % RPC_PAGE], NULL, memory_order_release);
 }
 
 rpc_function_t *wefti_rpc_function_find(const weft_service_t *service, const char *name, uint32_t number)
@@ -112,7 +109,8 @@ static void removed(wefti_call_t *call)
 /* Callers do not find it any more. Under rs->lock. */
 static void unlist(rpc_function_t *f)
 {
-    slot_give(f->service->rs, f);
+    rpc_page_t page = atomic_load_explicit(&f->service->rs->functions[f->slot / RPC_PAGE], memory_order_relaxed);
+    atomic_store_explicit(&page[f->slot % RPC_PAGE], NULL, memory_order_release);
     wefti_list_remove(&f->link);
 }
 
@@ -130,20 +128,6 @@ void wefti_rpc_functions_remove(weft_service_t *service)
         service->rs->checks[service->rs->checks_n++ % RPC_CHECKS] = f->check;
         removed(&f->remove.call);
     }
-}
-
-/* A function may still be listed: a thread removed it when the runtime was closed already. Requests that the program holds keep
- * it. */
-void wefti_rpc_functions_orphan(weft_service_t *service)
-{
-    wefti_list_each(l, &service->functions)
-        wefti_rpc_function_orphan(wefti_container_of(l, rpc_function_t, link));
-}
-
-void wefti_rpc_functions_free(weft_service_t *service)
-{
-    for (wefti_list_t *l; (l = wefti_list_pop(&service->functions));)
-        wefti_rpc_function_unorphan(wefti_container_of(l, rpc_function_t, link));
 }
 
 /* --- adding and removing -------------------------------------------------------------------------------------------------- */
@@ -260,7 +244,7 @@ weft_status_t weft_service_remove(weft_service_t *service, const char *name, wef
     weft_status_t st = wefti_join(rt);
     if (st)
         return st;
-    st = wefti_rpc_end(rt, op, take_out, &r);
+    st = wefti_rpc_end(rt, ENDS_FUNCTION, op, take_out, &r);
     if (st && r.f) { /* the runtime is closed, and frees what is on the list */
         pthread_mutex_lock(&rpc_state(rt)->lock);
         wefti_list_push_back(&service->functions, &r.f->link);
@@ -270,16 +254,13 @@ weft_status_t weft_service_remove(weft_service_t *service, const char *name, wef
     return st;
 }
 
-size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap)
+/* Under rs->lock. */
+static void put_functions(wefti_text_t *t, const weft_service_t *service)
 {
-    size_t n = 0;
     wefti_list_each(l, &service->functions) {
         const rpc_function_t *f = wefti_container_of(l, rpc_function_t, link);
-        n += (size_t)snprintf(n < cap ? buf + n : NULL, n < cap ? cap - n : 0, "%u %s\n", f->number, weft_sig_text(f->sig));
+        wefti_text_putf(t, "%u %s\n", f->number, weft_sig_text(f->sig));
     }
-    if (!n && cap)
-        *buf = '\0';
-    return n;
 }
 
 size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
@@ -288,7 +269,126 @@ size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
         return 0;
     if (wefti_rpc_service_lock(service))
         return 0;
-    size_t n = wefti_rpc_functions_text(service, buf, cap);
+    wefti_text_t t = wefti_text(buf, cap);
+    put_functions(&t, service);
     wefti_rpc_unlock(service->rt);
-    return n;
+    return t.len;
+}
+
+/* --- functions of weft/function.h -------------------------------------------------------------------------------------------- */
+
+typedef struct handler {
+    weft_handler_t pub; /* first: what the function is given */
+    weft_release_fn release;
+} handler_t;
+
+/* The function is gone, and its last request. */
+static void let_go(void *buf, void *user)
+{
+    handler_t *h = (handler_t *)buf;
+    (void)user;
+    if (h->release)
+        h->release(h->pub.user, NULL);
+    wefti_free(h);
+}
+
+weft_status_t weft_function_serve(weft_service_t *service, const weft_function_t *function, weft_function_fn run,
+                                  weft_handler_fn fn, void *user, const weft_function_opts_t *opts)
+{
+    weft_function_opts_t o;
+    if (!function || !run || !fn)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no function to serve");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_function_opts_t");
+    if (st)
+        return st;
+    handler_t *h = (handler_t *)wefti_malloc(sizeof *h);
+    if (!h)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a function");
+    *h = (handler_t){{fn, user}, o.release};
+    o.size = sizeof o;
+    o.release = let_go;
+    st = weft_service_add(service, function->signature, run, h, &o);
+    if (st)
+        wefti_free(h);
+    return st;
+}
+
+/* --- what every runtime answers about itself --------------------------------------------------------------------------------
+ *
+ * These are functions like others, of a service that is on no list: a client that asks for a name that begins with "weft." gets
+ * them, whatever service it names. tests/wire/rpc_call.c. */
+
+/* Write the text, under rs->lock. False: there is no such service. */
+typedef bool (*write_fn)(rpc_state_t *rs, const weft_value_t *args, wefti_text_t *t);
+
+static void answer_text(weft_request_t *request, rpc_state_t *rs, write_fn write)
+{
+    wefti_text_t t = wefti_text(NULL, 0);
+    pthread_mutex_lock(&rs->lock);
+    bool found = write(rs, request->args, &t);
+    char *buf = found ? (char *)wefti_malloc(t.len + 1) : NULL;
+    if (buf) {
+        t = wefti_text(buf, t.len + 1);
+        write(rs, request->args, &t);
+    }
+    pthread_mutex_unlock(&rs->lock);
+    weft_value_t value = weft_text(buf, t.len);
+    if (buf)
+        weft_request_reply(request, &value, 1);
+    else if (found)
+        weft_request_fail(request, WEFT_CODE_RESOURCE_EXHAUSTED, "there is no memory for the list");
+    else
+        weft_request_fail(request, WEFT_CODE_NOT_FOUND, "there is no service of that name here");
+    wefti_free(buf);
+}
+
+static bool write_services(rpc_state_t *rs, const weft_value_t *args, wefti_text_t *t)
+{
+    (void)args;
+    wefti_list_each(l, &rs->services) {
+        const weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        if (!s->ended)
+            wefti_text_putf(t, "%s %s %s\n", s->name, s->instance, WEFT_VERSION_STRING);
+    }
+    return true;
+}
+
+static void services(weft_request_t *request, void *user)
+{
+    answer_text(request, (rpc_state_t *)user, write_services);
+}
+
+static bool named(const weft_service_t *s, const weft_value_t *name)
+{
+    return !name->view.n || (strlen(s->name) == name->view.n && !memcmp(s->name, name->view.data, name->view.n));
+}
+
+static bool write_functions(rpc_state_t *rs, const weft_value_t *args, wefti_text_t *t)
+{
+    bool any = !args[0].view.n;
+    wefti_list_each(l, &rs->services) {
+        const weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        if (s->ended || !named(s, &args[0]))
+            continue;
+        put_functions(t, s);
+        if (!any)
+            return true; /* other instances have the same */
+    }
+    return any;
+}
+
+static void functions(weft_request_t *request, void *user)
+{
+    answer_text(request, (rpc_state_t *)user, write_functions);
+}
+
+weft_status_t wefti_rpc_reflect(rpc_state_t *rs)
+{
+    weft_service_opts_t o = WEFT_SERVICE_OPTS_INIT;
+    rs->own = wefti_rpc_service_new(rs, "weft", "weft", &o);
+    if (!rs->own)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the functions of a runtime");
+    rs->own->own = true;
+    weft_status_t st = wefti_rpc_function_add(rs->own, WEFT_RPC_SERVICES, services, rs, NULL, true);
+    return st ? st : wefti_rpc_function_add(rs->own, WEFT_RPC_FUNCTIONS, functions, rs, NULL, true);
 }

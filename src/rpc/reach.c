@@ -97,9 +97,7 @@ static void changed(weft_change_t change, const weft_entry_t *e, void *user)
 
 static void found(const weft_entry_t *e, void *user)
 {
-    reach_t *r = (reach_t *)user;
-    if (!r->closing && wanted(r, e))
-        there_is(r, e);
+    changed(WEFT_CAME, e, user);
 }
 
 static void looked(weft_op_t *op, void *user)
@@ -115,27 +113,19 @@ static void looked(weft_op_t *op, void *user)
 static void look_due(wefti_timer_t *timer)
 {
     reach_t *r = wefti_container_of(timer, reach_t, look_timer);
+    bool ok = false;
     if (!r->registry) {
-        if (wefti_rpc_target_new(r, "", r->address, 0))
+        ok = wefti_rpc_target_new(r, "", r->address, 0);
+        if (ok)
             wefti_rpc_reach_fill(r);
-        else
-            look_again(r);
-        return;
+    } else if (!r->watch) {
+        ok = !weft_registry_watch(r->registry, r->client->service, changed, r, &r->watch);
+    } else if (!r->looking) {
+        r->look = (weft_op_t){.fn = looked, .user = r};
+        ok = r->looking = !weft_registry_find(r->registry, r->client->service, found, r, &r->look);
     }
-    if (r->looking) {
+    if (!ok)
         look_again(r);
-        return;
-    }
-    if (!r->watch) {
-        if (weft_registry_watch(r->registry, r->client->service, changed, r, &r->watch))
-            look_again(r);
-        return;
-    }
-    r->look = (weft_op_t){.fn = looked, .user = r};
-    if (weft_registry_find(r->registry, r->client->service, found, r, &r->look))
-        look_again(r);
-    else
-        r->looking = true;
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */
@@ -279,8 +269,7 @@ void wefti_rpc_reach_close(weft_client_t *client)
 void wefti_rpc_reach_free(weft_client_t *client)
 {
     reach_t *r = (reach_t *)client->reach;
-    for (wefti_list_t *l; (l = wefti_list_pop(&r->targets));)
-        wefti_free(wefti_container_of(l, target_t, link));
+    wefti_list_splice(&client->rs->strays, &r->targets);
     wefti_free(r);
     client->reach = NULL;
 }

@@ -187,11 +187,9 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
              : c->left_open             ? WEFT_MAY_HAVE_RUN
                                         : WEFT_NOT_RUN;
     if (flags & RPC_F_UNBOUND && c->tries < RPC_REBINDS && !(c->stream && wefti_stream_used(c->stream))) {
-        wefti_list_t waiting;
         rpc_binding_t *b = wefti_rpc_binding(s, c->method);
-        wefti_list_init(&waiting);
         if (b && b->state == BINDING_BOUND)
-            wefti_rpc_binding_reset(b, &waiting);      /* nobody waits for one that is bound */
+            b->state = BINDING_NONE;
         wefti_rpc_call_again(op, WEFT_ERR_CALL, NULL); /* when the payload, which the server did not take, is free again */
         return;
     }

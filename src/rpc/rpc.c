@@ -77,16 +77,20 @@ static void end_cancel(weft_op_t *op, weft_status_t why)
     wefti_rpc_ended(rpc_state(wefti_opx(op)->rt), *wefti_op_scratch(op, rpc_ending_t *), why);
 }
 
-static const wefti_op_kind_t end_kind = {.name = "close", .start = end_start, .cancel = end_cancel};
+static const wefti_op_kind_t end_kinds[] = {
+    [ENDS_CLIENT] = {.name = "client close", .start = end_start, .cancel = end_cancel},
+    [ENDS_SERVICE] = {.name = "close", .start = end_start, .cancel = end_cancel},
+    [ENDS_FUNCTION] = {.name = "remove", .start = end_start, .cancel = end_cancel},
+};
 
-weft_status_t wefti_rpc_end(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*claim)(void *arg, rpc_ending_t **ending_out),
-                            void *arg)
+weft_status_t wefti_rpc_end(weft_runtime_t *rt, unsigned what, weft_op_t *op,
+                            weft_status_t (*claim)(void *arg, rpc_ending_t **out), void *arg)
 {
     rpc_ending_t *ending;
     weft_status_t st = wefti_join(rt); /* until the driver has it */
     if (st)
         return st;
-    st = op ? wefti_op_prepare(rt, op, &end_kind) : WEFT_OK;
+    st = op ? wefti_op_prepare(rt, op, &end_kinds[what]) : WEFT_OK;
     if (!st) {
         st = claim(arg, &ending);
         if (st && op) {

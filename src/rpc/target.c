@@ -136,6 +136,14 @@ void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
     t->reach = NULL;
 }
 
+static void give_up(target_t *t, weft_status_t why)
+{
+    reach_t *r = t->reach;
+    remember(t, why);
+    wefti_rpc_target_hang_up(t, why);
+    wefti_rpc_reach_fill_soon(r);
+}
+
 /* The endpoint is lost, or was closed by the peer. */
 static void lost(weft_ep_t *ep, weft_status_t why, void *user)
 {
@@ -145,9 +153,7 @@ static void lost(weft_ep_t *ep, weft_status_t why, void *user)
         return;
     if (t->state == TARGET_UP && wefti_now(r->rt) - t->up_at > t->pause)
         t->pause = r->first_pause; /* it stayed up: its pauses begin anew */
-    remember(t, why ? why : WEFT_ERR_CLOSED);
-    wefti_rpc_target_hang_up(t, why ? why : WEFT_ERR_CLOSED);
-    wefti_rpc_reach_fill_soon(r);
+    give_up(t, why ? why : WEFT_ERR_CLOSED);
 }
 
 void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why)
@@ -180,16 +186,13 @@ static void up(target_t *t)
 static void connected(weft_op_t *op, void *user)
 {
     target_t *t = (target_t *)user;
-    reach_t *r = t->reach;
-    if (!r || t->state != TARGET_DIALLING)
+    if (!t->reach || t->state != TARGET_DIALLING)
         return; /* it was given up meanwhile, and is being closed */
     if (!op->status && !t->gone) {
         up(t);
         return;
     }
-    remember(t, op->status);
-    wefti_rpc_target_hang_up(t, op->status);
-    wefti_rpc_reach_fill_soon(r);
+    give_up(t, op->status);
 }
 
 static void dial(target_t *t)
