@@ -236,21 +236,19 @@ static weft_status_t may_go_to_device(const rpc_in_t *in)
 static weft_status_t lay_out(rpc_in_t *in, void *buf, weft_am_pull_opts_t *o)
 {
     rpc_fetch_t *f = in->fetch;
-    if (f->bytes_missing) {
-        o->buf = buf;
-        o->cap = in->missing;
-        f->one = (weft_iov_t){buf, in->missing};
-        return WEFT_OK;
-    }
-    f->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *f->iov);
+    f->iov = (weft_iov_t *)wefti_malloc((f->bytes_missing ? 1 : in->decoded.pieces) * sizeof *f->iov);
     if (!f->iov)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the places of arguments");
+    o->iov = f->iov;
+    if (f->bytes_missing) {
+        f->iov[o->iov_n++] = (weft_iov_t){buf, in->missing};
+        return WEFT_OK;
+    }
     uint8_t *at = (uint8_t *)buf;
     for (const wefti_piece_t *p = in->decoded.first; p; p = p->next) {
         f->iov[o->iov_n++] = (weft_iov_t){at, p->len};
         at += piece_space(p->len);
     }
-    o->iov = f->iov;
     return WEFT_OK;
 }
 
@@ -283,7 +281,7 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
     f->op.user = in;
     weft_ep_t *ep = f->am->ep;
     if (ep && ep->lane && !wefti_mem_device_of(buf, kind))
-        wefti_rpc_watch_marks(f, o.iov ? o.iov : &f->one, o.iov ? o.iov_n : 1, wefti_hash_u64(in->rs->random + ++in->rs->marks));
+        wefti_rpc_watch_marks(f, o.iov, o.iov_n, wefti_hash_u64(in->rs->random + ++in->rs->marks));
     rpc_begin(in->rs);
     st = weft_am_pull_with(f->am, &o, &f->op);
     if (st) {

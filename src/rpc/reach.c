@@ -74,15 +74,11 @@ static void there_is(reach_t *r, const weft_entry_t *e)
     wefti_rpc_reach_fill_soon(r);
 }
 
-static bool wanted(const reach_t *r, const weft_entry_t *e)
-{
-    return !*r->client->instance || !strcmp(r->client->instance, e->instance);
-}
-
 static void changed(weft_change_t change, const weft_entry_t *e, void *user)
 {
     reach_t *r = (reach_t *)user;
-    if (r->closing || !wanted(r, e))
+    const char *wanted = r->client->instance; /* "": any */
+    if (r->closing || (*wanted && strcmp(wanted, e->instance) != 0))
         return;
     if (change != WEFT_WENT) {
         there_is(r, e);

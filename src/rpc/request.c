@@ -248,17 +248,11 @@ void wefti_rpc_request_not_run(rpc_request_t *r)
     wefti_rpc_service_remember(service);
 }
 
-static const char *const end_words[] = {
-    [END_CANCELLED] = "the caller cancelled the call",
-    [END_LATE] = "the deadline passed",
-    [END_PEER] = "the caller is gone",
-    [END_CLOSED] = "the service was closed",
-};
-static const weft_code_t end_codes[] = {
-    [END_CANCELLED] = WEFT_CODE_CANCELLED,
-    [END_LATE] = WEFT_CODE_DEADLINE_EXCEEDED,
-    [END_PEER] = WEFT_CODE_CANCELLED,
-    [END_CLOSED] = WEFT_CODE_UNAVAILABLE,
+static const rpc_no_t ends[] = {
+    [END_CANCELLED] = {.code = WEFT_CODE_CANCELLED, .message = "the caller cancelled the call"},
+    [END_LATE] = {.code = WEFT_CODE_DEADLINE_EXCEEDED, .message = "the deadline passed"},
+    [END_PEER] = {.code = WEFT_CODE_CANCELLED, .message = "the caller is gone"},
+    [END_CLOSED] = {.code = WEFT_CODE_UNAVAILABLE, .message = "the service was closed"},
 };
 
 void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
@@ -286,7 +280,7 @@ void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
     if (!begun)
         wefti_rpc_request_not_run(r);
     if (!atomic_exchange(&r->answered, true)) {
-        rpc_no_t no = {.ran = begun ? RPC_F_MAYBE : RPC_F_NOT_RUN, .code = end_codes[why], .message = end_words[why]};
+        rpc_no_t no = rpc_no(begun ? RPC_F_MAYBE : RPC_F_NOT_RUN, ends[why].code, ends[why].message);
         if (why == END_CANCELLED)
             wefti_rpc_request_detach(r); /* the caller wants no answer, but a repeat may ask for it */
         wefti_rpc_answer_no(r, &no);

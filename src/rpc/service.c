@@ -282,8 +282,10 @@ static void drain(weft_service_t *s, bool lingers)
 static void close_now(weft_service_t *s)
 {
     wefti_list_t all;
-    if (s->closing)
+    if (s->closing) {
+        wefti_rpc_service_step(s);
         return;
+    }
     s->busy++;
     drain(s, false);
     s->closing = true;
@@ -347,10 +349,7 @@ static void close_called(wefti_call_t *call)
     pthread_mutex_lock(&s->rs->lock);
     s->called = false;
     pthread_mutex_unlock(&s->rs->lock);
-    s->busy++;
     close_now(s);
-    s->busy--;
-    wefti_rpc_service_step(s);
 }
 
 /* Claim the close: only this one, or the runtime, closes it. */

@@ -155,11 +155,6 @@ static bool named(const parser_t *p)
     return *at == ':';
 }
 
-static bool same_name(const word_t *a, const word_t *b)
-{
-    return a->len == b->len && !memcmp(a->at, b->at, a->len);
-}
-
 /* One more of a list whose '(' is read. */
 static weft_status_t read_item(parser_t *p, list_t *list, bool must_have_name)
 {
@@ -176,7 +171,8 @@ static weft_status_t read_item(parser_t *p, list_t *list, bool must_have_name)
         if (st)
             return st;
         for (size_t i = 0; i < list->n; i++) {
-            if (same_name(&list->items[i].name, &item->name)) {
+            const word_t *other = &list->items[i].name;
+            if (other->len == item->name.len && !memcmp(other->at, item->name.at, other->len)) {
                 p->at = start;
                 return refuse(p, "that name is there already");
             }

@@ -278,7 +278,6 @@ struct rpc_fetch {
     void *user;
     weft_op_t op;
     weft_iov_t *iov;
-    weft_iov_t one;
     /* stall.c */
     uint64_t stall_ns;  /* UINT64_MAX: it may take for ever */
     rpc_ep_t *watched;  /* NULL: it is not */

@@ -255,22 +255,13 @@ static void leave_when_free(target_t *t)
 void wefti_rpc_target_leave(target_t *t)
 {
     t->gone = true;
-    switch (t->state) {
-    case TARGET_IDLE:
-    case TARGET_PAUSE:
+    if (t->state == TARGET_IDLE || t->state == TARGET_PAUSE) {
         wefti_rpc_target_free(t);
-        return;
-    case TARGET_DIALLING:
-        wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
-        break;
-    case TARGET_UP:
+    } else if (t->state != TARGET_CLOSING) { /* else it is freed when it is closed */
         if (t->server)
             t->server->draining = true;
         t->pause = LEAVE_LOOK / 2;
         leave_when_free(t);
-        break;
-    default: /* it is being closed, and is freed after that */
-        break;
     }
 }
 

@@ -26,11 +26,6 @@ static weft_status_t refuse(uint32_t type, const char *text, size_t len, const c
     return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" %s %s", (int)(len < 40 ? len : 40), text, why, weft_type_name(type));
 }
 
-static weft_status_t out_of_range(uint32_t type, const char *text, size_t len)
-{
-    return refuse(type, text, len, "is out of the range of");
-}
-
 static weft_status_t read_bool(const char *text, size_t len, bool *out)
 {
     *out = len == 4 && !memcmp(text, "true", 4);
@@ -65,7 +60,7 @@ static weft_status_t read_int(uint32_t type, const char *text, size_t len, weft_
     if (!read_digits(text + sign, len - sign, &n, &fits))
         return refuse(type, text, len, "is not a whole number, as asked for by");
     if (!fits || n > most + (minus && is_signed) || (minus && !is_signed && n))
-        return out_of_range(type, text, len);
+        return refuse(type, text, len, "is out of the range of");
     v->u64 = minus ? (uint64_t)0 - n : n;
     return WEFT_OK;
 }
@@ -89,7 +84,7 @@ static weft_status_t read_float(uint32_t type, const char *text, size_t len, wef
     if (end != buf + len)
         return refuse(type, text, len, "is not a number, as asked for by");
     if (isinf(d) && !word)
-        return out_of_range(type, text, len);
+        return refuse(type, text, len, "is out of the range of");
     if (type == WEFT_T_F32)
         v->f32 = (float)d;
     else
