@@ -2,7 +2,7 @@
  *
  *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered
  *
- * client.c, block.c, list.c and request.c handle the answers. A cancel or a deadline completes the operation at once. If the
+ * client.c, block.c and list.c handle the answers. A cancel or a deadline completes the operation at once. If the
  * request was sent, it stays without an operation until its reply comes; what the reply gives (a block, a lease) is given
  * back. When the endpoint goes down, all of its requests end.
  *
@@ -290,6 +290,21 @@ weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op)
     if (st)
         wefti_store_ask_drop(a);
     return st;
+}
+
+weft_status_t wefti_store_replica_ask(weft_store_t *store, const char *name, const store_request_t *q,
+                                      wefti_replica_answer_t *out, weft_op_t *op)
+{
+    store_ask_t *a = wefti_store_ask_new(store, q->kind, name);
+    if (!a)
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    a->q.len = q->len;
+    a->q.epoch = q->epoch;
+    a->q.stamp = q->stamp;
+    a->q.rec = q->rec;
+    memcpy(a->q.writer, q->writer, sizeof q->writer);
+    a->out = out;
+    return wefti_store_ask_go(a, op);
 }
 
 /* --- what the endpoint says  ------------------------------------------------------------------------------------------ */

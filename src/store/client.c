@@ -196,6 +196,19 @@ static void queried(store_ask_t *a, const store_reply_t *p)
     wefti_store_ask_end(a, p->status);
 }
 
+static void replica_answered(store_ask_t *a, const store_reply_t *p)
+{
+    wefti_replica_answer_t *out = (wefti_replica_answer_t *)a->out;
+    if (a->op && p->flags & STORE_BODY) {
+        out->rec = p->rec;
+        out->stamp = p->stamp;
+        out->bytes = p->len;
+        out->key_len = p->status ? 0 : p->key_len;
+        memcpy(out->key, p->key, out->key_len);
+    }
+    wefti_store_ask_end(a, p->status);
+}
+
 void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
 {
     switch (a->kind) {
@@ -222,7 +235,7 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
         wefti_store_ask_end(a, p->status);
         break;
     default:
-        wefti_store_replica_answer(a, p);
+        replica_answered(a, p);
     }
 }
 

@@ -113,7 +113,7 @@ static void close_turn(weft_mirror_t *m)
         mir_each(mb, m) {
             mb->got = WEFT_OK;
             if (mb->state == WEFT_MEMBER_UP)
-                wefti_mirror_ask(mb, ASK_SEAL);
+                wefti_mirror_ask(mb, STORE_R_SEAL);
         }
     }
     if (m->phase != MIR_SEALING || wefti_mirror_asks(m))

@@ -113,7 +113,7 @@ void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st)
         return;
     }
     p->retries += p->retries < MIR_RETRIES;
-    mir_at(p->m, &p->m->retry_at, weft_now(p->m->rt) + MIR_AGAIN);
+    mir_at(&p->m->retry_at, weft_now(p->m->rt) + MIR_AGAIN);
 }
 
 void wefti_mirror_pieces_free(weft_mirror_t *m)
@@ -163,13 +163,14 @@ static void read_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_sta
     }
 }
 
-void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_status_t st)
+void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st)
 {
+    uint32_t use = p->to[mir_index(mb)].use;
     if (!st) {
         if (use == mb->use) /* else another member may be in its place */
             p->have |= mir_bit(mb);
     } else if (st == WEFT_ERR_TIMEOUT && use == mb->use) {
-        wefti_mirror_lose(mb, st); /* only those that are refilled have a time */
+        wefti_mirror_lose(mb, st); /* only those that serve nobody have a time */
     } else if (wefti_mirror_failed(mb, use, st)) {
         wefti_mirror_piece_retry(p, st);
         if (p->retries >= MIR_RETRIES)
@@ -193,12 +194,10 @@ static void on_access(weft_op_t *op, void *user)
     } else {
         if (op->status != WEFT_ERR_NOMEM && op->status != WEFT_ERR_LIMIT && op->status != WEFT_ERR_AGAIN)
             wefti_mirror_piece_ready(p);
-        if (p->kind == PIECE_AGREE || (p->kind == PIECE_COPY && p->step == STEP_WRITE))
-            wefti_mirror_fix_answer(p, mb, op->status);
-        else if (p->step == STEP_READ)
+        if (p->kind != PIECE_AGREE && p->step == STEP_READ)
             read_answer(p, mb, to->use, op->status);
         else
-            wefti_mirror_write_answer(p, mb, to->use, op->status);
+            wefti_mirror_write_answer(p, mb, op->status);
     }
     wefti_mirror_turn(m);
 }

@@ -305,6 +305,10 @@ void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op);
 /* The same, and on an error it is dropped. */
 weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op);
+/* Ask about a replica: q has the kind, STORE_R_*, and its fields (replica.h). *out is borrowed until op completes. For who has a
+ * reference to the store. Any thread. */
+weft_status_t wefti_store_replica_ask(weft_store_t *store, const char *name, const store_request_t *q,
+                                      wefti_replica_answer_t *out, weft_op_t *op);
 void wefti_store_ask_send(store_ask_t *a); /* on the driver; a->op is NULL, or under way */
 void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a); /* next goes on with a's operation */
 void wefti_store_ask_end(store_ask_t *a, weft_status_t status); /* completes its operation, if there is one; it may be gone
@@ -342,8 +346,5 @@ void wefti_store_block_unref(weft_block_t *block);
 
 /* list.c */
 void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p);
-
-/* request.c: replicas */
-void wefti_store_replica_answer(store_ask_t *a, const store_reply_t *p);
 
 #endif
