@@ -22,7 +22,6 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "base/uri.h"
 
 #define QUIET_NS (2 * WEFT_SECOND)
 #define ASK_NS (3 * WEFT_SECOND)
@@ -422,23 +421,13 @@ static void etcd_close(void *backend)
 /* "host", "host:port", "[v6]", "[v6]:port" to "http://host:port". */
 static weft_status_t add_host(etcd_t *e, const char *scheme, const char *part, size_t n)
 {
-    char text[320], host[600], name[300];
+    char host[600], name[300];
     wefti_uri_t uri;
-    const char *bracket = (const char *)memrchr(part, ']', n), *colon = (const char *)memrchr(part, ':', n), *next = text;
-    bool port = colon && (!bracket || colon > bracket);
-    if (n > 270)
-        return wefti_fail(WEFT_ERR_INVALID, "a host of etcd has a name of at most 253 characters");
     if (e->n_hosts == ETCD_HOSTS_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "at most %d hosts of etcd can be named", ETCD_HOSTS_MAX);
-    if (port)
-        snprintf(text, sizeof text, "tcp://%.*s", (int)n, part);
-    else
-        snprintf(text, sizeof text, "tcp://%.*s:%d", (int)n, part, DEFAULT_PORT);
-    weft_status_t st = wefti_uri_parse(&next, &uri);
+    weft_status_t st = wefti_reg_host(part, n, DEFAULT_PORT, &uri);
     if (st)
         return st;
-    if (!uri.port)
-        return wefti_fail(WEFT_ERR_INVALID, "etcd cannot be at port 0 of \"%.100s\"", uri.host);
     const char *zone = strchr(uri.host, '%');
     if (zone)
         snprintf(name, sizeof name, "[%.*s%%25%s]", (int)(zone - uri.host), uri.host, zone + 1);
@@ -452,8 +441,10 @@ static weft_status_t add_host(etcd_t *e, const char *scheme, const char *part, s
     return WEFT_OK;
 }
 
-static weft_status_t open_by(weft_registry_t *registry, const char *scheme, const char *ca, const char *rest, void **backend_out)
+static weft_status_t etcd_open(weft_registry_t *registry, const char *rest, void **backend_out)
 {
+    bool https = registry->ops == &wefti_reg_etcds;
+    const char *ca = registry->rt->config.registry_ca;
     weft_status_t st = WEFT_OK;
     if (!*rest)
         return wefti_fail(WEFT_ERR_INVALID, "write etcd://HOST[:PORT], or several hosts of one etcd with commas between them");
@@ -467,11 +458,11 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
         e->rng.state = wefti_clock_ns();
     for (const char *part = rest; !st && part;) {
         size_t n = strcspn(part, ",");
-        st = add_host(e, scheme, part, n);
+        st = add_host(e, https ? "https" : "http", part, n);
         part = part[n] ? part + n + 1 : NULL;
     }
     if (!st)
-        st = wefti_reg_http_new(ca, &e->http);
+        st = wefti_reg_http_new(https && ca && *ca ? ca : NULL, &e->http);
     if (st) {
         etcd_close(e);
         return st;
@@ -481,20 +472,9 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
     return WEFT_OK;
 }
 
-static weft_status_t etcd_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    return open_by(registry, "http", NULL, rest, backend_out);
-}
-
-static weft_status_t etcds_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    const char *ca = registry->rt->config.registry_ca;
-    return open_by(registry, "https", ca && *ca ? ca : NULL, rest, backend_out);
-}
-
 #define BACKEND \
-    .enter = etcd_enter, .leave = etcd_leave, .renew = etcd_renew, .keep = etcd_keep, .list = etcd_list, \
+    .open = etcd_open, .enter = etcd_enter, .leave = etcd_leave, .renew = etcd_renew, .keep = etcd_keep, .list = etcd_list, \
     .wait = wefti_etcd_wait, .close = etcd_close, .known = wefti_etcd_known, .leave_all = etcd_leave_all
 
-const reg_backend_t wefti_reg_etcd = {.scheme = "etcd", .open = etcd_open, BACKEND};
-const reg_backend_t wefti_reg_etcds = {.scheme = "etcd+https", .open = etcds_open, BACKEND};
+const reg_backend_t wefti_reg_etcd = {.scheme = "etcd", BACKEND};
+const reg_backend_t wefti_reg_etcds = {.scheme = "etcd+https", BACKEND};

@@ -34,7 +34,7 @@ typedef weft_status_t (*etcd_kv_fn)(const etcd_kv_t *kv, void *user);
 /* What we want to know of any reply. */
 typedef struct etcd_reply {
     int64_t revision, id, ttl, compacted, code;
-    bool succeeded, more, created, canceled, failed; /* failed: it is about an error */
+    bool succeeded, more, canceled, failed; /* failed: it is about an error */
     size_t keys;                                     /* how many there were */
     char start[ETCD_START_MAX + 1];                  /* where the next page begins */
     size_t start_len;

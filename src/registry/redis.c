@@ -225,64 +225,66 @@ static weft_status_t redis_enter(void *backend, reg_own_t *own)
     return st;
 }
 
-typedef char name_t[REG_FULL_NAME];
-
-static void leave_names(redis_t *b, size_t n, name_t *names)
+/* Run a script on the names of these entries, which are its arguments after `words`. */
+static weft_status_t eval_on(redis_t *b, const char *script, size_t n_words, const redis_word_t *words, size_t n,
+                             reg_own_t *const *owns, redisReply **reply_out)
 {
-    redis_word_t args[AT_ONCE + 2] = {{b->owner, REDIS_OWNER}, redis_text(b->channel)};
+    char names[AT_ONCE][REG_FULL_NAME];
+    redis_word_t args[AT_ONCE + 3];
+    memcpy(args, words, n_words * sizeof *words);
+    for (size_t i = 0; i < n; i++) {
+        wefti_reg_entry_name(owns[i]->entry, names[i]);
+        args[n_words + i] = redis_text(names[i]);
+    }
+    return wefti_redis_eval(b, script, n_words + n, args, reply_out);
+}
+
+/* The next of ours, from *at on, that may be there. 0: no more. */
+static size_t next_held(wefti_list_t *ours, wefti_list_t **at, reg_own_t *owns[AT_ONCE])
+{
+    size_t n = 0;
+    for (; *at != ours && n < AT_ONCE; *at = (*at)->next) {
+        reg_own_t *own = wefti_container_of(*at, reg_own_t, link);
+        if (own->held) /* also if its last change could not be written: the old value is better than none */
+            owns[n++] = own;
+    }
+    return n;
+}
+
+static void leave_some(redis_t *b, size_t n, reg_own_t *const *owns)
+{
+    const redis_word_t words[] = {{b->owner, REDIS_OWNER}, redis_text(b->channel)};
     redisReply *r;
-    for (size_t i = 0; i < n; i++)
-        args[2 + i] = redis_text(names[i]);
-    if (!n || wefti_redis_eval(b, lua_leave, 2 + n, args, &r))
-        return; /* then they expire */
-    wefti_redis_reply_free(r);
+    if (!eval_on(b, lua_leave, 2, words, n, owns, &r)) /* else they expire */
+        wefti_redis_reply_free(r);
 }
 
 static bool redis_leave(void *backend, reg_own_t *own)
 {
     redis_t *b = (redis_t *)backend;
-    name_t name;
-    if (!own->held || b->left)
-        return true;
-    wefti_reg_entry_name(own->entry, name);
-    leave_names(b, 1, &name);
+    if (own->held && !b->left)
+        leave_some(b, 1, &own);
     return true;
 }
 
 static void redis_leave_all(void *backend, wefti_list_t *ours)
 {
     redis_t *b = (redis_t *)backend;
-    name_t names[AT_ONCE];
-    size_t n = 0;
+    reg_own_t *owns[AT_ONCE];
+    wefti_list_t *at = ours->next;
     b->left = true;
-    wefti_list_each(l, ours) {
-        const reg_own_t *own = wefti_container_of(l, reg_own_t, link);
-        if (b->conn.fd < 0)
-            return; /* do not wait for a server that is out of reach */
-        if (!own->held)
-            continue;
-        wefti_reg_entry_name(own->entry, names[n++]);
-        if (n < AT_ONCE)
-            continue;
-        leave_names(b, n, names);
-        n = 0;
-    }
-    if (b->conn.fd >= 0)
-        leave_names(b, n, names);
+    /* do not wait for a server that is out of reach */
+    for (size_t n; b->conn.fd >= 0 && (n = next_held(ours, &at, owns));)
+        leave_some(b, n, owns);
 }
 
 /* Find out which of these are still there, and renew them. */
 static weft_status_t renew_some(redis_t *b, bool renew, size_t n, reg_own_t **owns)
 {
-    name_t names[AT_ONCE];
-    redis_word_t args[AT_ONCE + 3] = {{b->owner, REDIS_OWNER}, redis_text(b->lease_ms), redis_text(renew ? "1" : "0")};
+    const redis_word_t words[] = {{b->owner, REDIS_OWNER}, redis_text(b->lease_ms), redis_text(renew ? "1" : "0")};
     redisReply *r;
-    for (size_t i = 0; i < n; i++) {
-        wefti_reg_entry_name(owns[i]->entry, names[i]);
-        args[3 + i] = redis_text(names[i]);
-    }
-    weft_status_t st = n ? wefti_redis_eval(b, lua_keep, 3 + n, args, &r) : WEFT_OK;
-    if (st || !n)
+    weft_status_t st = eval_on(b, lua_keep, 3, words, n, owns, &r);
+    if (st)
         return st;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != n)
         st = wefti_redis_refused(b, r);
@@ -297,19 +299,12 @@ static weft_status_t redis_renew(void *backend, wefti_list_t *ours)
 {
     redis_t *b = (redis_t *)backend;
     reg_own_t *owns[AT_ONCE];
-    size_t n = 0;
+    wefti_list_t *at = ours->next;
     weft_status_t st = wefti_redis_ready(b);
     uint64_t now = wefti_clock_ns();
     bool renew = b->fresh || now - b->renewed_at >= b->registry->lease_ns / 3 - b->registry->look_ns / 2;
-    for (wefti_list_t *l = ours->next; !st && l != ours; l = l->next) {
-        reg_own_t *own = wefti_container_of(l, reg_own_t, link);
-        if (own->held) /* also if its last change could not be written: the old value is better than none */
-            owns[n++] = own;
-        if (n < AT_ONCE && l->next != ours)
-            continue;
+    for (size_t n; !st && (n = next_held(ours, &at, owns));)
         st = renew_some(b, renew, n, owns);
-        n = 0;
-    }
     if (!st && renew) {
         b->renewed_at = now;
         b->fresh = false;
@@ -319,10 +314,10 @@ static weft_status_t redis_renew(void *backend, wefti_list_t *ours)
 
 /* --- opening and closing ----------------------------------------------------------------------------------------------- */
 
-static weft_status_t open_at(weft_registry_t *registry, const char *rest, bool unix_socket, void **backend_out)
+static weft_status_t redis_open(weft_registry_t *registry, const char *rest, void **backend_out)
 {
     redis_address_t address;
-    weft_status_t st = wefti_redis_address(rest, unix_socket, &address);
+    weft_status_t st = wefti_redis_address(rest, registry->ops == &wefti_reg_redis_unix, &address);
     if (!st)
         st = wefti_redis_load();
     if (st)
@@ -346,16 +341,6 @@ static weft_status_t open_at(weft_registry_t *registry, const char *rest, bool u
     return WEFT_OK;
 }
 
-static weft_status_t redis_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    return open_at(registry, rest, false, backend_out);
-}
-
-static weft_status_t redis_unix_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    return open_at(registry, rest, true, backend_out);
-}
-
 static void redis_close(void *backend)
 {
     redis_t *b = (redis_t *)backend;
@@ -365,11 +350,9 @@ static void redis_close(void *backend)
     wefti_free(b);
 }
 
-#define REDIS(name, opening) \
-    { \
-        .scheme = name, .open = opening, .enter = redis_enter, .leave = redis_leave, .renew = redis_renew, \
-        .list = wefti_redis_list, .wait = wefti_redis_wait, .close = redis_close, .known = wefti_redis_known, \
-        .leave_all = redis_leave_all \
-    }
-const reg_backend_t wefti_reg_redis = REDIS("redis", redis_open);
-const reg_backend_t wefti_reg_redis_unix = REDIS("redis+unix", redis_unix_open);
+#define BACKEND \
+    .open = redis_open, .enter = redis_enter, .leave = redis_leave, .renew = redis_renew, .list = wefti_redis_list, \
+    .wait = wefti_redis_wait, .close = redis_close, .known = wefti_redis_known, .leave_all = redis_leave_all
+
+const reg_backend_t wefti_reg_redis = {.scheme = "redis", BACKEND};
+const reg_backend_t wefti_reg_redis_unix = {.scheme = "redis+unix", BACKEND};

@@ -59,38 +59,6 @@ static long number(const char *text, const char *end, long max)
     return n;
 }
 
-static weft_status_t host_and_port(const char *at, const char *end, redis_address_t *a)
-{
-    const char *host_end, *port = NULL;
-    if (at < end && *at == '[') {
-        const char *bracket = memchr(at, ']', (size_t)(end - at));
-        if (!bracket)
-            return wefti_fail(WEFT_ERR_INVALID, "the ']' of an IPv6 address is missing; write " FORM);
-        at++;
-        host_end = bracket;
-        if (bracket + 1 < end && bracket[1] == ':')
-            port = bracket + 2;
-        else if (bracket + 1 < end)
-            return wefti_fail(WEFT_ERR_INVALID, "after the ']' of an IPv6 address comes ':PORT' or nothing; write " FORM);
-    } else {
-        const char *colon = memchr(at, ':', (size_t)(end - at));
-        host_end = colon ? colon : end;
-        port = colon ? colon + 1 : NULL;
-    }
-    size_t n = (size_t)(host_end - at);
-    if (!n || n >= sizeof a->host)
-        return wefti_fail(WEFT_ERR_INVALID, "a Redis server has a host of 1 to %zu characters; write " FORM, sizeof a->host - 1);
-    for (size_t i = 0; i < n; i++)
-        if (at[i] <= ' ' || at[i] > '~')
-            return wefti_fail(WEFT_ERR_INVALID, "the host of a Redis server is not printable; write " FORM);
-    memcpy(a->host, at, n);
-    long p = port ? number(port, end, 65535) : USUAL_PORT;
-    if (p <= 0)
-        return wefti_fail(WEFT_ERR_INVALID, "the port of a Redis server is a number from 1 to 65535; write " FORM);
-    a->port = (uint16_t)p;
-    return WEFT_OK;
-}
-
 weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_address_t *address_out)
 {
     redis_address_t a = {.host = ""};
@@ -118,9 +86,12 @@ weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_addr
             return wefti_fail(WEFT_ERR_INVALID, "after the path of a Unix socket comes ?db=DB or nothing; write " FORM);
         db = query ? query + 4 : NULL;
     } else {
-        weft_status_t st = host_and_port(rest, stop, &a);
-        if (st)
-            return st;
+        wefti_uri_t uri; /* what it says may be a part of a password */
+        if (wefti_reg_host(rest, (size_t)(stop - rest), USUAL_PORT, &uri))
+            return wefti_fail(WEFT_ERR_INVALID,
+                              "a Redis server has a host (an IPv6 address in brackets) and a port from 1 to 65535; write " FORM);
+        memcpy(a.host, uri.host, sizeof a.host);
+        a.port = uri.port;
         db = slash && slash[1] ? slash + 1 : NULL;
     }
     long n = db ? number(db, end, 1000000) : 0;
