@@ -1,4 +1,4 @@
-/* registry/backend.c - what several backends do alike: complain, pause after a failure, read an address, wait, grow an array, load a library.
+/* registry/backend.c - what several backends do alike: complain, pause after a failure, read an address, wait, load a library.
  * tests/fault/registry_place.c, registry_redis.c, registry_etcd.c. */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -47,21 +47,6 @@ int wefti_reg_ms(uint64_t ns)
     if (ns == WEFT_FOREVER)
         return -1;
     return (int)(ns > 60 * WEFT_SECOND ? 60000 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND);
-}
-
-bool wefti_reg_grow(void *array, size_t *cap, size_t n, size_t size)
-{
-    void *old, *longer;
-    if (n <= *cap)
-        return true;
-    size_t twice = n < 8 ? 16 : 2 * n;
-    memcpy(&old, array, sizeof old);
-    longer = wefti_realloc(old, twice * size);
-    if (!longer)
-        return false;
-    memcpy(array, &longer, sizeof longer);
-    *cap = twice;
-    return true;
 }
 
 bool wefti_reg_load(const char *const *files, const reg_symbol_t *symbols, size_t n, const char **missing_out)

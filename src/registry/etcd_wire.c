@@ -107,11 +107,12 @@ static weft_status_t read_entry(walk_t *w, const wefti_json_text_t *value, etcd_
 static void tell(walk_t *w)
 {
     const raw_t *raw = &w->raw;
-    etcd_kv_t kv = {NULL, NULL, NULL, raw->revision, raw->lease, 0};
+    etcd_kv_t kv = {.revision = raw->revision};
     char name[ETCD_KEY_MAX + 1];
     if (w->j.bad || w->st)
         return;
     w->reply->keys++;
+    w->reply->lease = raw->lease;
     turn_page(w->reply, &raw->key);
     if (!w->fn)
         return;

@@ -11,7 +11,7 @@
  * Over a new connection our entries are renewed at once. Two connections, both of the registry's thread: one to ask, one to
  * listen. redis_list.c has the other half: listing and waiting.
  *
- * Promise: no call takes longer than CALL_NS after the server has stopped answering. Our entries are back about a second after
+ * Promise: no call takes longer than REDIS_CALL_NS after the server has stopped answering. Our entries are back about a second after
  * the server is, or was emptied. tests/fault/registry_redis.c, tests/fault/registry_redis_hostile.c. */
 #include <hiredis/hiredis.h>
 #include <stdio.h>
@@ -21,10 +21,8 @@
 #include "base/clock.h"
 #include "registry/redis.h"
 
-#define PREFIX REDIS_PREFIX
 #define PAUSE_MIN_NS (50 * WEFT_MILLISECOND)
 #define PAUSE_MAX_NS WEFT_SECOND
-#define CALL_NS REDIS_CALL_NS
 enum { AT_ONCE = 200 };
 
 /* --- what runs on the server ------------------------------------------------------------------------------------------- */
@@ -42,7 +40,7 @@ enum { AT_ONCE = 200 };
     "end\n"
 
 /* owner, lease, name, channel, value: 1, or 0 if it has another owner. */
-static const char lua_enter[] = LUA_INDEX "local key = '" PREFIX "' .. ARGV[3]\n"
+static const char lua_enter[] = LUA_INDEX "local key = '" REDIS_PREFIX "' .. ARGV[3]\n"
                                           "local has = redis.call('GETRANGE', key, 0, 15)\n"
                                           "if has ~= '' and has ~= ARGV[1] then return 0 end\n"
                                           "redis.call('SET', key, ARGV[5], 'PX', ARGV[2])\n"
@@ -53,7 +51,7 @@ static const char lua_enter[] = LUA_INDEX "local key = '" PREFIX "' .. ARGV[3]\n
 /* owner, lease, whether to renew, names: for each 1, or 0 if it is not there, or has another owner. */
 static const char lua_keep[] = LUA_INDEX "local out = {}\n"
                                          "for i = 4, #ARGV do\n"
-                                         "  local key = '" PREFIX "' .. ARGV[i]\n"
+                                         "  local key = '" REDIS_PREFIX "' .. ARGV[i]\n"
                                          "  local ours = redis.pcall('GETRANGE', key, 0, 15) == ARGV[1]\n"
                                          "  if ours and ARGV[3] == '1' then\n"
                                          "    redis.call('PEXPIRE', key, ARGV[2])\n"
@@ -66,7 +64,7 @@ static const char lua_keep[] = LUA_INDEX "local out = {}\n"
 
 /* owner, channel, names: each becomes empty, for others to see, and expires soon. */
 static const char lua_leave[] = "for i = 3, #ARGV do\n"
-                                "  local key = '" PREFIX "' .. ARGV[i]\n"
+                                "  local key = '" REDIS_PREFIX "' .. ARGV[i]\n"
                                 "  if redis.pcall('GETRANGE', key, 0, 15) == ARGV[1] then\n"
                                 "    redis.call('SET', key, '', 'PX', 5000)\n"
                                 "    redis.pcall('PUBLISH', ARGV[2], ARGV[i])\n"
@@ -82,7 +80,6 @@ void wefti_redis_down(redis_t *b)
     wefti_redis_disconnect(&b->ear);
 }
 
-/* The connection is of no more use. */
 weft_status_t wefti_redis_failed(redis_t *b, weft_status_t st, const char *why)
 {
     wefti_redis_down(b);
@@ -125,7 +122,6 @@ weft_status_t wefti_redis_reply(redis_t *b, uint64_t deadline, redisReply **repl
     return st ? wefti_redis_failed(b, st, why) : WEFT_OK;
 }
 
-/* Log in and choose the database; and how many replies that makes. */
 weft_status_t wefti_redis_log_in(redis_t *b, redis_conn_t *c, int *replies_out)
 {
     const redis_address_t *a = &b->address;
@@ -138,7 +134,6 @@ weft_status_t wefti_redis_log_in(redis_t *b, redis_conn_t *c, int *replies_out)
     return st ? st : wefti_redis_send(c, 2, use);
 }
 
-/* Make sure that there is a connection that works, as far as can be known. */
 weft_status_t wefti_redis_ready(redis_t *b)
 {
     char why[REDIS_WHY] = "";
@@ -152,14 +147,14 @@ weft_status_t wefti_redis_ready(redis_t *b)
     }
     if (now < b->pause.until)
         return b->status;
-    weft_status_t st = wefti_redis_connect(&b->conn, &b->address, now + CALL_NS, why);
+    weft_status_t st = wefti_redis_connect(&b->conn, &b->address, now + REDIS_CALL_NS, why);
     if (!st)
         st = wefti_redis_log_in(b, &b->conn, &replies);
     if (st)
         return wefti_redis_failed(b, st, why);
     for (int i = 0; i < replies; i++) {
         redisReply *r;
-        st = wefti_redis_reply(b, now + CALL_NS, &r);
+        st = wefti_redis_reply(b, now + REDIS_CALL_NS, &r);
         if (st)
             return st;
         bool ok = r->type == REDIS_REPLY_STATUS;
@@ -175,17 +170,17 @@ weft_status_t wefti_redis_ready(redis_t *b)
     return WEFT_OK;
 }
 
-/* Run a script. Its one key is the index. */
 weft_status_t wefti_redis_eval(redis_t *b, const char *script, size_t n, const redis_word_t *args, redisReply **reply_out)
 {
-    redis_word_t words[AT_ONCE + 16] = {redis_text("EVAL"), redis_text(script), redis_text("1"), redis_text(PREFIX "index")};
+    redis_word_t words[AT_ONCE + 16] = {redis_text("EVAL"), redis_text(script), redis_text("1"),
+                                        redis_text(REDIS_PREFIX "index")};
     weft_status_t st = wefti_redis_ready(b);
     if (st)
         return st;
     if (n)
         memcpy(words + 4, args, n * sizeof *args);
     st = wefti_redis_send(&b->conn, 4 + n, words);
-    return st ? wefti_redis_failed(b, st, "") : wefti_redis_reply(b, wefti_clock_ns() + CALL_NS, reply_out);
+    return st ? wefti_redis_failed(b, st, "") : wefti_redis_reply(b, wefti_clock_ns() + REDIS_CALL_NS, reply_out);
 }
 
 /* --- ours -------------------------------------------------------------------------------------------------------------- */
@@ -213,7 +208,7 @@ static weft_status_t redis_enter(void *backend, reg_own_t *own)
         st = r->integer == 1 ? WEFT_OK : WEFT_ERR_STATE;
     } else if (r->type == REDIS_REPLY_ERROR && strstr(r->str, "WRONGTYPE")) {
         wefti_warn_rarely(&b->registry->rarely, wefti_rarely_text(name),
-                          "the registry %s has a key " PREFIX "%s that is no entry; remove it, or use another name",
+                          "the registry %s has a key " REDIS_PREFIX "%s that is no entry; remove it, or use another name",
                           b->registry->uri, name);
         st = WEFT_ERR_STATE;
     } else {
@@ -330,8 +325,8 @@ static weft_status_t redis_open(weft_registry_t *registry, const char *rest, voi
     b->conn.fd = b->ear.fd = -1;
     b->status = WEFT_ERR_UNREACHABLE;
     snprintf(b->lease_ms, sizeof b->lease_ms, "%llu", (unsigned long long)(registry->lease_ns / WEFT_MILLISECOND));
-    snprintf(b->channel, sizeof b->channel, PREFIX "%u:changed", address.db); /* channels are not per database */
-    snprintf(b->pattern, sizeof b->pattern, "__keyspace@%u__:" PREFIX "*", address.db);
+    snprintf(b->channel, sizeof b->channel, REDIS_PREFIX "%u:changed", address.db); /* channels are not per database */
+    snprintf(b->pattern, sizeof b->pattern, "__keyspace@%u__:" REDIS_PREFIX "*", address.db);
     if (getrandom(b->owner, sizeof b->owner, 0) != (ssize_t)sizeof b->owner ||
         getrandom(&b->rng.state, sizeof b->rng.state, 0) != (ssize_t)sizeof b->rng.state) {
         wefti_free(b);

@@ -11,18 +11,11 @@
 #include <sys/un.h>
 
 #include "base/ascii.h"
+#include "base/units.h"
 #include "registry/redis.h"
 
-#define USUAL_PORT 6379
+enum { USUAL_PORT = 6379, DB_MAX = 1000000 };
 #define FORM "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or redis+unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
-
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 /* Copy [from, to) without its escapes. False: it is too long, or has a '%' without two digits. */
 static bool unescape(const char *from, const char *to, char *out, size_t cap)
@@ -31,7 +24,7 @@ static bool unescape(const char *from, const char *to, char *out, size_t cap)
     for (; from < to; from++) {
         int c = (unsigned char)*from;
         if (c == '%') {
-            int high = to - from > 2 ? hex(from[1]) : -1, low = high < 0 ? -1 : hex(from[2]);
+            int high = to - from > 2 ? wefti_hex(from[1]) : -1, low = high < 0 ? -1 : wefti_hex(from[2]);
             c = low < 0 ? 0 : high * 16 + low;
             from += 2;
         }
@@ -41,22 +34,6 @@ static bool unescape(const char *from, const char *to, char *out, size_t cap)
     }
     out[n] = 0;
     return true;
-}
-
-/* The text as a decimal number; -1: it is none, or above max. */
-static long number(const char *text, const char *end, long max)
-{
-    long n = 0;
-    if (text == end)
-        return -1;
-    for (; text < end; text++) {
-        if (*text < '0' || *text > '9')
-            return -1;
-        n = n * 10 + (*text - '0');
-        if (n > max)
-            return -1;
-    }
-    return n;
 }
 
 weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_address_t *address_out)
@@ -86,18 +63,18 @@ weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_addr
             return wefti_fail(WEFT_ERR_INVALID, "after the path of a Unix socket comes ?db=DB or nothing; write " FORM);
         db = query ? query + 4 : NULL;
     } else {
-        wefti_uri_t uri; /* what it says may be a part of a password */
+        wefti_uri_t uri;
         if (wefti_reg_host(rest, (size_t)(stop - rest), USUAL_PORT, &uri))
-            return wefti_fail(WEFT_ERR_INVALID,
+            return wefti_fail(WEFT_ERR_INVALID, /* base/uri.c would quote it: a password that has a '/' in it */
                               "a Redis server has a host (an IPv6 address in brackets) and a port from 1 to 65535; write " FORM);
         memcpy(a.host, uri.host, sizeof a.host);
         a.port = uri.port;
         db = slash && slash[1] ? slash + 1 : NULL;
     }
-    long n = db ? number(db, end, 1000000) : 0;
-    if (n < 0)
+    uint64_t number = 0;
+    if (db && (wefti_parse_number(db, &number) || number > DB_MAX))
         return wefti_fail(WEFT_ERR_INVALID, "the database of a Redis server is a number; write " FORM);
-    a.db = (unsigned)n;
+    a.db = (unsigned)number;
     *address_out = a;
     return WEFT_OK;
 }

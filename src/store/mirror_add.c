@@ -174,7 +174,6 @@ static weft_status_t add_start(weft_op_t *op)
     m->add_store = store;
     m->add_op = op;
     m->adding = ADD_PLACE;
-    m->again = true;
     wefti_mirror_turn(m);
     return WEFT_OK;
 }

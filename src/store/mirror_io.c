@@ -224,7 +224,6 @@ static weft_status_t io_start(weft_op_t *op)
         return WEFT_OK;
     }
     wefti_list_push_back(io->write ? &m->writes : &m->reads, &mir_io(op)->link);
-    m->again = true;
     wefti_mirror_turn(m);
     return WEFT_OK;
 }

@@ -219,9 +219,7 @@ bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
 bool wefti_mirror_sane(const wefti_replica_answer_t *a)
 {
     const wefti_replica_t *r = &a->rec;
-    return r->n_members && r->n_members <= WEFT_MIRROR_MAX && r->len && r->len <= MIR_LEN_MAX &&
-           r->lease_ns >= WEFTI_REPLICA_LEASE_MIN && r->lease_ns <= WEFTI_REPLICA_LEASE_MAX &&
-           a->bytes >= mir_bytes(r->len, r->flags & WEFTI_REPLICA_CHECKSUMS);
+    return r->n_members && r->len && r->len <= MIR_LEN_MAX && a->bytes >= mir_bytes(r->len, r->flags & WEFTI_REPLICA_CHECKSUMS);
 }
 
 bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_STORE_ID])
@@ -354,7 +352,6 @@ static void on_renewed(weft_op_t *op, void *user)
     weft_status_t st = op->status;
     mb->renewing = false;
     m->children--;
-    m->again = true;
     if (m->state || m->phase >= MIR_SEALING) {
         /* nothing */
     } else if (!st || st == WEFT_ERR_AGAIN) {

@@ -34,15 +34,8 @@ bool wefti_mirror_has_lock(const mir_piece_t *p)
 
 mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t unit)
 {
-    wefti_list_t *spare = kind == PIECE_AGREE ? NULL : wefti_list_pop(&m->spare);
-    size_t n = kind == PIECE_AGREE ? WEFT_MIRROR_MAX : 1;
-    mir_piece_t *p;
-    if (spare) {
-        p = wefti_container_of(spare, mir_piece_t, link);
-        m->n_spare--;
-    } else {
-        p = (mir_piece_t *)wefti_malloc(sizeof *p + n * MIR_STRIDE);
-    }
+    mir_piece_t *p = (mir_piece_t *)(kind == PIECE_AGREE ? wefti_malloc(sizeof *p + WEFT_MIRROR_MAX * MIR_STRIDE)
+                                                         : wefti_spares_get(&m->spare, sizeof *p + MIR_STRIDE));
     if (!p)
         return NULL;
     memset(p, 0, sizeof *p);
@@ -70,12 +63,10 @@ static void piece_free(mir_piece_t *p)
 {
     weft_mirror_t *m = p->m;
     wefti_list_remove(&p->link);
-    if (p->kind != PIECE_AGREE && m->n_spare < MIR_SCAN && m->phase != MIR_GONE) {
-        m->n_spare++;
-        wefti_list_push_front(&m->spare, &p->link);
-    } else {
+    if (p->kind != PIECE_AGREE && m->phase != MIR_GONE)
+        wefti_spares_put(&m->spare, p, MIR_SCAN);
+    else
         wefti_free(p);
-    }
 }
 
 void wefti_mirror_piece_end(mir_piece_t *p)
@@ -120,9 +111,7 @@ void wefti_mirror_pieces_free(weft_mirror_t *m)
 {
     wefti_list_each_safe(l, &m->pieces)
         wefti_mirror_piece_end(wefti_container_of(l, mir_piece_t, link));
-    for (wefti_list_t *l; (l = wefti_list_pop(&m->spare));)
-        wefti_free(wefti_container_of(l, mir_piece_t, link));
-    m->n_spare = 0;
+    wefti_spares_free(&m->spare);
 }
 
 /* --- accesses  -------------------------------------------------------------------------------------------------------- */
@@ -187,7 +176,6 @@ static void on_access(weft_op_t *op, void *user)
     p->out &= (uint8_t)~mir_bit(mb);
     mb->under_way--;
     m->children--;
-    m->again = true;
     if (p->over) {
         if (!p->out)
             piece_free(p);

@@ -16,6 +16,7 @@
 #include <pthread.h>
 
 #include "base/rarely.h"
+#include "base/spares.h"
 #include "store/mirror_layout.h"
 #include "store/replica.h"
 #include "store/state.h"
@@ -142,8 +143,8 @@ struct weft_mirror {
     wefti_list_t pieces;         /* all: mir_piece_t.link */
     wefti_list_t ready;          /* to be stepped: mir_piece_t.ready_link */
     wefti_list_t locks[MIR_LOCKS]; /* mir_piece_t.lock_link: of those of one unit, the first has it */
-    wefti_list_t spare;
-    uint32_t n_spare, n_reads, n_writes, n_mends;
+    wefti_spares_t spare;
+    uint32_t n_reads, n_writes, n_mends;
     uint32_t prefer;             /* which member is read from */
 
     mir_scan_t scan;
@@ -240,7 +241,6 @@ weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_o
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
 /* On the driver: it has arrived. `st`: it does not begin; the mirror may be gone then. */
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st);
-bool wefti_mirror_idle(weft_runtime_t *rt);
 
 /* --- mirror_member.c: servers, leases, configurations  ---------------------------------------------------------------- */
 
@@ -258,7 +258,7 @@ void wefti_mirror_set(weft_mirror_t *m);           /* the next configuration, of
                                                       refilled */
 void wefti_mirror_config_turn(weft_mirror_t *m);
 void wefti_mirror_renew(weft_mirror_t *m);         /* it is time to */
-/* Is this a record that a mirror of ours can have? `bytes`: of its block. */
+/* Is this a record that a mirror of ours can have? wire.c has checked it, for what any replica can have. */
 bool wefti_mirror_sane(const wefti_replica_answer_t *a);
 void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec);
 /* A record of what the mirror is now, as of this writer, without members. */

@@ -248,18 +248,17 @@ static weft_status_t on_seal(store_held_t *b, const store_asker_t *to, const sto
     return WEFT_OK;
 }
 
-void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q)
+void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, const store_asker_t *to, const store_request_t *q)
 {
-    store_asker_t to = {weft_ep_id(ep), q->id, q->kind};
     uint32_t rights = 0;
     weft_status_t st = WEFT_OK;
     if (q->kind == STORE_R_MAKE) {
-        on_make(s, c, &to, q);
+        on_make(s, c, to, q);
         return;
     }
     store_held_t *b = wefti_store_names_find(&s->names, q->name, q->name_len);
     if (!b || !b->replica) {
-        refuse(s, &to, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
+        refuse(s, to, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
         return;
     }
     look(b->replica);
@@ -272,17 +271,17 @@ void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft
         break;
     case STORE_R_UNMAKE:
         if (is_writer(b->replica, q))
-            wefti_store_block_free(b, &to);
+            wefti_store_block_free(b, to);
         else
-            refuse(s, &to, WEFT_ERR_STALE);
+            refuse(s, to, WEFT_ERR_STALE);
         return;
     default:
-        st = q->kind == STORE_R_SET ? on_set(b, &to, q) : on_seal(b, &to, q);
+        st = q->kind == STORE_R_SET ? on_set(b, to, q) : on_seal(b, to, q);
         if (!st)
             return;
     }
     if (st == WEFT_ERR_INVALID || st == WEFT_ERR_LIMIT)
-        refuse(s, &to, st);
+        refuse(s, to, st);
     else
-        reply(b, &to, st, rights);
+        reply(b, to, st, rights);
 }

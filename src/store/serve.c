@@ -78,6 +78,7 @@ typedef struct serving {
     weft_store_server_t *s;
     store_client_t *c;
     weft_ep_t *ep;
+    store_asker_t to;
     const store_request_t *q;
     store_reply_t p;
     uint8_t *bytes; /* STORE_ENTRIES_MAX of them, for what the reply points to */
@@ -146,12 +147,11 @@ static weft_status_t on_extend(serving_t *v)
 /* FREE and REMOVE: the reply comes when the memory is back. */
 static weft_status_t on_free(serving_t *v)
 {
-    store_asker_t asker = {weft_ep_id(v->ep), v->q->id, v->q->kind};
     store_held_t *b = v->q->kind == STORE_FREE ? by_id(v) : by_name(v);
     if (!b || !may_change(b, v->c))
         return b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND;
     v->later = true;
-    wefti_store_block_free(b, &asker);
+    wefti_store_block_free(b, &v->to);
     return WEFT_OK;
 }
 
@@ -224,7 +224,7 @@ static weft_status_t serve_client(serving_t *v)
         return WEFT_OK;
     case STORE_CLOSE:
         if (v->q->flags & STORE_LEAVE)
-            wefti_store_client_left(v->c);
+            v->c->timed = true; /* it does not renew its lease any more, which was renewed for this request */
         else
             wefti_store_client_end(v->c, false);
         return WEFT_OK;
@@ -246,7 +246,7 @@ static weft_status_t serve_client(serving_t *v)
         return on_list(v);
     default:
         v->later = true;
-        wefti_store_replica_request(v->s, v->c, v->ep, v->q);
+        wefti_store_replica_request(v->s, v->c, &v->to, v->q);
         return WEFT_OK;
     }
 }
@@ -258,12 +258,15 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
     if (!wefti_store_get_request(bytes, n, &q))
         return false;
     weft_store_server_t *s = ss->server;
-    serving_t v = {.s = s, .ep = ep, .q = &q, .p = {.id = q.id, .kind = q.kind, .flags = STORE_BODY}, .bytes = space};
+    serving_t v = {.s = s, .ep = ep, .to = {weft_ep_id(ep), q.id, q.kind}, .q = &q, .bytes = space};
     store_reply_t *p = &v.p;
+    p->id = q.id;
+    p->kind = q.kind;
+    p->flags = STORE_BODY;
     if (!s || s->closing || q.kind >= STORE_KINDS) {
         p->status = WEFT_ERR_UNSUPPORTED;
         p->flags = 0;
-        wefti_store_reply(ss, weft_ep_id(ep), p);
+        wefti_store_reply(ss, v.to.ep, p);
         return true;
     }
     v.c = wefti_store_client(s, q.client);
@@ -274,7 +277,7 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
         p->flags |= STORE_LEASE_OVER;
     } else {
         wefti_store_client_renew(v.c);
-        if (wefti_store_later(s, v.c, weft_ep_id(ep), &q, bytes, n))
+        if (wefti_store_later(s, v.c, v.to.ep, &q, bytes, n))
             return true;
         p->status = serve_client(&v);
     }
@@ -283,7 +286,7 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
     if (p->status)
         p->flags &= (uint8_t)~STORE_BODY;
     s->stats.refused += p->status && p->status != WEFT_ERR_NOTFOUND;
-    wefti_store_reply(ss, weft_ep_id(ep), p);
+    wefti_store_reply(ss, v.to.ep, p);
     return true;
 }
 
