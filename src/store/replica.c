@@ -27,18 +27,15 @@ static bool leased(const store_replica_t *r)
     return !(r->rec.flags & (WEFTI_REPLICA_REFILLING | WEFTI_REPLICA_SEALED | WEFTI_REPLICA_LAPSED));
 }
 
-static void lapse(store_replica_t *r)
-{
-    r->rec.flags |= WEFTI_REPLICA_LAPSED;
-    weft_ext_timer_stop(r->block->server->ss->rt, &r->timer);
-    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
-}
-
 /* What it is now, also if its timer is late. */
 static void look(store_replica_t *r)
 {
-    if (leased(r) && weft_now(r->block->server->ss->rt) >= r->until)
-        lapse(r);
+    weft_runtime_t *rt = r->block->server->ss->rt;
+    if (!leased(r) || weft_now(rt) < r->until)
+        return;
+    r->rec.flags |= WEFTI_REPLICA_LAPSED;
+    weft_ext_timer_stop(rt, &r->timer);
+    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
 }
 
 static void lease_over(weft_ext_timer_t *t)
