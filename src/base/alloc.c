@@ -1,4 +1,4 @@
-/* base/alloc.c - the switch with which tests make memory run out, and the one allocation helper that is not inline.
+/* base/alloc.c - the switch with which tests make memory run out, and the helpers that are not inline.
  *
  * wefti_alloc_fails belongs to tests: set before the first thread starts, called on every allocation, never set by the library.
  *
@@ -18,4 +18,19 @@ char *wefti_strdup(const char *s)
     if (copy)
         memcpy(copy, s, n);
     return copy;
+}
+
+bool wefti_grow(void *array, size_t *cap, size_t n, size_t size)
+{
+    void *old, *longer;
+    if (n <= *cap)
+        return true;
+    size_t twice = n < 8 ? 16 : 2 * n;
+    memcpy(&old, array, sizeof old);
+    longer = wefti_realloc(old, twice * size);
+    if (!longer)
+        return false;
+    memcpy(array, &longer, sizeof longer);
+    *cap = twice;
+    return true;
 }

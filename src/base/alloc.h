@@ -2,6 +2,7 @@
 #ifndef WEFTI_ALLOC_H
 #define WEFTI_ALLOC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -28,6 +29,9 @@ static inline void *wefti_aligned_alloc(size_t align, size_t n)
     return posix_memalign(&p, align, n) ? NULL : p;
 }
 char *wefti_strdup(const char *s);
+/* *array (a pointer to *cap elements of `size` bytes) is to hold n: make it longer if it is shorter. False: no memory, and it is
+ * as it was. */
+bool wefti_grow(void *array, size_t *cap, size_t n, size_t size);
 static inline void wefti_free(void *p) { free(p); }
 
 #endif

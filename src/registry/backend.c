@@ -1,4 +1,4 @@
-/* registry/backend.c - what several backends do alike: complain, pause after a failure, wait, grow an array, load a library.
+/* registry/backend.c - what several backends do alike: complain, pause after a failure, read an address, wait, load a library.
  * tests/fault/registry_place.c, registry_redis.c, registry_etcd.c. */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -27,26 +27,26 @@ void wefti_reg_pause(reg_pause_t *p, wefti_rng_t *rng, uint64_t min, uint64_t ma
     p->until = wefti_clock_ns() + p->ns - wefti_rng_below(rng, p->ns / 4);
 }
 
+weft_status_t wefti_reg_host(const char *part, size_t n, unsigned usual_port, wefti_uri_t *uri_out)
+{
+    char text[320];
+    const char *bracket = (const char *)memrchr(part, ']', n), *colon = (const char *)memrchr(part, ':', n), *next = text;
+    bool port = colon && (!bracket || colon > bracket);
+    if (n > 270 || memchr(part, ',', n))
+        return wefti_fail(WEFT_ERR_INVALID, "a host has a name of at most 253 characters, without a comma");
+    if (port)
+        snprintf(text, sizeof text, "tcp://%.*s", (int)n, part);
+    else
+        snprintf(text, sizeof text, "tcp://%.*s:%u", (int)n, part, usual_port);
+    weft_status_t st = wefti_uri_parse(&next, uri_out);
+    return st || uri_out->port ? st : wefti_fail(WEFT_ERR_INVALID, "no server is at port 0 of \"%.100s\"", uri_out->host);
+}
+
 int wefti_reg_ms(uint64_t ns)
 {
     if (ns == WEFT_FOREVER)
         return -1;
     return (int)(ns > 60 * WEFT_SECOND ? 60000 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND);
-}
-
-bool wefti_reg_grow(void *array, size_t *cap, size_t n, size_t size)
-{
-    void *old, *longer;
-    if (n <= *cap)
-        return true;
-    size_t twice = n < 8 ? 16 : 2 * n;
-    memcpy(&old, array, sizeof old);
-    longer = wefti_realloc(old, twice * size);
-    if (!longer)
-        return false;
-    memcpy(array, &longer, sizeof longer);
-    *cap = twice;
-    return true;
 }
 
 bool wefti_reg_load(const char *const *files, const reg_symbol_t *symbols, size_t n, const char **missing_out)

@@ -242,7 +242,7 @@ static int remove_dead(directory_t *d, const char *name)
     reg_hold_t *h;
     if (faccessat(d->fd, ".", W_OK, AT_EACCESS)) /* an attempt would be a change that makes all watches look again, without end */
         return errno == EAGAIN ? EACCES : errno;
-    int err = wefti_reg_hold_take(d->fd, name, &h);
+    int err = wefti_reg_hold(d->fd, name, false, &h);
     if (err)
         return err == ENOENT ? 0 : err;
     if (unlinkat(d->fd, name, 0) && errno != ENOENT)
@@ -330,7 +330,7 @@ static int write_new(directory_t *d, const reg_entry_t *e, char name[NEW_NAME], 
         if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
             return EIO;
         snprintf(name, NEW_NAME, NEW_PREFIX "%016llx", (unsigned long long)random);
-        err = wefti_reg_hold_make(d->fd, name, hold_out);
+        err = wefti_reg_hold(d->fd, name, true, hold_out);
         if (err && err != EEXIST)
             unlinkat(d->fd, name, 0); /* the name is random: it is ours */
     }

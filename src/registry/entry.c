@@ -201,7 +201,7 @@ reg_found_t *wefti_reg_found_new(void)
 
 weft_status_t wefti_reg_found_add(reg_found_t *f, reg_entry_t *e)
 {
-    if (!wefti_reg_grow(&f->at, &f->cap, f->n + 1, sizeof(reg_entry_t *))) {
+    if (!wefti_grow(&f->at, &f->cap, f->n + 1, sizeof(reg_entry_t *))) {
         wefti_reg_entry_unref(e);
         return WEFT_ERR_NOMEM;
     }

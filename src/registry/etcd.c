@@ -22,7 +22,6 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "base/uri.h"
 
 #define QUIET_NS (2 * WEFT_SECOND)
 #define ASK_NS (3 * WEFT_SECOND)
@@ -40,7 +39,8 @@ static const char path_txn[] = "/v3/kv/txn", path_grant[] = "/v3/lease/grant", p
 
 /* --- asking ------------------------------------------------------------------------------------------------------------ */
 
-weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why)
+/* Log a trouble, rarely; and, later, that requests of that kind succeed again. Gives st. */
+static weft_status_t trouble(etcd_t *e, weft_status_t st, const char *path, const char *why)
 {
     wefti_reg_complain(e->registry, why);
     snprintf(e->why, sizeof e->why, "%s", why);
@@ -55,7 +55,7 @@ static weft_status_t is_down(etcd_t *e, weft_status_t st, const char *path, cons
     e->down = st;
     wefti_reg_http_stream_end(e->http); /* it is of no use either */
     e->doubt = true;
-    return wefti_etcd_trouble(e, st, path, why);
+    return trouble(e, st, path, why);
 }
 
 /* The status of an answer that is a refusal. */
@@ -77,13 +77,13 @@ static weft_status_t refusal(etcd_t *e, const char *path, const reg_http_reply_t
             e->full_until = wefti_clock_ns() + PAUSE_MAX_NS;
             e->full = st;
         }
-        return wefti_etcd_trouble(e, st, path, why);
+        return trouble(e, st, path, why);
     }
     return is_down(e, WEFT_ERR_UNREACHABLE, path, why);
 }
 
 weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user,
-                             etcd_reply_t *reply_out, bool *fresh_out)
+                             etcd_reply_t *reply_out)
 {
     char url[320], why[sizeof e->why];
     reg_http_reply_t got = {0, NULL, 0, false};
@@ -106,9 +106,8 @@ weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns,
         e->at = (e->at + 1) % e->n_hosts;
         return is_down(e, st == WEFT_ERR_LIMIT ? st : WEFT_ERR_UNREACHABLE, path, why);
     }
-    if (fresh_out)
-        *fresh_out = got.fresh;
     st = wefti_etcd_read(got.body, got.n, got.code == 200 ? fn : NULL, user, reply_out);
+    reply_out->fresh = got.fresh;
     if (got.code != 200 || (!st && reply_out->failed))
         return refusal(e, path, &got, reply_out, !st);
     if (st == WEFT_ERR_PROTOCOL) {
@@ -170,19 +169,19 @@ static weft_status_t check_keys(etcd_t *e)
         sure += wefti_container_of(l, reg_own_t, link)->sure;
     if (!sure)
         return WEFT_OK;
-    weft_status_t st = wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, NULL, NULL, &r, NULL);
+    weft_status_t st = wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, NULL, NULL, &r);
     if (st || (r.keys == sure && wefti_list_empty(&e->owed)))
         return st;
     wefti_list_each(l, &e->registry->ours)
         wefti_container_of(l, reg_own_t, link)->sure = false;
-    return wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, see_key, e, &r, NULL);
+    return wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, see_key, e, &r);
 }
 
 static weft_status_t take_away(etcd_t *e, const reg_own_t *own)
 {
     etcd_reply_t r;
     size_t n = wefti_etcd_delete(e->body, own->entry->service, own->entry->instance, e->lease);
-    weft_status_t st = wefti_etcd_ask(e, path_txn, n, ASK_NS, NULL, NULL, &r, NULL);
+    weft_status_t st = wefti_etcd_ask(e, path_txn, n, ASK_NS, NULL, NULL, &r);
     return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st;
 }
 
@@ -206,7 +205,7 @@ static weft_status_t upkeep(etcd_t *e)
     if (e->lease && now - e->kept < e->ttl_ns / 3)
         return WEFT_OK;
     if (e->lease) {
-        st = wefti_etcd_ask(e, path_keep, wefti_etcd_lease(e->body, e->lease, false), ASK_NS, NULL, NULL, &r, NULL);
+        st = wefti_etcd_ask(e, path_keep, wefti_etcd_lease(e->body, e->lease, false), ASK_NS, NULL, NULL, &r);
         if (!st && r.ttl > 0) {
             e->kept = now;
             st = odd(e, check_keys(e), path_under);
@@ -220,7 +219,7 @@ static weft_status_t upkeep(etcd_t *e)
     }
     if (now < e->full_until)
         return e->full;
-    st = wefti_etcd_ask(e, path_grant, wefti_etcd_grant(e->body, e->lease_s), ASK_NS, NULL, NULL, &r, NULL);
+    st = wefti_etcd_ask(e, path_grant, wefti_etcd_grant(e->body, e->lease_s), ASK_NS, NULL, NULL, &r);
     if (!st && (r.id <= 0 || r.ttl <= 0))
         st = WEFT_ERR_PROTOCOL;
     if (st)
@@ -232,19 +231,6 @@ static weft_status_t upkeep(etcd_t *e)
 }
 
 /* --- entries ----------------------------------------------------------------------------------------------------------- */
-
-typedef struct there {
-    bool any;
-    int64_t lease;
-} there_t;
-
-static weft_status_t see_there(const etcd_kv_t *kv, void *user)
-{
-    there_t *t = (there_t *)user;
-    t->any = true;
-    t->lease = kv->lease;
-    return WEFT_OK;
-}
 
 /* It is wanted again before it was taken away. */
 static void take_back(etcd_t *e, reg_own_t *own)
@@ -265,7 +251,6 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
     take_back(e, own);
     for (int tries = 0; tries < TRIES; tries++) {
         etcd_reply_t r;
-        there_t there = {false, 0};
         weft_status_t st = upkeep(e);
         if (st)
             return st;
@@ -277,7 +262,7 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
         if (!n)
             return WEFT_ERR_NOMEM;
         own->held = own; /* from here on it may be there, even if the answer is lost */
-        st = wefti_etcd_ask(e, path_txn, n, ASK_NS, see_there, &there, &r, NULL);
+        st = wefti_etcd_ask(e, path_txn, n, ASK_NS, NULL, NULL, &r);
         if (st == WEFT_ERR_NOTFOUND) { /* there is no such lease */
             lost(e);
             mine = false;
@@ -290,9 +275,9 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
             return WEFT_OK;
         }
         own->sure = false;
-        if (there.any && there.lease != e->lease)
+        mine = r.keys != 0;
+        if (mine && r.lease != e->lease)
             return WEFT_ERR_STATE;
-        mine = there.any;
     }
     return is_down(e, WEFT_ERR_UNREACHABLE, path_txn, "an entry is neither taken nor refused");
 }
@@ -323,7 +308,7 @@ static void etcd_leave_all(void *backend, wefti_list_t *ours)
     etcd_t *e = (etcd_t *)backend;
     etcd_reply_t r;
     if (e->lease && (!wefti_list_empty(ours) || !wefti_list_empty(&e->owed)) &&
-        wefti_etcd_ask(e, path_revoke, wefti_etcd_lease(e->body, e->lease, false), PART_NS, NULL, NULL, &r, NULL))
+        wefti_etcd_ask(e, path_revoke, wefti_etcd_lease(e->body, e->lease, false), PART_NS, NULL, NULL, &r))
         wefti_debug("the registry %s: our entries stay until their lease is over", e->registry->uri);
     lost(e);
 }
@@ -368,7 +353,7 @@ weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_ou
         if (now >= end)
             return is_down(e, WEFT_ERR_UNREACHABLE, path, "it takes too long to say what there is");
         size_t n = wefti_etcd_range(e->body, r.start, r.start_len, limit, revision);
-        weft_status_t st = wefti_etcd_ask(e, path, n, end - now, gather, &g, &next, NULL);
+        weft_status_t st = wefti_etcd_ask(e, path, n, end - now, gather, &g, &next);
         if (st == WEFT_ERR_TRUNCATED && limit > 1) {
             trim(&g, had, had_bytes);
             limit /= 8;
@@ -382,10 +367,9 @@ weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_ou
             continue;
         }
         if (st == WEFT_ERR_TRUNCATED)
-            return wefti_etcd_trouble(e, WEFT_ERR_LIMIT, path,
-                                      "it has a value under " ETCD_PREFIX " that is longer than 3 MB; remove it");
+            return trouble(e, WEFT_ERR_LIMIT, path, "it has a value under " ETCD_PREFIX " that is longer than 3 MB; remove it");
         if (st == WEFT_ERR_LIMIT && (found->n >= ETCD_ENTRIES_MAX || g.bytes > ETCD_ALL_MAX))
-            return wefti_etcd_trouble(e, st, path, "it has more entries than a registry may have");
+            return trouble(e, st, path, "it has more entries than a registry may have");
         if (st)
             return odd(e, st, path);
         if (!revision)
@@ -422,23 +406,13 @@ static void etcd_close(void *backend)
 /* "host", "host:port", "[v6]", "[v6]:port" to "http://host:port". */
 static weft_status_t add_host(etcd_t *e, const char *scheme, const char *part, size_t n)
 {
-    char text[320], host[600], name[300];
+    char host[600], name[300];
     wefti_uri_t uri;
-    const char *bracket = (const char *)memrchr(part, ']', n), *colon = (const char *)memrchr(part, ':', n), *next = text;
-    bool port = colon && (!bracket || colon > bracket);
-    if (n > 270)
-        return wefti_fail(WEFT_ERR_INVALID, "a host of etcd has a name of at most 253 characters");
     if (e->n_hosts == ETCD_HOSTS_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "at most %d hosts of etcd can be named", ETCD_HOSTS_MAX);
-    if (port)
-        snprintf(text, sizeof text, "tcp://%.*s", (int)n, part);
-    else
-        snprintf(text, sizeof text, "tcp://%.*s:%d", (int)n, part, DEFAULT_PORT);
-    weft_status_t st = wefti_uri_parse(&next, &uri);
+    weft_status_t st = wefti_reg_host(part, n, DEFAULT_PORT, &uri);
     if (st)
         return st;
-    if (!uri.port)
-        return wefti_fail(WEFT_ERR_INVALID, "etcd cannot be at port 0 of \"%.100s\"", uri.host);
     const char *zone = strchr(uri.host, '%');
     if (zone)
         snprintf(name, sizeof name, "[%.*s%%25%s]", (int)(zone - uri.host), uri.host, zone + 1);
@@ -452,8 +426,10 @@ static weft_status_t add_host(etcd_t *e, const char *scheme, const char *part, s
     return WEFT_OK;
 }
 
-static weft_status_t open_by(weft_registry_t *registry, const char *scheme, const char *ca, const char *rest, void **backend_out)
+static weft_status_t etcd_open(weft_registry_t *registry, const char *rest, void **backend_out)
 {
+    bool https = registry->ops == &wefti_reg_etcds;
+    const char *ca = registry->rt->config.registry_ca;
     weft_status_t st = WEFT_OK;
     if (!*rest)
         return wefti_fail(WEFT_ERR_INVALID, "write etcd://HOST[:PORT], or several hosts of one etcd with commas between them");
@@ -467,11 +443,11 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
         e->rng.state = wefti_clock_ns();
     for (const char *part = rest; !st && part;) {
         size_t n = strcspn(part, ",");
-        st = add_host(e, scheme, part, n);
+        st = add_host(e, https ? "https" : "http", part, n);
         part = part[n] ? part + n + 1 : NULL;
     }
     if (!st)
-        st = wefti_reg_http_new(ca, &e->http);
+        st = wefti_reg_http_new(https && ca && *ca ? ca : NULL, &e->http);
     if (st) {
         etcd_close(e);
         return st;
@@ -481,20 +457,9 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
     return WEFT_OK;
 }
 
-static weft_status_t etcd_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    return open_by(registry, "http", NULL, rest, backend_out);
-}
-
-static weft_status_t etcds_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    const char *ca = registry->rt->config.registry_ca;
-    return open_by(registry, "https", ca && *ca ? ca : NULL, rest, backend_out);
-}
-
 #define BACKEND \
-    .enter = etcd_enter, .leave = etcd_leave, .renew = etcd_renew, .keep = etcd_keep, .list = etcd_list, \
+    .open = etcd_open, .enter = etcd_enter, .leave = etcd_leave, .renew = etcd_renew, .keep = etcd_keep, .list = etcd_list, \
     .wait = wefti_etcd_wait, .close = etcd_close, .known = wefti_etcd_known, .leave_all = etcd_leave_all
 
-const reg_backend_t wefti_reg_etcd = {.scheme = "etcd", .open = etcd_open, BACKEND};
-const reg_backend_t wefti_reg_etcds = {.scheme = "etcd+https", .open = etcds_open, BACKEND};
+const reg_backend_t wefti_reg_etcd = {.scheme = "etcd", BACKEND};
+const reg_backend_t wefti_reg_etcds = {.scheme = "etcd+https", BACKEND};

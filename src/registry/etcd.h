@@ -25,7 +25,7 @@ enum {
 typedef struct etcd_kv {
     const char *service, *instance; /* what the key says; NULL: it is none of ours */
     reg_entry_t *entry;             /* NULL: the key is not there (any more), or its value is no entry of that name */
-    int64_t revision, lease;
+    int64_t revision;
     size_t bytes;
 } etcd_kv_t;
 /* WEFT_OK, or why to stop. */
@@ -34,8 +34,10 @@ typedef weft_status_t (*etcd_kv_fn)(const etcd_kv_t *kv, void *user);
 /* What we want to know of any reply. */
 typedef struct etcd_reply {
     int64_t revision, id, ttl, compacted, code;
-    bool succeeded, more, created, canceled, failed; /* failed: it is about an error */
+    bool succeeded, more, canceled, failed; /* failed: it is about an error */
+    bool fresh;                                      /* it came over a new connection */
     size_t keys;                                     /* how many there were */
+    int64_t lease;                                   /* of the last of them */
     char start[ETCD_START_MAX + 1];                  /* where the next page begins */
     size_t start_len;
     char message[ETCD_MESSAGE_MAX];
@@ -93,14 +95,11 @@ typedef struct etcd {
 } etcd_t;
 
 /* Send a request, the n bytes of `body`. WEFT_ERR_NOTFOUND: it is about something that is not there; _TRUNCATED: too long an
- * answer; _STALE: too old a revision. All other trouble is logged: _UNREACHABLE, _LIMIT, _NOMEM. fresh_out (may be NULL): over
- * a new connection. */
+ * answer; _STALE: too old a revision. All other trouble is logged: _UNREACHABLE, _LIMIT, _NOMEM. */
 weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user,
-                             etcd_reply_t *reply_out, bool *fresh_out);
+                             etcd_reply_t *reply_out);
 /* All entries as they are now, and as of which revision. */
 weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out);
-/* Log a trouble, rarely; and, later, that requests of that kind succeed again. Gives st. */
-weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why);
 
 extern const char wefti_etcd_path_range[];
 

@@ -128,7 +128,7 @@ static bool take_line(etcd_t *e, char *line, size_t n)
 /* Add bytes to the line. */
 static bool add_to_line(etcd_t *e, const char *bytes, size_t n)
 {
-    if (n > ETCD_REPLY_MAX - e->line_n || !wefti_reg_grow(&e->line, &e->line_cap, e->line_n + n, 1))
+    if (n > ETCD_REPLY_MAX - e->line_n || !wefti_grow(&e->line, &e->line_cap, e->line_n + n, 1))
         return false;
     if (n)
         memcpy(e->line + e->line_n, bytes, n);
@@ -165,14 +165,19 @@ static void drop_line(etcd_t *e)
     e->line_n = e->line_cap = 0;
 }
 
-/* The stream is over, and not because we ended it. */
-static void stream_over(etcd_t *e)
+static void stream_end(etcd_t *e)
 {
-    uint64_t now = wefti_clock_ns();
     wefti_reg_http_stream_end(e->http);
     drop_line(e);
     e->streams = false;
     e->doubt = true;
+}
+
+/* The stream is over, and not because we ended it. */
+static void stream_over(etcd_t *e)
+{
+    uint64_t now = wefti_clock_ns();
+    stream_end(e);
     /* one that ends soon after it has begun is not begun again at once */
     if (now - e->stream_began > STREAM_NS)
         e->stream_pause = (reg_pause_t){0, 0};
@@ -202,10 +207,7 @@ static void forget_before(etcd_t *e)
 void wefti_etcd_watch_end(etcd_t *e)
 {
     if (e->http)
-        wefti_reg_http_stream_end(e->http);
-    drop_line(e);
-    e->streams = false;
-    e->doubt = true;
+        stream_end(e);
     wefti_reg_found_unref(e->mirror);
     e->mirror = NULL;
     forget_before(e);
@@ -242,10 +244,8 @@ static weft_status_t renew(etcd_t *e)
 static weft_status_t probe(etcd_t *e)
 {
     etcd_reply_t r;
-    bool fresh = false;
-    weft_status_t st =
-        wefti_etcd_ask(e, wefti_etcd_path_range, wefti_etcd_count(e->body), 2 * WEFT_SECOND, NULL, NULL, &r, &fresh);
-    if (!st && (fresh || r.revision < e->revision))
+    weft_status_t st = wefti_etcd_ask(e, wefti_etcd_path_range, wefti_etcd_count(e->body), 2 * WEFT_SECOND, NULL, NULL, &r);
+    if (!st && (r.fresh || r.revision < e->revision))
         e->doubt = true;
     return st;
 }

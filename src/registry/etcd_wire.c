@@ -20,12 +20,20 @@
 
 /* --- replies ----------------------------------------------------------------------------------------------------------- */
 
+/* A key and its value as they came, in base64. */
+typedef struct raw {
+    wefti_json_text_t key, value;
+    int64_t revision, lease;
+    bool gone;
+} raw_t;
+
 typedef struct walk {
     wefti_json_t j;
     etcd_reply_t *reply;
     etcd_kv_fn fn;
     void *user;
     weft_status_t st;
+    raw_t raw;      /* of the item that is being read */
     uint8_t *bytes; /* REG_BYTES_MAX of them */
 } walk_t;
 
@@ -81,31 +89,6 @@ static void turn_page(etcd_reply_t *r, const wefti_json_text_t *key64)
     r->start_len = n;
 }
 
-/* A key and its value as they came, in base64. */
-typedef struct raw {
-    wefti_json_text_t key, value;
-    int64_t revision, lease;
-} raw_t;
-
-static raw_t read_kv(wefti_json_t *j)
-{
-    raw_t raw = {{NULL, 0}, {NULL, 0}, 0, 0};
-    wefti_json_text_t key;
-    for (wefti_json_object(j); wefti_json_member(j, &key);) {
-        if (wefti_json_is(&key, "key"))
-            raw.key = wefti_json_string(j);
-        else if (wefti_json_is(&key, "value"))
-            raw.value = wefti_json_string(j);
-        else if (wefti_json_is(&key, "mod_revision"))
-            raw.revision = wefti_json_i64(j);
-        else if (wefti_json_is(&key, "lease"))
-            raw.lease = wefti_json_i64(j);
-        else
-            wefti_json_skip(j);
-    }
-    return raw;
-}
-
 static weft_status_t read_entry(walk_t *w, const wefti_json_text_t *value, etcd_kv_t *kv)
 {
     if (!w->bytes)
@@ -120,44 +103,28 @@ static weft_status_t read_entry(walk_t *w, const wefti_json_text_t *value, etcd_
     return wefti_reg_entry_decode_as(name, w->bytes, kv->bytes, &kv->entry) == WEFT_ERR_NOMEM ? WEFT_ERR_NOMEM : WEFT_OK;
 }
 
-static void tell(walk_t *w, const raw_t *raw, bool gone)
+/* What was read of an item. */
+static void tell(walk_t *w)
 {
-    etcd_kv_t kv = {NULL, NULL, NULL, raw->revision, raw->lease, 0};
+    const raw_t *raw = &w->raw;
+    etcd_kv_t kv = {.revision = raw->revision};
     char name[ETCD_KEY_MAX + 1];
     if (w->j.bad || w->st)
         return;
     w->reply->keys++;
+    w->reply->lease = raw->lease;
     turn_page(w->reply, &raw->key);
     if (!w->fn)
         return;
     size_t n = decode(&raw->key, name, ETCD_KEY_MAX);
     if (n != SIZE_MAX) {
         name[n] = 0;
-        if (names_of(name, n, &kv) && !gone)
+        if (names_of(name, n, &kv) && !raw->gone)
             w->st = read_entry(w, &raw->value, &kv);
     }
     if (!w->st)
         w->st = w->fn(&kv, w->user);
     wefti_reg_entry_unref(kv.entry);
-}
-
-static void read_event(walk_t *w)
-{
-    wefti_json_t *j = &w->j;
-    wefti_json_text_t key;
-    raw_t raw = {{NULL, 0}, {NULL, 0}, 0, 0};
-    bool gone = false;
-    for (wefti_json_object(j); wefti_json_member(j, &key);) {
-        if (wefti_json_is(&key, "type")) {
-            wefti_json_text_t type = wefti_json_string(j);
-            gone = wefti_json_is(&type, "DELETE");
-        } else if (wefti_json_is(&key, "kv")) {
-            raw = read_kv(j);
-        } else {
-            wefti_json_skip(j);
-        }
-    }
-    tell(w, &raw, gone);
 }
 
 /* An "error" is a text in an answer, and an object with a "message" in a stream. */
@@ -179,78 +146,87 @@ static void read_message(walk_t *w)
 
 static void read_reply(walk_t *w);
 
-static void read_header(walk_t *w)
+/* Each item is an object; tells: of a key, which fn is told of. */
+static void read_items(walk_t *w, bool tells)
 {
-    wefti_json_t *j = &w->j;
-    wefti_json_text_t key;
-    for (wefti_json_object(j); wefti_json_member(j, &key);)
-        if (wefti_json_is(&key, "revision"))
-            w->reply->revision = wefti_json_i64(j);
-        else
-            wefti_json_skip(j);
-}
-
-static void read_responses(walk_t *w)
-{
-    wefti_json_t *j = &w->j;
-    wefti_json_text_t key;
-    for (wefti_json_array(j); wefti_json_item(j);)
-        for (wefti_json_object(j); wefti_json_member(j, &key);)
-            if (wefti_json_is(&key, "response_range"))
-                read_reply(w);
-            else
-                wefti_json_skip(j);
+    for (wefti_json_array(&w->j); wefti_json_item(&w->j);) {
+        memset(&w->raw, 0, sizeof w->raw);
+        read_reply(w);
+        if (tells)
+            tell(w);
+    }
 }
 
 /* The keys of a lease, without values. */
 static void read_keys(walk_t *w)
 {
-    wefti_json_t *j = &w->j;
-    for (wefti_json_array(j); wefti_json_item(j);) {
-        raw_t raw = {wefti_json_string(j), {NULL, 0}, 0, 0};
-        tell(w, &raw, true);
+    for (wefti_json_array(&w->j); wefti_json_item(&w->j);) {
+        w->raw = (raw_t){.key = wefti_json_string(&w->j), .gone = true};
+        tell(w);
     }
 }
 
-static void read_member(walk_t *w, const wefti_json_text_t *key)
+/* Numbers, flags and texts. False: it is none of them. */
+static bool read_plain(walk_t *w, const wefti_json_text_t *key)
 {
     wefti_json_t *j = &w->j;
     etcd_reply_t *r = w->reply;
+    wefti_json_text_t type = {NULL, 0};
     const struct {
         const char *name;
         int64_t *number;
         bool *flag;
-    } plain[] = {{"ID", &r->id, NULL},           {"TTL", &r->ttl, NULL},          {"compact_revision", &r->compacted, NULL},
-                 {"code", &r->code, NULL},       {"more", NULL, &r->more},        {"succeeded", NULL, &r->succeeded},
-                 {"created", NULL, &r->created}, {"canceled", NULL, &r->canceled}};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (wefti_json_is(key, plain[i].name)) {
-            if (plain[i].number)
-                *plain[i].number = wefti_json_i64(j);
-            else
-                *plain[i].flag = wefti_json_bool(j);
+        wefti_json_text_t *text;
+    } plain[] = {
+        {"ID", .number = &r->id},
+        {"TTL", .number = &r->ttl},
+        {"compact_revision", .number = &r->compacted},
+        {"code", .number = &r->code},
+        {"revision", .number = &r->revision},
+        {"more", .flag = &r->more},
+        {"succeeded", .flag = &r->succeeded},
+        {"canceled", .flag = &r->canceled},
+        {"key", .text = &w->raw.key},
+        {"value", .text = &w->raw.value},
+        {"mod_revision", .number = &w->raw.revision},
+        {"lease", .number = &w->raw.lease},
+        {"type", .text = &type},
+    };
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        if (!wefti_json_is(key, plain[i].name))
+            continue;
+        if (plain[i].number)
+            *plain[i].number = wefti_json_i64(j);
+        else if (plain[i].flag)
+            *plain[i].flag = wefti_json_bool(j);
+        else
+            *plain[i].text = wefti_json_string(j);
+        w->raw.gone = w->raw.gone || wefti_json_is(&type, "DELETE");
+        return true;
+    }
+    return false;
+}
+
+static void read_member(walk_t *w, const wefti_json_text_t *key)
+{
+    static const char *const objects[] = {"header", "kv", "result", "response_range"};
+    if (read_plain(w, key))
+        return;
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
+        if (wefti_json_is(key, objects[i])) {
+            read_reply(w);
             return;
         }
-    if (wefti_json_is(key, "header"))
-        read_header(w);
-    else if (wefti_json_is(key, "kvs"))
-        for (wefti_json_array(j); wefti_json_item(j);) {
-            raw_t raw = read_kv(j);
-            tell(w, &raw, false);
-        }
-    else if (wefti_json_is(key, "events"))
-        for (wefti_json_array(j); wefti_json_item(j);)
-            read_event(w);
+    if (wefti_json_is(key, "kvs") || wefti_json_is(key, "events"))
+        read_items(w, true);
     else if (wefti_json_is(key, "responses"))
-        read_responses(w);
+        read_items(w, false);
     else if (wefti_json_is(key, "keys"))
         read_keys(w);
-    else if (wefti_json_is(key, "result"))
-        read_reply(w);
     else if (wefti_json_is(key, "error") || wefti_json_is(key, "message"))
         read_message(w);
     else
-        wefti_json_skip(j);
+        wefti_json_skip(&w->j);
 }
 
 /* The reader bounds how deep they may be in each other. */
@@ -263,7 +239,7 @@ static void read_reply(walk_t *w)
 
 weft_status_t wefti_etcd_read(char *text, size_t n, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out)
 {
-    walk_t w = {wefti_json(text, n), reply_out, fn, user, WEFT_OK, NULL};
+    walk_t w = {.j = wefti_json(text, n), .reply = reply_out, .fn = fn, .user = user};
     memset(reply_out, 0, sizeof *reply_out);
     read_reply(&w);
     wefti_free(w.bytes);

@@ -100,14 +100,14 @@ bool wefti_reg_hold_is(const reg_hold_t *h, int dir, const char *name)
     return !fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_dev == h->dev && st.st_ino == h->ino;
 }
 
-static int hold(int dir, const char *name, int flags, reg_hold_t **hold_out)
+int wefti_reg_hold(int dir, const char *name, bool make, reg_hold_t **hold_out)
 {
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct stat st;
     reg_hold_t *h = (reg_hold_t *)wefti_calloc(1, sizeof *h);
     if (!h)
         return ENOMEM;
-    int err = open_listed(dir, name, flags, h);
+    int err = open_listed(dir, name, make ? O_CREAT | O_EXCL : 0, h);
     if (err) {
         wefti_free(h);
         return err;
@@ -131,14 +131,4 @@ static int hold(int dir, const char *name, int flags, reg_hold_t **hold_out)
     }
     *hold_out = h;
     return 0;
-}
-
-int wefti_reg_hold_make(int dir, const char *name, reg_hold_t **hold_out)
-{
-    return hold(dir, name, O_CREAT | O_EXCL, hold_out);
-}
-
-int wefti_reg_hold_take(int dir, const char *name, reg_hold_t **hold_out)
-{
-    return hold(dir, name, 0, hold_out);
 }

@@ -125,7 +125,7 @@ static size_t take_body(const char *bytes, size_t size, size_t count, void *user
         h->too_long = true;
         return 0;
     }
-    if (!wefti_reg_grow(&h->body, &h->cap, h->n + n + 1, 1)) {
+    if (!wefti_grow(&h->body, &h->cap, h->n + n + 1, 1)) {
         h->no_memory = true;
         return 0;
     }
@@ -287,7 +287,7 @@ weft_status_t wefti_reg_http_post(reg_http_t *h, const char *url, const char *bo
         h->body = NULL;
         h->cap = 0;
     }
-    if (!wefti_reg_grow(&h->body, &h->cap, 2048, 1))
+    if (!wefti_grow(&h->body, &h->cap, 2048, 1))
         return because(h, WEFT_ERR_NOMEM, "no memory for the answer");
     h->n = 0;
     h->max = limits->bytes;

@@ -11,7 +11,7 @@
  * Over a new connection our entries are renewed at once. Two connections, both of the registry's thread: one to ask, one to
  * listen. redis_list.c has the other half: listing and waiting.
  *
- * Promise: no call takes longer than CALL_NS after the server has stopped answering. Our entries are back about a second after
+ * Promise: no call takes longer than REDIS_CALL_NS after the server has stopped answering. Our entries are back about a second after
  * the server is, or was emptied. tests/fault/registry_redis.c, tests/fault/registry_redis_hostile.c. */
 #include <hiredis/hiredis.h>
 #include <stdio.h>
@@ -21,10 +21,8 @@
 #include "base/clock.h"
 #include "registry/redis.h"
 
-#define PREFIX REDIS_PREFIX
 #define PAUSE_MIN_NS (50 * WEFT_MILLISECOND)
 #define PAUSE_MAX_NS WEFT_SECOND
-#define CALL_NS REDIS_CALL_NS
 enum { AT_ONCE = 200 };
 
 /* --- what runs on the server ------------------------------------------------------------------------------------------- */
@@ -42,7 +40,7 @@ enum { AT_ONCE = 200 };
     "end\n"
 
 /* owner, lease, name, channel, value: 1, or 0 if it has another owner. */
-static const char lua_enter[] = LUA_INDEX "local key = '" PREFIX "' .. ARGV[3]\n"
+static const char lua_enter[] = LUA_INDEX "local key = '" REDIS_PREFIX "' .. ARGV[3]\n"
                                           "local has = redis.call('GETRANGE', key, 0, 15)\n"
                                           "if has ~= '' and has ~= ARGV[1] then return 0 end\n"
                                           "redis.call('SET', key, ARGV[5], 'PX', ARGV[2])\n"
@@ -53,7 +51,7 @@ static const char lua_enter[] = LUA_INDEX "local key = '" PREFIX "' .. ARGV[3]\n
 /* owner, lease, whether to renew, names: for each 1, or 0 if it is not there, or has another owner. */
 static const char lua_keep[] = LUA_INDEX "local out = {}\n"
                                          "for i = 4, #ARGV do\n"
-                                         "  local key = '" PREFIX "' .. ARGV[i]\n"
+                                         "  local key = '" REDIS_PREFIX "' .. ARGV[i]\n"
                                          "  local ours = redis.pcall('GETRANGE', key, 0, 15) == ARGV[1]\n"
                                          "  if ours and ARGV[3] == '1' then\n"
                                          "    redis.call('PEXPIRE', key, ARGV[2])\n"
@@ -66,7 +64,7 @@ static const char lua_keep[] = LUA_INDEX "local out = {}\n"
 
 /* owner, channel, names: each becomes empty, for others to see, and expires soon. */
 static const char lua_leave[] = "for i = 3, #ARGV do\n"
-                                "  local key = '" PREFIX "' .. ARGV[i]\n"
+                                "  local key = '" REDIS_PREFIX "' .. ARGV[i]\n"
                                 "  if redis.pcall('GETRANGE', key, 0, 15) == ARGV[1] then\n"
                                 "    redis.call('SET', key, '', 'PX', 5000)\n"
                                 "    redis.pcall('PUBLISH', ARGV[2], ARGV[i])\n"
@@ -82,7 +80,6 @@ void wefti_redis_down(redis_t *b)
     wefti_redis_disconnect(&b->ear);
 }
 
-/* The connection is of no more use. */
 weft_status_t wefti_redis_failed(redis_t *b, weft_status_t st, const char *why)
 {
     wefti_redis_down(b);
@@ -125,7 +122,6 @@ weft_status_t wefti_redis_reply(redis_t *b, uint64_t deadline, redisReply **repl
     return st ? wefti_redis_failed(b, st, why) : WEFT_OK;
 }
 
-/* Log in and choose the database; and how many replies that makes. */
 weft_status_t wefti_redis_log_in(redis_t *b, redis_conn_t *c, int *replies_out)
 {
     const redis_address_t *a = &b->address;
@@ -138,7 +134,6 @@ weft_status_t wefti_redis_log_in(redis_t *b, redis_conn_t *c, int *replies_out)
     return st ? st : wefti_redis_send(c, 2, use);
 }
 
-/* Make sure that there is a connection that works, as far as can be known. */
 weft_status_t wefti_redis_ready(redis_t *b)
 {
     char why[REDIS_WHY] = "";
@@ -152,14 +147,14 @@ weft_status_t wefti_redis_ready(redis_t *b)
     }
     if (now < b->pause.until)
         return b->status;
-    weft_status_t st = wefti_redis_connect(&b->conn, &b->address, now + CALL_NS, why);
+    weft_status_t st = wefti_redis_connect(&b->conn, &b->address, now + REDIS_CALL_NS, why);
     if (!st)
         st = wefti_redis_log_in(b, &b->conn, &replies);
     if (st)
         return wefti_redis_failed(b, st, why);
     for (int i = 0; i < replies; i++) {
         redisReply *r;
-        st = wefti_redis_reply(b, now + CALL_NS, &r);
+        st = wefti_redis_reply(b, now + REDIS_CALL_NS, &r);
         if (st)
             return st;
         bool ok = r->type == REDIS_REPLY_STATUS;
@@ -175,17 +170,17 @@ weft_status_t wefti_redis_ready(redis_t *b)
     return WEFT_OK;
 }
 
-/* Run a script. Its one key is the index. */
 weft_status_t wefti_redis_eval(redis_t *b, const char *script, size_t n, const redis_word_t *args, redisReply **reply_out)
 {
-    redis_word_t words[AT_ONCE + 16] = {redis_text("EVAL"), redis_text(script), redis_text("1"), redis_text(PREFIX "index")};
+    redis_word_t words[AT_ONCE + 16] = {redis_text("EVAL"), redis_text(script), redis_text("1"),
+                                        redis_text(REDIS_PREFIX "index")};
     weft_status_t st = wefti_redis_ready(b);
     if (st)
         return st;
     if (n)
         memcpy(words + 4, args, n * sizeof *args);
     st = wefti_redis_send(&b->conn, 4 + n, words);
-    return st ? wefti_redis_failed(b, st, "") : wefti_redis_reply(b, wefti_clock_ns() + CALL_NS, reply_out);
+    return st ? wefti_redis_failed(b, st, "") : wefti_redis_reply(b, wefti_clock_ns() + REDIS_CALL_NS, reply_out);
 }
 
 /* --- ours -------------------------------------------------------------------------------------------------------------- */
@@ -213,7 +208,7 @@ static weft_status_t redis_enter(void *backend, reg_own_t *own)
         st = r->integer == 1 ? WEFT_OK : WEFT_ERR_STATE;
     } else if (r->type == REDIS_REPLY_ERROR && strstr(r->str, "WRONGTYPE")) {
         wefti_warn_rarely(&b->registry->rarely, wefti_rarely_text(name),
-                          "the registry %s has a key " PREFIX "%s that is no entry; remove it, or use another name",
+                          "the registry %s has a key " REDIS_PREFIX "%s that is no entry; remove it, or use another name",
                           b->registry->uri, name);
         st = WEFT_ERR_STATE;
     } else {
@@ -225,64 +220,66 @@ static weft_status_t redis_enter(void *backend, reg_own_t *own)
     return st;
 }
 
-typedef char name_t[REG_FULL_NAME];
-
-static void leave_names(redis_t *b, size_t n, name_t *names)
+/* Run a script on the names of these entries, which are its arguments after `words`. */
+static weft_status_t eval_on(redis_t *b, const char *script, size_t n_words, const redis_word_t *words, size_t n,
+                             reg_own_t *const *owns, redisReply **reply_out)
 {
-    redis_word_t args[AT_ONCE + 2] = {{b->owner, REDIS_OWNER}, redis_text(b->channel)};
+    char names[AT_ONCE][REG_FULL_NAME];
+    redis_word_t args[AT_ONCE + 3];
+    memcpy(args, words, n_words * sizeof *words);
+    for (size_t i = 0; i < n; i++) {
+        wefti_reg_entry_name(owns[i]->entry, names[i]);
+        args[n_words + i] = redis_text(names[i]);
+    }
+    return wefti_redis_eval(b, script, n_words + n, args, reply_out);
+}
+
+/* The next of ours, from *at on, that may be there. 0: no more. */
+static size_t next_held(wefti_list_t *ours, wefti_list_t **at, reg_own_t *owns[AT_ONCE])
+{
+    size_t n = 0;
+    for (; *at != ours && n < AT_ONCE; *at = (*at)->next) {
+        reg_own_t *own = wefti_container_of(*at, reg_own_t, link);
+        if (own->held) /* also if its last change could not be written: the old value is better than none */
+            owns[n++] = own;
+    }
+    return n;
+}
+
+static void leave_some(redis_t *b, size_t n, reg_own_t *const *owns)
+{
+    const redis_word_t words[] = {{b->owner, REDIS_OWNER}, redis_text(b->channel)};
     redisReply *r;
-    for (size_t i = 0; i < n; i++)
-        args[2 + i] = redis_text(names[i]);
-    if (!n || wefti_redis_eval(b, lua_leave, 2 + n, args, &r))
-        return; /* then they expire */
-    wefti_redis_reply_free(r);
+    if (!eval_on(b, lua_leave, 2, words, n, owns, &r)) /* else they expire */
+        wefti_redis_reply_free(r);
 }
 
 static bool redis_leave(void *backend, reg_own_t *own)
 {
     redis_t *b = (redis_t *)backend;
-    name_t name;
-    if (!own->held || b->left)
-        return true;
-    wefti_reg_entry_name(own->entry, name);
-    leave_names(b, 1, &name);
+    if (own->held && !b->left)
+        leave_some(b, 1, &own);
     return true;
 }
 
 static void redis_leave_all(void *backend, wefti_list_t *ours)
 {
     redis_t *b = (redis_t *)backend;
-    name_t names[AT_ONCE];
-    size_t n = 0;
+    reg_own_t *owns[AT_ONCE];
+    wefti_list_t *at = ours->next;
     b->left = true;
-    wefti_list_each(l, ours) {
-        const reg_own_t *own = wefti_container_of(l, reg_own_t, link);
-        if (b->conn.fd < 0)
-            return; /* do not wait for a server that is out of reach */
-        if (!own->held)
-            continue;
-        wefti_reg_entry_name(own->entry, names[n++]);
-        if (n < AT_ONCE)
-            continue;
-        leave_names(b, n, names);
-        n = 0;
-    }
-    if (b->conn.fd >= 0)
-        leave_names(b, n, names);
+    /* do not wait for a server that is out of reach */
+    for (size_t n; b->conn.fd >= 0 && (n = next_held(ours, &at, owns));)
+        leave_some(b, n, owns);
 }
 
 /* Find out which of these are still there, and renew them. */
 static weft_status_t renew_some(redis_t *b, bool renew, size_t n, reg_own_t **owns)
 {
-    name_t names[AT_ONCE];
-    redis_word_t args[AT_ONCE + 3] = {{b->owner, REDIS_OWNER}, redis_text(b->lease_ms), redis_text(renew ? "1" : "0")};
+    const redis_word_t words[] = {{b->owner, REDIS_OWNER}, redis_text(b->lease_ms), redis_text(renew ? "1" : "0")};
     redisReply *r;
-    for (size_t i = 0; i < n; i++) {
-        wefti_reg_entry_name(owns[i]->entry, names[i]);
-        args[3 + i] = redis_text(names[i]);
-    }
-    weft_status_t st = n ? wefti_redis_eval(b, lua_keep, 3 + n, args, &r) : WEFT_OK;
-    if (st || !n)
+    weft_status_t st = eval_on(b, lua_keep, 3, words, n, owns, &r);
+    if (st)
         return st;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != n)
         st = wefti_redis_refused(b, r);
@@ -297,19 +294,12 @@ static weft_status_t redis_renew(void *backend, wefti_list_t *ours)
 {
     redis_t *b = (redis_t *)backend;
     reg_own_t *owns[AT_ONCE];
-    size_t n = 0;
+    wefti_list_t *at = ours->next;
     weft_status_t st = wefti_redis_ready(b);
     uint64_t now = wefti_clock_ns();
     bool renew = b->fresh || now - b->renewed_at >= b->registry->lease_ns / 3 - b->registry->look_ns / 2;
-    for (wefti_list_t *l = ours->next; !st && l != ours; l = l->next) {
-        reg_own_t *own = wefti_container_of(l, reg_own_t, link);
-        if (own->held) /* also if its last change could not be written: the old value is better than none */
-            owns[n++] = own;
-        if (n < AT_ONCE && l->next != ours)
-            continue;
+    for (size_t n; !st && (n = next_held(ours, &at, owns));)
         st = renew_some(b, renew, n, owns);
-        n = 0;
-    }
     if (!st && renew) {
         b->renewed_at = now;
         b->fresh = false;
@@ -319,10 +309,10 @@ static weft_status_t redis_renew(void *backend, wefti_list_t *ours)
 
 /* --- opening and closing ----------------------------------------------------------------------------------------------- */
 
-static weft_status_t open_at(weft_registry_t *registry, const char *rest, bool unix_socket, void **backend_out)
+static weft_status_t redis_open(weft_registry_t *registry, const char *rest, void **backend_out)
 {
     redis_address_t address;
-    weft_status_t st = wefti_redis_address(rest, unix_socket, &address);
+    weft_status_t st = wefti_redis_address(rest, registry->ops == &wefti_reg_redis_unix, &address);
     if (!st)
         st = wefti_redis_load();
     if (st)
@@ -335,8 +325,8 @@ static weft_status_t open_at(weft_registry_t *registry, const char *rest, bool u
     b->conn.fd = b->ear.fd = -1;
     b->status = WEFT_ERR_UNREACHABLE;
     snprintf(b->lease_ms, sizeof b->lease_ms, "%llu", (unsigned long long)(registry->lease_ns / WEFT_MILLISECOND));
-    snprintf(b->channel, sizeof b->channel, PREFIX "%u:changed", address.db); /* channels are not per database */
-    snprintf(b->pattern, sizeof b->pattern, "__keyspace@%u__:" PREFIX "*", address.db);
+    snprintf(b->channel, sizeof b->channel, REDIS_PREFIX "%u:changed", address.db); /* channels are not per database */
+    snprintf(b->pattern, sizeof b->pattern, "__keyspace@%u__:" REDIS_PREFIX "*", address.db);
     if (getrandom(b->owner, sizeof b->owner, 0) != (ssize_t)sizeof b->owner ||
         getrandom(&b->rng.state, sizeof b->rng.state, 0) != (ssize_t)sizeof b->rng.state) {
         wefti_free(b);
@@ -344,16 +334,6 @@ static weft_status_t open_at(weft_registry_t *registry, const char *rest, bool u
     }
     *backend_out = b;
     return WEFT_OK;
-}
-
-static weft_status_t redis_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    return open_at(registry, rest, false, backend_out);
-}
-
-static weft_status_t redis_unix_open(weft_registry_t *registry, const char *rest, void **backend_out)
-{
-    return open_at(registry, rest, true, backend_out);
 }
 
 static void redis_close(void *backend)
@@ -365,11 +345,9 @@ static void redis_close(void *backend)
     wefti_free(b);
 }
 
-#define REDIS(name, opening) \
-    { \
-        .scheme = name, .open = opening, .enter = redis_enter, .leave = redis_leave, .renew = redis_renew, \
-        .list = wefti_redis_list, .wait = wefti_redis_wait, .close = redis_close, .known = wefti_redis_known, \
-        .leave_all = redis_leave_all \
-    }
-const reg_backend_t wefti_reg_redis = REDIS("redis", redis_open);
-const reg_backend_t wefti_reg_redis_unix = REDIS("redis+unix", redis_unix_open);
+#define BACKEND \
+    .open = redis_open, .enter = redis_enter, .leave = redis_leave, .renew = redis_renew, .list = wefti_redis_list, \
+    .wait = wefti_redis_wait, .close = redis_close, .known = wefti_redis_known, .leave_all = redis_leave_all
+
+const reg_backend_t wefti_reg_redis = {.scheme = "redis", BACKEND};
+const reg_backend_t wefti_reg_redis_unix = {.scheme = "redis+unix", BACKEND};

@@ -11,18 +11,11 @@
 #include <sys/un.h>
 
 #include "base/ascii.h"
+#include "base/units.h"
 #include "registry/redis.h"
 
-#define USUAL_PORT 6379
+enum { USUAL_PORT = 6379, DB_MAX = 1000000 };
 #define FORM "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or redis+unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
-
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 /* Copy [from, to) without its escapes. False: it is too long, or has a '%' without two digits. */
 static bool unescape(const char *from, const char *to, char *out, size_t cap)
@@ -31,7 +24,7 @@ static bool unescape(const char *from, const char *to, char *out, size_t cap)
     for (; from < to; from++) {
         int c = (unsigned char)*from;
         if (c == '%') {
-            int high = to - from > 2 ? hex(from[1]) : -1, low = high < 0 ? -1 : hex(from[2]);
+            int high = to - from > 2 ? wefti_hex(from[1]) : -1, low = high < 0 ? -1 : wefti_hex(from[2]);
             c = low < 0 ? 0 : high * 16 + low;
             from += 2;
         }
@@ -41,54 +34,6 @@ static bool unescape(const char *from, const char *to, char *out, size_t cap)
     }
     out[n] = 0;
     return true;
-}
-
-/* The text as a decimal number; -1: it is none, or above max. */
-static long number(const char *text, const char *end, long max)
-{
-    long n = 0;
-    if (text == end)
-        return -1;
-    for (; text < end; text++) {
-        if (*text < '0' || *text > '9')
-            return -1;
-        n = n * 10 + (*text - '0');
-        if (n > max)
-            return -1;
-    }
-    return n;
-}
-
-static weft_status_t host_and_port(const char *at, const char *end, redis_address_t *a)
-{
-    const char *host_end, *port = NULL;
-    if (at < end && *at == '[') {
-        const char *bracket = memchr(at, ']', (size_t)(end - at));
-        if (!bracket)
-            return wefti_fail(WEFT_ERR_INVALID, "the ']' of an IPv6 address is missing; write " FORM);
-        at++;
-        host_end = bracket;
-        if (bracket + 1 < end && bracket[1] == ':')
-            port = bracket + 2;
-        else if (bracket + 1 < end)
-            return wefti_fail(WEFT_ERR_INVALID, "after the ']' of an IPv6 address comes ':PORT' or nothing; write " FORM);
-    } else {
-        const char *colon = memchr(at, ':', (size_t)(end - at));
-        host_end = colon ? colon : end;
-        port = colon ? colon + 1 : NULL;
-    }
-    size_t n = (size_t)(host_end - at);
-    if (!n || n >= sizeof a->host)
-        return wefti_fail(WEFT_ERR_INVALID, "a Redis server has a host of 1 to %zu characters; write " FORM, sizeof a->host - 1);
-    for (size_t i = 0; i < n; i++)
-        if (at[i] <= ' ' || at[i] > '~')
-            return wefti_fail(WEFT_ERR_INVALID, "the host of a Redis server is not printable; write " FORM);
-    memcpy(a->host, at, n);
-    long p = port ? number(port, end, 65535) : USUAL_PORT;
-    if (p <= 0)
-        return wefti_fail(WEFT_ERR_INVALID, "the port of a Redis server is a number from 1 to 65535; write " FORM);
-    a->port = (uint16_t)p;
-    return WEFT_OK;
 }
 
 weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_address_t *address_out)
@@ -118,15 +63,18 @@ weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_addr
             return wefti_fail(WEFT_ERR_INVALID, "after the path of a Unix socket comes ?db=DB or nothing; write " FORM);
         db = query ? query + 4 : NULL;
     } else {
-        weft_status_t st = host_and_port(rest, stop, &a);
-        if (st)
-            return st;
+        wefti_uri_t uri;
+        if (wefti_reg_host(rest, (size_t)(stop - rest), USUAL_PORT, &uri))
+            return wefti_fail(WEFT_ERR_INVALID, /* base/uri.c would quote it: a password that has a '/' in it */
+                              "a Redis server has a host (an IPv6 address in brackets) and a port from 1 to 65535; write " FORM);
+        memcpy(a.host, uri.host, sizeof a.host);
+        a.port = uri.port;
         db = slash && slash[1] ? slash + 1 : NULL;
     }
-    long n = db ? number(db, end, 1000000) : 0;
-    if (n < 0)
+    uint64_t number = 0;
+    if (db && (wefti_parse_number(db, &number) || number > DB_MAX))
         return wefti_fail(WEFT_ERR_INVALID, "the database of a Redis server is a number; write " FORM);
-    a.db = (unsigned)n;
+    a.db = (unsigned)number;
     *address_out = a;
     return WEFT_OK;
 }

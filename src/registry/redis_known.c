@@ -18,7 +18,7 @@ bool wefti_redis_known_add(redis_known_t *k, const char *name, size_t name_n, co
 {
     if (!name_n || name_n > REDIS_NAME_MAX || memchr(name, 0, name_n) || (head_n && head_n != REDIS_HEAD))
         return true;
-    if (!wefti_reg_grow(&k->at, &k->cap, k->n + 1, sizeof *k->at))
+    if (!wefti_grow(&k->at, &k->cap, k->n + 1, sizeof *k->at))
         return false;
     redis_seen_t *s = &k->at[k->n++];
     memset(s, 0, sizeof *s);

@@ -28,11 +28,16 @@ static const char lua_list[] =
 
 /* --- looking ----------------------------------------------------------------------------------------------------------- */
 
-/* Fetch some of the values that we do not have. */
-static weft_status_t fetch(redis_t *b, size_t n, redis_seen_t **seen)
+/* Fetch some of the values that we do not have, from *at on. */
+static weft_status_t fetch(redis_t *b, size_t *at)
 {
     char keys[FETCH_AT_ONCE][sizeof REDIS_PREFIX + REDIS_NAME_MAX], last[16];
+    redis_seen_t *seen[FETCH_AT_ONCE];
+    size_t n = 0;
     weft_status_t st = WEFT_OK;
+    for (; *at < b->known.n && n < FETCH_AT_ONCE; ++*at)
+        if (!b->known.at[*at].fetched)
+            seen[n++] = &b->known.at[*at];
     uint64_t deadline = wefti_clock_ns() + REDIS_CALL_NS;
     snprintf(last, sizeof last, "%d", REDIS_HEAD + REG_BYTES_MAX); /* one byte more than an entry can have */
     for (size_t i = 0; i < n; i++) {
@@ -77,23 +82,13 @@ static weft_status_t list_names(redis_t *b, redis_known_t *now)
 static weft_status_t look(redis_t *b)
 {
     redis_known_t now = {0};
-    redis_seen_t *wanted[FETCH_AT_ONCE];
-    size_t n = 0;
     uint64_t time = wefti_clock_ns();
     weft_status_t st = list_names(b, &now);
     if (!st && !wefti_redis_known_turn(&b->known, &now, time))
         st = WEFT_ERR_NOMEM;
     wefti_redis_known_free(&now);
-    for (size_t i = 0; !st && i < b->known.n; i++) {
-        if (!b->known.at[i].fetched)
-            wanted[n++] = &b->known.at[i];
-        if (n == FETCH_AT_ONCE) {
-            st = fetch(b, n, wanted);
-            n = 0;
-        }
-    }
-    if (n && !st)
-        st = fetch(b, n, wanted);
+    for (size_t at = 0; !st && at < b->known.n;)
+        st = fetch(b, &at);
     /* while we keep trying, what was known stays known */
     b->known.asked_at = !st || (b->known.asked_at && time - b->known.asked_at < REDIS_GRACE_NS) ? wefti_clock_ns() : 0;
     return st;

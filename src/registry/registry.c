@@ -76,13 +76,8 @@ static void told(weft_op_t *op, void *user)
     }
 }
 
-static weft_status_t tell_start(weft_op_t *op)
-{
-    (void)op;
-    return WEFT_OK;
-}
-
-static const wefti_op_kind_t tell_kind = {.name = "registry", .start = tell_start, .cancel = wefti_reg_no_cancel};
+/* It begins without a start(): called(). */
+static const wefti_op_kind_t tell_kind = {.name = "registry", .cancel = wefti_reg_no_cancel};
 
 static void called(wefti_call_t *call)
 {

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/opts.h"
 #include "base/rarely.h"
+#include "base/uri.h"
 #include "core/core.h"
 
 #define REG_LEASE_NS (10 * WEFT_SECOND)
@@ -133,9 +134,9 @@ typedef struct reg_pause {
 } reg_pause_t;
 void wefti_reg_pause(reg_pause_t *p, wefti_rng_t *rng, uint64_t min, uint64_t max);
 
+/* Read "HOST", "HOST:PORT", "[V6]" or "[V6]:PORT", of n bytes. WEFT_ERR_INVALID, with a sentence. */
+weft_status_t wefti_reg_host(const char *part, size_t n, unsigned usual_port, wefti_uri_t *uri_out);
 int wefti_reg_ms(uint64_t ns); /* for poll(): rounded up, at most a minute; WEFT_FOREVER: -1 */
-/* *array (a pointer to *cap elements of `size` bytes) is to hold n: make it longer if it is shorter. False: no memory. */
-bool wefti_reg_grow(void *array, size_t *cap, size_t n, size_t size);
 
 typedef struct reg_symbol {
     const char *name;
@@ -290,10 +291,9 @@ typedef struct reg_hold {
     ino_t ino;
 } reg_hold_t;
 
-/* Make a new file, and lock it. errno or 0; EAGAIN: another process took it for litter; try again. */
-int wefti_reg_hold_make(int dir, const char *name, reg_hold_t **hold_out);
-/* Lock a file that is there. EAGAIN: another has it. */
-int wefti_reg_hold_take(int dir, const char *name, reg_hold_t **hold_out);
+/* Lock a file that is there, or (make) a new one. errno or 0; EAGAIN: another has it, or took the new one for litter: try
+ * again. */
+int wefti_reg_hold(int dir, const char *name, bool make, reg_hold_t **hold_out);
 /* Does the name mean this file? */
 bool wefti_reg_hold_is(const reg_hold_t *hold, int dir, const char *name);
 void wefti_reg_hold_drop(reg_hold_t *hold);

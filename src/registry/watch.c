@@ -13,17 +13,13 @@
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_watch_t, rt);
 
-static void watch_free(weft_watch_t *w)
-{
-    wefti_reg_found_unref(w->told);
-    wefti_handle_free(&handles, w);
-}
-
 /* It has ended: free it, unless its function runs, or its beginning or its end is on the way to the driver. */
 static void let_go(weft_watch_t *w)
 {
-    if (!w->busy && !atomic_load(&w->coming))
-        watch_free(w);
+    if (w->busy || atomic_load(&w->coming))
+        return;
+    wefti_reg_found_unref(w->told);
+    wefti_handle_free(&handles, w);
 }
 
 /* --- telling ----------------------------------------------------------------------------------------------------------- */

@@ -2,17 +2,13 @@
  *
  *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered
  *
- * client.c, block.c, list.c and request.c handle the answers. A cancel or a deadline completes the operation at once. If the
+ * client.c, block.c and list.c handle the answers. A cancel or a deadline completes the operation at once. If the
  * request was sent, it stays without an operation until its reply comes; what the reply gives (a block, a lease) is given
  * back. When the endpoint goes down, all of its requests end.
  *
  * Promise: every operation completes once, also if the server never answers. The memory of a request is freed when neither the
  * network nor an operation of this library uses it. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include "store/state.h"
-
-typedef struct asking {
-    store_ask_t *ask;
-} asking_t;
 
 /* --- one request  ----------------------------------------------------------------------------------------------------- */
 
@@ -81,14 +77,6 @@ void wefti_store_ask_end(store_ask_t *a, weft_status_t status)
         weft_ext_op_complete(op, status, sentence);
 }
 
-/* An operation that several requests serve, one after the other. */
-void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a)
-{
-    next->op = a->op;
-    a->op = NULL;
-    weft_ext_scratch(next->op, asking_t)->ask = next;
-}
-
 static void own_done(weft_op_t *op, void *user)
 {
     store_ask_t *a = (store_ask_t *)user;
@@ -114,8 +102,6 @@ static void unsend(store_ask_t *a, weft_ep_t *ep)
     a->state = ASK_NEW;
 }
 
-static void flush(weft_ep_t *ep);
-
 static void sent(weft_op_t *op, void *user)
 {
     store_ask_t *a = (store_ask_t *)user;
@@ -127,11 +113,19 @@ static void sent(weft_op_t *op, void *user)
         if (ep) {
             unsend(a, ep);
             wefti_store_ask_end(a, st);
-            flush(ep);
+            wefti_store_asks_flush(ep);
             return;
         }
     }
-    let_go(a);
+    if (!a->repeat) {
+        let_go(a);
+        return;
+    }
+    a->repeat = false;
+    if (a->op)
+        wefti_store_ask_send(a);
+    else
+        wefti_store_ask_end(a, WEFT_ERR_CANCELLED); /* it was cancelled meanwhile */
 }
 
 static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
@@ -162,8 +156,7 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
     return WEFT_OK;
 }
 
-/* Send as many of the waiting requests as may be under way. */
-static void flush(weft_ep_t *ep)
+void wefti_store_asks_flush(weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
     while (weft_ep_get_state(ep) == WEFT_EP_UP && e->asked.taken < STORE_ASKS && !wefti_list_empty(&e->waiting)) {
@@ -185,14 +178,22 @@ void wefti_store_ask_send(store_ask_t *a)
     }
     a->state = ASK_WAITING;
     wefti_list_push_back(&store_ep(ep)->waiting, &a->link);
-    flush(ep);
+    wefti_store_asks_flush(ep);
+}
+
+void wefti_store_ask_again(store_ask_t *a)
+{
+    if (a->sending)
+        a->repeat = true;
+    else
+        wefti_store_ask_send(a);
 }
 
 /* --- operations  ------------------------------------------------------------------------------------------------------ */
 
 static store_ask_t *ask_of(weft_op_t *op)
 {
-    return weft_ext_scratch(op, asking_t)->ask;
+    return *weft_ext_scratch(op, store_ask_t *);
 }
 
 static weft_status_t start(weft_op_t *op)
@@ -261,7 +262,7 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
     }
     weft_status_t st = weft_ext_op_prepare(ss->rt, op, kind);
     if (!st) {
-        weft_ext_scratch(op, asking_t)->ask = a;
+        *weft_ext_scratch(op, store_ask_t *) = a;
         st = weft_ext_op_start(op);
     }
     if (st && a->owning) {
@@ -292,6 +293,21 @@ weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op)
     return st;
 }
 
+weft_status_t wefti_store_replica_ask(weft_store_t *store, const char *name, const store_request_t *q,
+                                      wefti_replica_answer_t *out, weft_op_t *op)
+{
+    store_ask_t *a = wefti_store_ask_new(store, q->kind, name);
+    if (!a)
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    a->q.len = q->len;
+    a->q.epoch = q->epoch;
+    a->q.stamp = q->stamp;
+    a->q.rec = q->rec;
+    memcpy(a->q.writer, q->writer, sizeof q->writer);
+    a->out = out;
+    return wefti_store_ask_go(a, op);
+}
+
 /* --- what the endpoint says  ------------------------------------------------------------------------------------------ */
 
 void wefti_store_replied(weft_am_t *am, void *user)
@@ -318,12 +334,7 @@ void wefti_store_replied(weft_am_t *am, void *user)
     if (p.status && a->op)
         a->sentence = wefti_store_refusal(a, ep, &p);
     wefti_store_answer(a, &p);
-    flush(ep);
-}
-
-void wefti_store_asks_up(weft_ep_t *ep)
-{
-    flush(ep);
+    wefti_store_asks_flush(ep);
 }
 
 void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)

@@ -27,15 +27,6 @@ void wefti_store_block_unref(weft_block_t *block)
     wefti_handle_free(&handles, block);
 }
 
-void wefti_store_block_undo(weft_store_t *store, uint64_t id)
-{
-    store_ask_t *a = wefti_store_ask_new(store, STORE_FREE, NULL);
-    if (!a)
-        return; /* else it goes with the lease, if it is not shared */
-    a->q.block = id;
-    wefti_store_ask_send(a);
-}
-
 /* --- attaching  ------------------------------------------------------------------------------------------------------- */
 
 static weft_block_t *block_new(weft_store_t *store, uint64_t id)
@@ -66,14 +57,14 @@ static void add_reach(weft_block_t *block, store_reach_t *r)
 static void fail(store_ask_t *a, weft_status_t status)
 {
     if (a->kind == STORE_ALLOC)
-        wefti_store_block_undo(a->store, a->q.block);
+        wefti_store_give_back(a->store, STORE_FREE, a->q.block);
     wefti_store_ask_end(a, status);
 }
 
 /* Between the answer and the attachment another block took the place of the one that was found: it has the name now. */
 static bool may_ask_again(store_ask_t *a)
 {
-    return a->kind == STORE_FIND && a->op && !a->sending && wefti_store_ep(a->store) && a->again++ < FIND_AGAIN;
+    return a->kind == STORE_FIND && a->op && wefti_store_ep(a->store) && a->again++ < FIND_AGAIN;
 }
 
 static void ask_again(store_ask_t *a)
@@ -82,7 +73,7 @@ static void ask_again(store_ask_t *a)
     a->block = NULL;
     wefti_free(a->reach);
     a->reach = NULL;
-    wefti_store_ask_send(a);
+    wefti_store_ask_again(a);
 }
 
 static void attached(weft_op_t *op, void *user)

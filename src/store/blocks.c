@@ -99,8 +99,6 @@ typedef struct asked {
     uint32_t blocks, owned; /* likewise */
 } asked_t;
 
-typedef enum space { SPACE, SPACE_LATER, NO_SPACE } space_t;
-
 static asked_t asked_to_make(uint64_t len)
 {
     return (asked_t){len <= ADDRESS_ONE ? pages(len) : UINT64_MAX, len <= ADDRESS_ONE ? pages(len) : UINT64_MAX, 1, 1};
@@ -127,17 +125,14 @@ static bool fits_all(const weft_store_server_t *s, const store_client_t *c, aske
            fits(a.owned, c->n_blocks - (later ? c->back_blocks : 0), o->client_blocks);
 }
 
-static space_t space_for(const weft_store_server_t *s, const store_client_t *c, asked_t a)
-{
-    return fits_all(s, c, a, false) ? SPACE : fits_all(s, c, a, true) ? SPACE_LATER : NO_SPACE;
-}
-
 bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q)
 {
-    if (q->kind == STORE_ALLOC || q->kind == STORE_R_MAKE)
-        return space_for(s, c, asked_to_make(q->len)) == SPACE_LATER;
+    bool make = q->kind == STORE_ALLOC || q->kind == STORE_R_MAKE;
     const store_held_t *b = q->kind == STORE_EXTEND ? (const store_held_t *)wefti_slots_get(&s->blocks, q->block) : NULL;
-    return b && q->len >= b->len && q->len <= b->max_len && space_for(s, c, asked_to_extend(b, c, q->len)) == SPACE_LATER;
+    if (!make && (!b || q->len < b->len || q->len > b->max_len))
+        return false;
+    asked_t asked = make ? asked_to_make(q->len) : asked_to_extend(b, c, q->len);
+    return !fits_all(s, c, asked, false) && fits_all(s, c, asked, true);
 }
 
 static weft_status_t check(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q, bool shared)
@@ -147,7 +142,7 @@ static weft_status_t check(const weft_store_server_t *s, const store_client_t *c
         return WEFT_ERR_INVALID;
     if (q->name_len && wefti_store_names_find(&s->names, q->name, q->name_len))
         return WEFT_ERR_STATE;
-    return space_for(s, c, asked_to_make(q->len)) == SPACE ? WEFT_OK : WEFT_ERR_LIMIT;
+    return fits_all(s, c, asked_to_make(q->len), false) ? WEFT_OK : WEFT_ERR_LIMIT;
 }
 
 weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared,
@@ -208,7 +203,7 @@ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint6
     if (len > b->max_len)
         return WEFT_ERR_LIMIT;
     asked_t asked = asked_to_extend(b, c, len);
-    if (space_for(s, c, asked) != SPACE)
+    if (!fits_all(s, c, asked, false))
         return WEFT_ERR_LIMIT;
     weft_status_t st = weft_region_extend(b->region, bytes_of(len));
     if (st)
@@ -334,21 +329,16 @@ weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, 
     if (old && old != b && (!(q->flags & STORE_REPLACE) || old->replica || !(old->shared || old->payer == c)))
         return WEFT_ERR_STATE;
     if (old != b) {
-        char was[WEFT_RMA_NAME_MAX];
-        uint8_t was_len = b->name_len;
-        memcpy(was, b->name, was_len);
-        if (old) /* its place is then there for the new one: nothing can fail */
+        size_t n = s->names.n + 1 - (old != NULL) - (b->name_len != 0);
+        if (!wefti_grow(&s->names.at, &s->names.cap, n, sizeof(store_held_t *)))
+            return WEFT_ERR_NOMEM;
+        if (old)
             wefti_store_names_remove(&s->names, old);
-        if (was_len)
+        if (b->name_len)
             wefti_store_names_remove(&s->names, b);
         memcpy(b->name, q->name, q->name_len);
         b->name_len = q->name_len;
-        weft_status_t st = wefti_store_names_add(&s->names, b);
-        if (st) { /* it had no name, and there is no memory for one more */
-            memcpy(b->name, was, was_len);
-            b->name_len = was_len;
-            return st;
-        }
+        (void)wefti_store_names_add(&s->names, b); /* the name is free, and there is space for it */
     }
     b->shared = true;
     s->stats.shared_blocks++;

@@ -62,33 +62,16 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
     return st;
 }
 
-/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one
- * goes. */
-static void part(weft_store_t *store)
+/* It is closed, and the program has no use for it any more: nobody inside takes a reference that was not there when the last
+ * one goes. */
+void wefti_store_closing(weft_store_t *store)
 {
     wefti_handle_quiet(&store->handle);
     weft_ext_timer_stop(store->rt, &store->renew);
     wefti_list_remove(&store->all_link);
     if (wefti_list_linked(&store->ep_link))
         wefti_list_remove(&store->ep_link);
-}
-
-void wefti_store_closing(weft_store_t *store)
-{
-    part(store);
     wefti_store_unref(store); /* the program's; the request has one */
-}
-
-static void leave(weft_ext_call_t *call)
-{
-    weft_store_t *store = wefti_container_of(call, weft_store_t, leave_call);
-    store_ask_t *bye = store->bye;
-    store->bye = NULL;
-    part(store);
-    wefti_store_ask_of(bye, store);
-    bye->q.flags = STORE_LEAVE;
-    wefti_store_ask_send(bye); /* where it cannot be sent, the endpoint is lost or will be, and the lease runs */
-    wefti_store_unref(store);
 }
 
 /* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and
@@ -129,17 +112,18 @@ void wefti_store_stores_free(store_state_t *ss)
 
 /* --- the lease  ------------------------------------------------------------------------------------------------------- */
 
-static void renew_later(weft_store_t *store)
+static weft_status_t renew_later(weft_store_t *store)
 {
-    if (!store->manual && !atomic_load(&store->state))
-        weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
+    if (store->manual || atomic_load(&store->state))
+        return WEFT_OK;
+    return weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
 }
 
 static void renew_due(weft_ext_timer_t *t)
 {
     weft_store_t *store = wefti_container_of(t, weft_store_t, renew);
     store_ask_t *a = store->renewing ? NULL : wefti_store_ask_new(store, STORE_RENEW, NULL);
-    renew_later(store); /* without memory now, try again the next time */
+    (void)renew_later(store); /* without memory now, try again the next time */
     if (!a)
         return;
     store->renewing = true;
@@ -149,11 +133,13 @@ static void renew_due(weft_ext_timer_t *t)
 
 /* --- replies  --------------------------------------------------------------------------------------------------------- */
 
-static void give_lease_back(weft_store_t *store)
+void wefti_store_give_back(weft_store_t *store, uint8_t kind, uint64_t block)
 {
-    store_ask_t *a = wefti_store_ask_new(store, STORE_CLOSE, NULL);
-    if (a) /* else it runs out */
-        wefti_store_ask_send(a);
+    store_ask_t *a = wefti_store_ask_new(store, kind, NULL);
+    if (!a)
+        return; /* the lease runs out, and its blocks that are not shared go with it */
+    a->q.block = block;
+    wefti_store_ask_send(a);
 }
 
 static void opened(store_ask_t *a, const store_reply_t *p)
@@ -162,18 +148,17 @@ static void opened(store_ask_t *a, const store_reply_t *p)
     weft_op_t *op = a->op;
     if (p->status || !op) {
         if (!p->status && store->fresh)
-            give_lease_back(store);
+            wefti_store_give_back(store, STORE_CLOSE, 0);
         wefti_store_ask_end(a, p->status);
         return;
     }
     /* a lower value would let a server make us send renewals at any rate */
     store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN;
     memcpy(store->server, p->server, sizeof store->server);
-    weft_status_t st =
-        store->manual ? WEFT_OK : weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
+    weft_status_t st = renew_later(store);
     if (st) {
         if (store->fresh)
-            give_lease_back(store);
+            wefti_store_give_back(store, STORE_CLOSE, 0);
         wefti_store_ask_end(a, st);
         return;
     }
@@ -196,34 +181,40 @@ static void queried(store_ask_t *a, const store_reply_t *p)
     wefti_store_ask_end(a, p->status);
 }
 
+static void replica_answered(store_ask_t *a, const store_reply_t *p)
+{
+    wefti_replica_answer_t *out = (wefti_replica_answer_t *)a->out;
+    if (a->op && p->flags & STORE_BODY) {
+        out->rec = p->rec;
+        out->stamp = p->stamp;
+        out->bytes = p->len;
+        out->key_len = p->status ? 0 : p->key_len;
+        memcpy(out->key, p->key, out->key_len);
+    }
+    wefti_store_ask_end(a, p->status);
+}
+
+/* Those whose reply says more than whether it was done. */
+static void (*const answers[STORE_KINDS])(store_ask_t *a, const store_reply_t *p) = {
+    [STORE_OPEN] = opened,
+    [STORE_QUERY] = queried,
+    [STORE_ALLOC] = wefti_store_block_answer,
+    [STORE_FIND] = wefti_store_block_answer,
+    [STORE_EXTEND] = wefti_store_block_answer,
+    [STORE_LIST] = wefti_store_list_answer,
+    [STORE_R_MAKE] = replica_answered,
+    [STORE_R_GET] = replica_answered,
+    [STORE_R_SET] = replica_answered,
+    [STORE_R_RENEW] = replica_answered,
+    [STORE_R_SEAL] = replica_answered,
+};
+
 void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
 {
-    switch (a->kind) {
-    case STORE_OPEN:
-        opened(a, p);
-        break;
-    case STORE_QUERY:
-        queried(a, p);
-        break;
-    case STORE_ALLOC:
-    case STORE_FIND:
-    case STORE_EXTEND:
-        wefti_store_block_answer(a, p);
-        break;
-    case STORE_LIST:
-        wefti_store_list_answer(a, p);
-        break;
-    case STORE_RENEW:
-    case STORE_CLOSE:
-    case STORE_FREE:
-    case STORE_REMOVE:
-    case STORE_SHARE:
-    case STORE_R_UNMAKE:
+    if (answers[a->kind])
+        answers[a->kind](a, p);
+    else
         wefti_store_ask_end(a, p->status);
-        break;
-    default:
-        wefti_store_replica_answer(a, p);
-    }
 }
 
 /* --- calls  ----------------------------------------------------------------------------------------------------------- */
@@ -248,7 +239,6 @@ static weft_status_t open_on(store_state_t *ss, weft_ep_t *ep, const weft_store_
     store->manual = o->manual;
     store->fresh = !o->id;
     store->renew.fn = renew_due;
-    store->leave_call.fn = leave;
     if (o->id)
         memcpy(store->id, o->id, sizeof store->id);
     else
@@ -304,7 +294,8 @@ static weft_status_t close_handle(weft_store_t *store)
     return st;
 }
 
-weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
+/* flags: of the last request, STORE_LEAVE or none */
+static weft_status_t say_bye(weft_store_t *store, uint8_t flags, weft_op_t *op)
 {
     weft_status_t st = close_handle(store);
     if (st)
@@ -313,6 +304,7 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
     store_ask_t *bye = store->bye;
     store->bye = NULL;
     wefti_store_ask_of(bye, store);
+    bye->q.flags = flags;
     st = wefti_store_ask_post(bye, op);
     if (st) { /* nothing was started: undo */
         bye->store = NULL;
@@ -324,13 +316,15 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
     return st;
 }
 
+weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
+{
+    return say_bye(store, 0, op);
+}
+
 void weft_store_leave(weft_store_t *store)
 {
-    if (!store || close_handle(store))
-        return;
-    weft_runtime_t *rt = store->rt;
-    (void)weft_ext_call(rt, &store->leave_call); /* too late: the end of the runtime frees it */
-    weft_ext_leave(rt);
+    if (store)
+        (void)say_bye(store, STORE_LEAVE, NULL); /* too late: the end of the runtime frees it */
 }
 
 weft_status_t weft_store_renew(weft_store_t *store, weft_op_t *op)

@@ -50,17 +50,9 @@ void wefti_store_later_down(weft_store_server_t *s, weft_ep_id_t ep)
 {
     wefti_list_each_safe(at, &s->later) {
         later_t *l = wefti_container_of(at, later_t, link);
-        if (l->ep != ep)
+        if (ep && l->ep != ep)
             continue;
         wefti_list_remove(at);
         wefti_free(l);
-    }
-}
-
-void wefti_store_later_drop(weft_store_server_t *s)
-{
-    for (wefti_list_t *at; (at = wefti_list_first(&s->later));) {
-        wefti_list_remove(at);
-        wefti_free(wefti_container_of(at, later_t, link));
     }
 }

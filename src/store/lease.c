@@ -66,12 +66,6 @@ void wefti_store_client_renew(store_client_t *c)
     weft_ext_timer_set(rt, &c->lease, weft_now(rt) + c->lease_ns); /* it is armed already: that cannot fail */
 }
 
-void wefti_store_client_left(store_client_t *c)
-{
-    c->timed = true;
-    wefti_store_client_renew(c);
-}
-
 static weft_status_t client_new(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns, store_client_t **out)
 {
     uint64_t key = hash(s, id);

@@ -7,38 +7,6 @@
  * tests/wire/store_list.c. */
 #include "store/state.h"
 
-static void bad(store_ask_t *a)
-{
-    if (wefti_store_ep(a->store))
-        weft_ext_ep_break(a->store->ep, WEFT_ERR_PROTOCOL, "a list of blocks that is none");
-    wefti_store_ask_end(a, WEFT_ERR_PROTOCOL);
-}
-
-/* The next page: a request of its own, which takes over the operation. */
-static void go_on(store_ask_t *a)
-{
-    store_ask_t *next = wefti_store_ask_new(a->store, STORE_LIST, a->names[0]);
-    if (!next) {
-        wefti_store_ask_end(a, WEFT_ERR_NOMEM);
-        return;
-    }
-    next->q.after_len = a->q.after_len;
-    memcpy(next->names[1], a->names[1], a->q.after_len);
-    next->fn = a->fn;
-    next->fn_user = a->fn_user;
-    next->count = a->count;
-    wefti_store_ask_takes_over(next, a);
-    wefti_store_ask_end(a, WEFT_OK);
-    wefti_store_ask_send(next);
-}
-
-static bool in_order(const store_ask_t *a, const store_entry_t *e)
-{
-    size_t n = a->q.after_len < e->name_len ? a->q.after_len : e->name_len;
-    int order = memcmp(a->names[1], e->name, n);
-    return order < 0 || (!order && a->q.after_len < e->name_len);
-}
-
 void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p)
 {
     uint8_t entries[STORE_REPLY_MAX]; /* the program's function may close the endpoint, whose memory p is in */
@@ -52,7 +20,7 @@ void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p)
     wefti_reader_t r = wefti_reader(entries, p->entries_len);
     store_entry_t e;
     for (; a->op && wefti_store_get_entry(&r, &e); n++) {
-        if (!in_order(a, &e)) {
+        if (wefti_store_names_order(a->names[1], a->q.after_len, e.name, e.name_len) >= 0) {
             r.bad = true;
             break;
         }
@@ -71,9 +39,11 @@ void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p)
         a->fn(&info, a->fn_user);
     }
     if (r.bad || (more && !n)) {
-        bad(a);
+        if (wefti_store_ep(a->store))
+            weft_ext_ep_break(a->store->ep, WEFT_ERR_PROTOCOL, "a list of blocks that is none");
+        wefti_store_ask_end(a, WEFT_ERR_PROTOCOL);
     } else if (more && a->op) {
-        go_on(a);
+        wefti_store_ask_again(a);
     } else {
         if (a->op)
             a->op->len = a->count;

@@ -37,33 +37,22 @@ static void stop(weft_mirror_t *m)
 
 uint64_t wefti_mirror_why(const weft_mirror_t *m, weft_status_t why)
 {
-    const char *text;
-    switch (why) {
-    case WEFT_ERR_STALE:
-        text = "another writer took it over, or too few of its members answer to be sure that none did; open it again";
-        break;
-    case WEFT_ERR_PEER:
-        text = "no member is left that has it";
-        break;
-    case WEFT_ERR_CORRUPT:
-        text = "no member has a copy that matches its checksum";
-        break;
-    case WEFT_ERR_NOTFOUND:
-        text = "no member has one of that name";
-        break;
-    case WEFT_ERR_STATE:
-        text = "there is one of that name already";
-        break;
-    case WEFT_ERR_LIMIT:
-        text = "a member has no room for it";
-        break;
-    case WEFT_ERR_TIMEOUT:
-        text = "its members have not answered in time";
-        break;
-    default:
-        return 0;
-    }
-    return weft_ext_sentence(NULL, "the mirror \"%.64s\": %s", m->name ? m->name : "", text);
+    static const struct {
+        weft_status_t status;
+        const char *text;
+    } says[] = {
+        {WEFT_ERR_STALE, "another writer took it over, or too few of its members answer to be sure that none did; open it again"},
+        {WEFT_ERR_PEER, "no member is left that has it"},
+        {WEFT_ERR_CORRUPT, "no member has a copy that matches its checksum"},
+        {WEFT_ERR_NOTFOUND, "no member has one of that name"},
+        {WEFT_ERR_STATE, "there is one of that name already"},
+        {WEFT_ERR_LIMIT, "a member has no room for it"},
+        {WEFT_ERR_TIMEOUT, "its members have not answered in time"},
+    };
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (says[i].status == why)
+            return weft_ext_sentence(NULL, "the mirror \"%.64s\": %s", m->name ? m->name : "", says[i].text);
+    return 0;
 }
 
 /* Tell everyone. */
@@ -113,7 +102,7 @@ static void close_turn(weft_mirror_t *m)
         mir_each(mb, m) {
             mb->got = WEFT_OK;
             if (mb->state == WEFT_MEMBER_UP)
-                wefti_mirror_ask(mb, ASK_SEAL);
+                wefti_mirror_ask(mb, STORE_R_SEAL);
         }
     }
     if (m->phase != MIR_SEALING || wefti_mirror_asks(m))
@@ -238,9 +227,4 @@ void wefti_mirror_shutdown(weft_runtime_t *rt)
         stop(m);
         wefti_mirror_turn(m);
     }
-}
-
-bool wefti_mirror_idle(weft_runtime_t *rt)
-{
-    return wefti_list_empty(&store_state(rt)->mirrors);
 }

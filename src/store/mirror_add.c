@@ -36,11 +36,6 @@ static void give_up(mir_member_t *mb, weft_status_t why)
     wefti_mirror_add_end(mb->m, why);
 }
 
-void wefti_mirror_add_lost(weft_mirror_t *m, weft_status_t why)
-{
-    wefti_mirror_add_end(m, why);
-}
-
 /* What the server has under that name: nothing, a former member's copy, or something else that must not be overwritten. */
 static void found(mir_member_t *mb, weft_status_t st)
 {
@@ -58,25 +53,20 @@ static void found(mir_member_t *mb, weft_status_t st)
         give_up(mb, WEFT_ERR_STATE);
         return;
     }
-    memset(r, 0, sizeof *r);
-    r->epoch = (!st && was->epoch > m->accepted ? was->epoch : m->accepted) + 1;
-    r->len = m->len;
-    r->lease_ns = m->lease_ns;
-    r->origin = m->origin;
-    r->flags = WEFTI_REPLICA_REFILLING | (m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0u);
-    memcpy(r->writer, m->id, WEFT_STORE_ID);
+    uint64_t epoch = (!st && was->epoch > m->accepted ? was->epoch : m->accepted) + 1;
+    wefti_mirror_record(m, epoch, WEFTI_REPLICA_REFILLING, r);
     mir_each(other, m)
         if (other->state == WEFT_MEMBER_UP)
             memcpy(r->members[r->n_members++], other->server, WEFT_STORE_ID);
     mb->epoch = was->epoch;
     m->adding = ADD_TAKE;
-    wefti_mirror_ask(mb, st ? ASK_MAKE : ASK_SET);
+    wefti_mirror_ask(mb, st ? STORE_R_MAKE : STORE_R_SET);
 }
 
 void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 {
     weft_mirror_t *m = mb->m;
-    if (m->adding == ADD_ASK && (what != ASK_GET || !m->add_op)) {
+    if (m->adding == ADD_ASK && (what != STORE_R_GET || !m->add_op)) {
         give_up(mb, st ? st : WEFT_ERR_CANCELLED);
     } else if (m->adding == ADD_ASK) {
         found(mb, st);
@@ -84,7 +74,7 @@ void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
         give_up(mb, st);
     } else if (what != ASK_ATTACH) {
         mb->epoch = m->add_rec.epoch;
-        wefti_mirror_attach(mb);
+        wefti_mirror_ask(mb, ASK_ATTACH);
     } else {
         mb->state = WEFT_MEMBER_REFILLING;
         m->adding = ADD_COPY;
@@ -108,7 +98,7 @@ static void take_place(weft_mirror_t *m)
             wefti_container_of(l, mir_piece_t, link)->have &= (uint8_t)~mir_bit(mb);
         m->added = mb;
         m->adding = ADD_ASK;
-        wefti_mirror_ask(mb, ASK_GET);
+        wefti_mirror_ask(mb, STORE_R_GET);
         return;
     }
 }
@@ -184,7 +174,6 @@ static weft_status_t add_start(weft_op_t *op)
     m->add_store = store;
     m->add_op = op;
     m->adding = ADD_PLACE;
-    m->again = true;
     wefti_mirror_turn(m);
     return WEFT_OK;
 }

@@ -4,9 +4,10 @@
 #include "store/mirror_state.h"
 
 /* In the scratch of an operation: the first field of all of them. */
-typedef struct mir_open {
-    weft_mirror_t *m;
-} mir_open_t;
+static weft_mirror_t **mirror_of(weft_op_t *op)
+{
+    return weft_ext_scratch(op, weft_mirror_t *);
+}
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_mirror_t, rt);
 
@@ -48,25 +49,25 @@ weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_o
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op)
 {
     weft_status_t st = weft_ext_op_start(op);
-    if (st && weft_ext_scratch(op, mir_open_t)->m) /* the runtime was closed meanwhile */
+    if (st && *mirror_of(op)) /* the runtime was closed meanwhile */
         atomic_fetch_sub(&m->coming, 1);
     return st;
 }
 
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st)
 {
-    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
+    weft_mirror_t *m = *mirror_of(op);
     atomic_fetch_sub(&m->coming, 1);
     if (!st)
         return WEFT_OK;
-    weft_ext_scratch(op, mir_open_t)->m = NULL;
+    *mirror_of(op) = NULL;
     wefti_mirror_turn(m);
     return st;
 }
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
+    weft_mirror_t *m = *mirror_of(op);
     weft_status_t st = wefti_mirror_came(op, m->phase == MIR_UP ? WEFT_OK : WEFT_ERR_CLOSED);
     if (st)
         return st;
@@ -80,7 +81,7 @@ static weft_status_t close_start(weft_op_t *op)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_ext_scratch(op, mir_open_t)->m->close_op = NULL; /* it goes on */
+    (*mirror_of(op))->close_op = NULL; /* it goes on */
     weft_ext_op_complete(op, why, 0);
 }
 
@@ -110,7 +111,7 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     if (st)
         return st;
     if (op) {
-        weft_ext_scratch(op, mir_open_t)->m = mirror;
+        *mirror_of(op) = mirror;
         return wefti_mirror_go(mirror, op);
     }
     mirror->close_call.fn = close_called;
@@ -123,10 +124,10 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
 
 static weft_status_t open_start(weft_op_t *op)
 {
-    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
+    weft_mirror_t *m = *mirror_of(op);
     weft_status_t st = weft_ext_op_track(op);
     if (st) {
-        weft_ext_scratch(op, mir_open_t)->m = NULL;
+        *mirror_of(op) = NULL;
         wefti_mirror_free(m);
         return st;
     }
@@ -140,7 +141,7 @@ static weft_status_t open_start(weft_op_t *op)
 
 static void open_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
+    weft_mirror_t *m = *mirror_of(op);
     wefti_mirror_die(m, why);
     wefti_mirror_turn(m);
 }
@@ -189,7 +190,6 @@ static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o
     wefti_list_init(&m->begun);
     wefti_list_init(&m->pieces);
     wefti_list_init(&m->ready);
-    wefti_list_init(&m->spare);
     for (unsigned i = 0; i < MIR_LOCKS; i++)
         wefti_list_init(&m->locks[i]);
     pthread_mutex_init(&m->lock, NULL);
@@ -236,11 +236,11 @@ weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opt
         goto err_mirror;
     }
     op->buf = NULL;
-    weft_ext_scratch(op, mir_open_t)->m = m;
+    *mirror_of(op) = m;
     st = weft_ext_op_start(op);
     if (!st)
         return WEFT_OK;
-    if (!weft_ext_scratch(op, mir_open_t)->m)
+    if (!*mirror_of(op))
         return st; /* it was freed where it began */
 
 err_mirror:

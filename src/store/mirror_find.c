@@ -12,17 +12,10 @@
  * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
-static bool listed(const weft_mirror_t *m, const mir_member_t *mb)
-{
-    for (uint32_t i = 0; i < m->n_listed; i++)
-        if (!memcmp(m->listed[i], mb->server, WEFT_STORE_ID))
-            return true;
-    return false;
-}
-
 static bool current(const weft_mirror_t *m, const mir_member_t *mb)
 {
-    return listed(m, mb) && mir_config(mb->epoch) == mir_config(m->epoch) && mir_config(m->accepted) == mir_config(m->epoch);
+    return wefti_mirror_lists(&m->rec, mb->server) && mir_config(mb->epoch) == mir_config(m->epoch) &&
+           mir_config(m->accepted) == mir_config(m->epoch);
 }
 
 void wefti_mirror_find(weft_mirror_t *m)
@@ -59,7 +52,8 @@ static void told(mir_member_t *mb)
         mb->got = WEFT_ERR_CORRUPT;
         return;
     }
-    if (m->n_listed && r->origin != m->origin && r->epoch <= m->accepted) { /* another mirror of that name, whose making failed */
+    if (m->rec.n_members && r->origin != m->origin &&
+        r->epoch <= m->accepted) { /* another mirror of that name, whose making failed */
         mb->got = WEFT_ERR_NOTFOUND;
         return;
     }
@@ -69,7 +63,7 @@ static void told(mir_member_t *mb)
         mb->answer.key_len = 0;
         return;
     }
-    if (m->n_listed && r->epoch <= m->accepted)
+    if (m->rec.n_members && r->epoch <= m->accepted)
         return;
     if (m->phase == MIR_UP &&
         (r->len != m->len || r->origin != m->origin || !!(r->flags & WEFTI_REPLICA_CHECKSUMS) != m->checksums)) {
@@ -80,13 +74,12 @@ static void told(mir_member_t *mb)
     wefti_mirror_adopt(m, r);
     m->epoch = highest;
     m->accepted = r->epoch;
-    m->n_listed = r->n_members;
-    memcpy(m->listed, r->members, sizeof m->listed);
+    m->rec = *r;
 }
 
 void wefti_mirror_find_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 {
-    if (what == ASK_GET) {
+    if (what == STORE_R_GET) {
         mb->asked = false;
         mb->fresh = true;
         mb->got = st;
@@ -110,10 +103,10 @@ static void judge(mir_member_t *mb)
         wefti_mirror_drop_remote(mb); /* what was given out before a set is stale */
     if (!good) {
         wefti_mirror_drop_remote(mb);
-        mb->state = listed(m, mb) ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
+        mb->state = wefti_mirror_lists(&m->rec, mb->server) ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
     } else if (mb->fresh && !mb->remote && !mb->asking) {
         mb->renew_epoch = mb->epoch;
-        wefti_mirror_attach(mb);
+        wefti_mirror_ask(mb, ASK_ATTACH);
     }
     mb->fresh = false;
 }
@@ -175,7 +168,7 @@ static void barren(weft_mirror_t *m, uint64_t now)
         return;
     m->seek = true;
     m->seek_at = now + (m->lease_ns / 8 > 5 * WEFT_MILLISECOND ? m->lease_ns / 8 : 5 * WEFT_MILLISECOND);
-    mir_at(m, &m->find_at, m->seek_at);
+    mir_at(&m->find_at, m->seek_at);
 }
 
 /* --- a turn  ---------------------------------------------------------------------------------------------------------- */
@@ -188,7 +181,7 @@ static void ask_all(weft_mirror_t *m, uint64_t now)
     mir_each(mb, m)
         if (mb->store && !mb->asking) {
             mb->asked = true;
-            wefti_mirror_ask(mb, ASK_GET);
+            wefti_mirror_ask(mb, STORE_R_GET);
         }
 }
 
@@ -201,7 +194,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
     if (m->seek && now >= m->seek_at)
         ask_all(m, now);
     else if (m->seek)
-        mir_at(m, &m->find_at, m->seek_at);
+        mir_at(&m->find_at, m->seek_at);
     mir_each(mb, m) {
         waiting = waiting || mb->asked;
         found = found || (mb->fresh && !mb->got && mb->answer.key_len);
@@ -210,7 +203,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
         m->found_at = now;
     if (waiting && !(m->found_at && now >= m->found_at + MIR_GATHER)) {
         if (m->found_at)
-            mir_at(m, &m->find_at, m->found_at + MIR_GATHER);
+            mir_at(&m->find_at, m->found_at + MIR_GATHER);
         return;
     }
     mir_each(mb, m) {

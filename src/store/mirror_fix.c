@@ -22,21 +22,6 @@ static void end(mir_piece_t *p)
     wefti_mirror_piece_end(p);
 }
 
-void wefti_mirror_fix_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st)
-{
-    uint32_t use = p->to[mir_index(mb)].use;
-    if (!st) {
-        if (use == mb->use)
-            p->have |= mir_bit(mb);
-    } else if (st == WEFT_ERR_TIMEOUT && use == mb->use) {
-        wefti_mirror_lose(mb, st);
-    } else if (wefti_mirror_failed(mb, use, st)) {
-        wefti_mirror_piece_retry(p, st);
-        if (p->retries >= MIR_RETRIES)
-            wefti_mirror_lose(mb, st);
-    }
-}
-
 static uint8_t *copy_of(mir_piece_t *p, const mir_member_t *mb)
 {
     return p->bytes + (size_t)mir_index(mb) * MIR_STRIDE;
@@ -52,7 +37,7 @@ static bool at_each(mir_piece_t *p, uint8_t members, bool write, uint8_t *bytes)
             continue;
         weft_status_t st = wefti_mirror_access(p, mb, write, write ? bytes : copy_of(p, mb), from, n, mb->served ? 0 : MIR_ASK);
         if (st)
-            wefti_mirror_fix_answer(p, mb, st);
+            wefti_mirror_write_answer(p, mb, st);
     }
     return members;
 }
@@ -173,7 +158,7 @@ static void copy_step(mir_piece_t *p)
     }
     weft_status_t st = wefti_mirror_access(p, to, true, p->bytes, 0, mir_stride(m->checksums), mir_patience(m));
     if (st)
-        wefti_mirror_fix_answer(p, to, st);
+        wefti_mirror_write_answer(p, to, st);
 }
 
 void wefti_mirror_fix_step(mir_piece_t *p)

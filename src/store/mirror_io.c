@@ -88,7 +88,7 @@ static void write_step(mir_piece_t *p)
         uint64_t timeout = mb->state == WEFT_MEMBER_REFILLING ? mir_patience(m) : 0; /* it has no lease that would end */
         weft_status_t st = wefti_mirror_access(p, mb, true, p->bytes, 0, mir_stride(m->checksums), timeout);
         if (st)
-            wefti_mirror_write_answer(p, mb, mb->use, st);
+            wefti_mirror_write_answer(p, mb, st);
     }
     if (all && wefti_mirror_settled(m))
         piece_done(p);
@@ -151,7 +151,7 @@ static bool begin_one(weft_op_t *op)
     return true;
 }
 
-static void begin_of(weft_mirror_t *m, wefti_list_t *list, const uint32_t *n, uint32_t most)
+static void begin_of(wefti_list_t *list, const uint32_t *n, uint32_t most)
 {
     for (wefti_list_t *l; *n < most && (l = wefti_list_first(list));) {
         weft_op_t *op = wefti_container_of(l, mir_io_t, link)->op;
@@ -161,13 +161,12 @@ static void begin_of(weft_mirror_t *m, wefti_list_t *list, const uint32_t *n, ui
             return; /* when one of them is done */
         wefti_mirror_io_fail(op, WEFT_ERR_NOMEM);
     }
-    (void)m;
 }
 
 void wefti_mirror_begin(weft_mirror_t *m)
 {
-    begin_of(m, &m->reads, &m->n_reads, MIR_READS);
-    begin_of(m, &m->writes, &m->n_writes, MIR_WRITES);
+    begin_of(&m->reads, &m->n_reads, MIR_READS);
+    begin_of(&m->writes, &m->n_writes, MIR_WRITES);
 }
 
 /* --- endings  --------------------------------------------------------------------------------------------------------- */
@@ -225,7 +224,6 @@ static weft_status_t io_start(weft_op_t *op)
         return WEFT_OK;
     }
     wefti_list_push_back(io->write ? &m->writes : &m->reads, &mir_io(op)->link);
-    m->again = true;
     wefti_mirror_turn(m);
     return WEFT_OK;
 }

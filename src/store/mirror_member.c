@@ -27,7 +27,7 @@ static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 {
     weft_mirror_t *m = mb->m;
     const wefti_replica_answer_t *a = &mb->answer;
-    bool told = what == ASK_GET || what == ASK_MAKE || what == ASK_SET;
+    bool told = what == STORE_R_GET || what == STORE_R_MAKE || what == STORE_R_SET;
     if (told && (!st || st == WEFT_ERR_AGAIN)) {
         mb->stamp = a->stamp;
         mb->heard = weft_now(m->rt);
@@ -47,11 +47,11 @@ static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
         return;
     if (mb == m->added && (m->adding == ADD_ASK || m->adding == ADD_TAKE)) {
         wefti_mirror_add_asked(mb, what, st);
-    } else if (mb->resetting && what == ASK_SET && st == WEFT_ERR_AGAIN && mb->again++ < 8) {
-        wefti_mirror_ask(mb, ASK_SET);
-    } else if (mb->resetting && what == ASK_SET && !st) {
+    } else if (mb->resetting && what == STORE_R_SET && st == WEFT_ERR_AGAIN && mb->again++ < 8) {
+        wefti_mirror_ask(mb, STORE_R_SET);
+    } else if (mb->resetting && what == STORE_R_SET && !st) {
         mb->epoch = m->rec.epoch;
-        wefti_mirror_attach(mb);
+        wefti_mirror_ask(mb, ASK_ATTACH);
     } else if (mb->resetting && st) {
         wefti_mirror_lose(mb, st);
     } else if (mb->resetting) {
@@ -92,31 +92,14 @@ static weft_status_t attach(mir_member_t *mb)
 void wefti_mirror_ask(mir_member_t *mb, uint8_t what)
 {
     weft_mirror_t *m = mb->m;
-    const wefti_replica_t *rec = mb == m->added && m->adding == ADD_TAKE ? &m->add_rec : &m->rec;
-    weft_status_t st;
+    store_request_t q = {.kind = what, .len = mir_bytes(m->len, m->checksums), .epoch = mb->epoch, .stamp = mb->stamp};
+    q.rec = mb == m->added && m->adding == ADD_TAKE ? m->add_rec : m->rec;
+    memcpy(q.writer, m->id, sizeof q.writer);
     mb->op.fn = on_answer;
     mb->op.user = mb;
     mb->op.buf = NULL;
     mb->op.timeout_ns = m->writer && m->phase < MIR_FIRST ? MIR_ASK : mir_patience(m);
-    switch (what) {
-    case ASK_GET:
-        st = wefti_replica_get(mb->store, m->name, &mb->answer, &mb->op);
-        break;
-    case ASK_MAKE:
-        st = wefti_replica_make(mb->store, m->name, mir_bytes(m->len, m->checksums), rec, &mb->answer, &mb->op);
-        break;
-    case ASK_SET:
-        st = wefti_replica_set(mb->store, m->name, mb->epoch, rec, mb->stamp, &mb->answer, &mb->op);
-        break;
-    case ASK_SEAL:
-        st = wefti_replica_seal(mb->store, m->name, mb->epoch, m->id, &mb->answer, &mb->op);
-        break;
-    case ASK_UNMAKE:
-        st = wefti_replica_unmake(mb->store, m->name, mb->epoch, m->id, &mb->answer, &mb->op);
-        break;
-    default:
-        st = attach(mb);
-    }
+    weft_status_t st = what == ASK_ATTACH ? attach(mb) : wefti_store_replica_ask(mb->store, m->name, &q, &mb->answer, &mb->op);
     if (st) {
         mb->op.buf = NULL;
         asked(mb, what, st);
@@ -124,11 +107,6 @@ void wefti_mirror_ask(mir_member_t *mb, uint8_t what)
     }
     mb->asking = what;
     m->children++;
-}
-
-void wefti_mirror_attach(mir_member_t *mb)
-{
-    wefti_mirror_ask(mb, ASK_ATTACH);
 }
 
 bool wefti_mirror_asks(const weft_mirror_t *m)
@@ -195,7 +173,7 @@ void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
         weft_op_cancel(&mb->renew_op);
     stop_accesses(mb);
     if (mb == m->added)
-        wefti_mirror_add_lost(m, why);
+        wefti_mirror_add_end(m, why);
 }
 
 /* It is stale. Perhaps only because one of us was held up for longer than the lease: then it has answered nobody since, lacks
@@ -241,9 +219,7 @@ bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
 bool wefti_mirror_sane(const wefti_replica_answer_t *a)
 {
     const wefti_replica_t *r = &a->rec;
-    return r->n_members && r->n_members <= WEFT_MIRROR_MAX && r->len && r->len <= MIR_LEN_MAX &&
-           r->lease_ns >= WEFTI_REPLICA_LEASE_MIN && r->lease_ns <= WEFTI_REPLICA_LEASE_MAX &&
-           a->bytes >= mir_bytes(r->len, r->flags & WEFTI_REPLICA_CHECKSUMS);
+    return r->n_members && r->len && r->len <= MIR_LEN_MAX && a->bytes >= mir_bytes(r->len, r->flags & WEFTI_REPLICA_CHECKSUMS);
 }
 
 bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_STORE_ID])
@@ -265,6 +241,13 @@ void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec)
     m->epoch = rec->epoch;
 }
 
+void wefti_mirror_record(const weft_mirror_t *m, uint64_t epoch, uint32_t flags, wefti_replica_t *rec_out)
+{
+    *rec_out = (wefti_replica_t){.epoch = epoch, .len = m->len, .origin = m->origin, .lease_ns = m->lease_ns};
+    rec_out->flags = flags | (m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0u);
+    memcpy(rec_out->writer, m->id, WEFT_STORE_ID);
+}
+
 bool wefti_mirror_settled(const weft_mirror_t *m)
 {
     bool up = false;
@@ -281,13 +264,7 @@ void wefti_mirror_set(weft_mirror_t *m)
     wefti_replica_t *r = &m->rec;
     m->setting = true;
     m->epoch = mir_next_config(m->epoch);
-    memset(r, 0, sizeof *r);
-    r->epoch = m->epoch;
-    r->len = m->len;
-    r->lease_ns = m->lease_ns;
-    r->origin = m->origin;
-    r->flags = m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0;
-    memcpy(r->writer, m->id, WEFT_STORE_ID);
+    wefti_mirror_record(m, m->epoch, 0, r);
     mir_each(mb, m) {
         bool joins = mb == m->added && m->adding == ADD_JOIN;
         if (mb->state == WEFT_MEMBER_UP || joins) {
@@ -300,12 +277,12 @@ void wefti_mirror_set(weft_mirror_t *m)
         mb->lapsed = false;
         mb->left_out = mb->state == WEFT_MEMBER_LOST;
     }
-    mir_at(m, &m->renew_at, weft_now(m->rt) + m->lease_ns / 4);
+    mir_at(&m->renew_at, weft_now(m->rt) + m->lease_ns / 4);
     weft_log(WEFT_LOG_INFO, "mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch),
              r->n_members);
     mir_each(mb, m)
         if (mb->resetting)
-            wefti_mirror_ask(mb, ASK_SET);
+            wefti_mirror_ask(mb, STORE_R_SET);
 }
 
 /* Every one that was in it has accepted. */
@@ -347,7 +324,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
         wefti_mirror_lists(&m->rec, m->added->server)) {
         /* The new member last: it was not in the configuration before, and does not know whether we are still the writer. */
         m->added->resetting = m->added->served = true;
-        wefti_mirror_ask(m->added, ASK_SET);
+        wefti_mirror_ask(m->added, STORE_R_SET);
         return;
     }
     if (m->setting) {
@@ -361,7 +338,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
     if (!lost && !lapsed)
         return;
     if (weft_now(m->rt) < when)
-        mir_at(m, &m->fence_at, when);
+        mir_at(&m->fence_at, when);
     else
         wefti_mirror_set(m);
 }
@@ -375,7 +352,6 @@ static void on_renewed(weft_op_t *op, void *user)
     weft_status_t st = op->status;
     mb->renewing = false;
     m->children--;
-    m->again = true;
     if (m->state || m->phase >= MIR_SEALING) {
         /* nothing */
     } else if (!st || st == WEFT_ERR_AGAIN) {
@@ -384,7 +360,7 @@ static void on_renewed(weft_op_t *op, void *user)
             mb->heard = weft_now(m->rt);
         }
         if (st)
-            mir_at(m, &m->renew_at, weft_now(m->rt) + m->lease_ns / 32);
+            mir_at(&m->renew_at, weft_now(m->rt) + m->lease_ns / 32);
     } else if (mb->epoch == mb->renew_epoch && mb->state == WEFT_MEMBER_UP && !mb->resetting && st != WEFT_ERR_NOMEM &&
                st != WEFT_ERR_CANCELLED) {
         doubt(mb, st);
@@ -402,7 +378,9 @@ void wefti_mirror_renew(weft_mirror_t *m)
         mb->renew_op.user = mb;
         mb->renew_op.timeout_ns = m->lease_ns;
         mb->renew_epoch = mb->epoch;
-        weft_status_t st = wefti_replica_renew(mb->store, m->name, mb->epoch, m->id, mb->stamp, &mb->renewed, &mb->renew_op);
+        store_request_t q = {.kind = STORE_R_RENEW, .epoch = mb->epoch, .stamp = mb->stamp};
+        memcpy(q.writer, m->id, sizeof q.writer);
+        weft_status_t st = wefti_store_replica_ask(mb->store, m->name, &q, &mb->renewed, &mb->renew_op);
         if (!st) {
             mb->renewing = true;
             m->children++;

@@ -36,34 +36,28 @@ void wefti_mirror_open_begin(weft_mirror_t *m)
         return;
     }
     if (!m->make) {
-        ask_all(m, MIR_ASKING, ASK_GET);
+        ask_all(m, MIR_ASKING, STORE_R_GET);
         return;
     }
     m->epoch = 1; /* an attempt at configuration 0: the first one is 1 */
-    memset(&m->rec, 0, sizeof m->rec);
-    m->rec.epoch = m->epoch;
-    m->rec.len = m->len;
-    m->rec.lease_ns = m->lease_ns;
     memcpy(&m->origin, m->id, sizeof m->origin);
-    m->rec.origin = m->origin;
-    m->rec.flags = WEFTI_REPLICA_REFILLING | (m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0u);
-    memcpy(m->rec.writer, m->id, WEFT_STORE_ID);
+    wefti_mirror_record(m, m->epoch, WEFTI_REPLICA_REFILLING, &m->rec);
     mir_each(mb, m)
         if (mb->store)
             memcpy(m->rec.members[m->rec.n_members++], mb->server, WEFT_STORE_ID);
-    ask_all(m, MIR_MAKING, ASK_MAKE);
+    ask_all(m, MIR_MAKING, STORE_R_MAKE);
 }
 
 void wefti_mirror_open_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 {
     mb->got = st;
-    if (what == ASK_GET && !st && !wefti_mirror_sane(&mb->answer))
+    if (what == STORE_R_GET && !st && !wefti_mirror_sane(&mb->answer))
         mb->got = WEFT_ERR_CORRUPT;
-    if (st || (what != ASK_MAKE && what != ASK_SET))
+    if (st || (what != STORE_R_MAKE && what != STORE_R_SET))
         return;
     mb->asked = true;
     mb->epoch = mb->m->rec.epoch;
-    wefti_mirror_attach(mb);
+    wefti_mirror_ask(mb, ASK_ATTACH);
 }
 
 /* --- taking over  ----------------------------------------------------------------------------------------------------- */
@@ -139,9 +133,7 @@ static void answered(weft_mirror_t *m)
     wefti_replica_t rec = *best, *r = &m->rec;
     uint32_t missing = missing_of(m, &rec);
     wefti_mirror_adopt(m, &rec);
-    *r = rec;
-    r->n_members = 0;
-    memset(r->members, 0, sizeof r->members);
+    wefti_mirror_record(m, 0, WEFTI_REPLICA_REFILLING, r);
     m->sealed = true;
     for (uint32_t i = 0; i < rec.n_members; i++) {
         mir_member_t *mb = by_server(m, rec.members[i]);
@@ -164,13 +156,11 @@ static void answered(weft_mirror_t *m)
         return;
     }
     r->epoch = ++m->epoch;
-    r->flags = WEFTI_REPLICA_REFILLING | (m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0u);
-    memcpy(r->writer, m->id, WEFT_STORE_ID);
     m->phase = MIR_TAKING;
     mir_each(mb, m) {
         mb->asked = false;
         if (mb->store && wefti_mirror_lists(r, mb->server))
-            wefti_mirror_ask(mb, ASK_SET);
+            wefti_mirror_ask(mb, STORE_R_SET);
     }
 }
 
@@ -184,7 +174,7 @@ static void again_later(weft_mirror_t *m)
         wefti_mirror_drop_remote(mb);
     m->phase = MIR_PAUSING;
     uint64_t now = weft_now(m->rt);
-    mir_at(m, &m->find_at, now + m->lease_ns / 32 + wefti_rng_below(&store_state(m->rt)->rng, m->lease_ns / 8));
+    mir_at(&m->find_at, now + m->lease_ns / 32 + wefti_rng_below(&store_state(m->rt)->rng, m->lease_ns / 8));
 }
 
 static void taken(weft_mirror_t *m)
@@ -250,7 +240,7 @@ static void made(weft_mirror_t *m)
         m->again = true;
         mir_each(mb, m)
             if (mb->asked)
-                wefti_mirror_ask(mb, ASK_UNMAKE);
+                wefti_mirror_ask(mb, STORE_R_UNMAKE);
         return;
     }
     mir_each(mb, m)
@@ -291,7 +281,7 @@ void wefti_mirror_open_turn(weft_mirror_t *m)
         break;
     case MIR_PAUSING:
         if (m->find_at == WEFT_FOREVER)
-            ask_all(m, MIR_ASKING, ASK_GET);
+            ask_all(m, MIR_ASKING, STORE_R_GET);
         break;
     case MIR_TAKING:
         taken(m);

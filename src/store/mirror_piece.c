@@ -34,15 +34,8 @@ bool wefti_mirror_has_lock(const mir_piece_t *p)
 
 mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t unit)
 {
-    wefti_list_t *spare = kind == PIECE_AGREE ? NULL : wefti_list_pop(&m->spare);
-    size_t n = kind == PIECE_AGREE ? WEFT_MIRROR_MAX : 1;
-    mir_piece_t *p;
-    if (spare) {
-        p = wefti_container_of(spare, mir_piece_t, link);
-        m->n_spare--;
-    } else {
-        p = (mir_piece_t *)wefti_malloc(sizeof *p + n * MIR_STRIDE);
-    }
+    mir_piece_t *p = (mir_piece_t *)(kind == PIECE_AGREE ? wefti_malloc(sizeof *p + WEFT_MIRROR_MAX * MIR_STRIDE)
+                                                         : wefti_spares_get(&m->spare, sizeof *p + MIR_STRIDE));
     if (!p)
         return NULL;
     memset(p, 0, sizeof *p);
@@ -70,12 +63,10 @@ static void piece_free(mir_piece_t *p)
 {
     weft_mirror_t *m = p->m;
     wefti_list_remove(&p->link);
-    if (p->kind != PIECE_AGREE && m->n_spare < MIR_SCAN && m->phase != MIR_GONE) {
-        m->n_spare++;
-        wefti_list_push_front(&m->spare, &p->link);
-    } else {
+    if (p->kind != PIECE_AGREE && m->phase != MIR_GONE)
+        wefti_spares_put(&m->spare, p, MIR_SCAN);
+    else
         wefti_free(p);
-    }
 }
 
 void wefti_mirror_piece_end(mir_piece_t *p)
@@ -113,16 +104,14 @@ void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st)
         return;
     }
     p->retries += p->retries < MIR_RETRIES;
-    mir_at(p->m, &p->m->retry_at, weft_now(p->m->rt) + MIR_AGAIN);
+    mir_at(&p->m->retry_at, weft_now(p->m->rt) + MIR_AGAIN);
 }
 
 void wefti_mirror_pieces_free(weft_mirror_t *m)
 {
     wefti_list_each_safe(l, &m->pieces)
         wefti_mirror_piece_end(wefti_container_of(l, mir_piece_t, link));
-    for (wefti_list_t *l; (l = wefti_list_pop(&m->spare));)
-        wefti_free(wefti_container_of(l, mir_piece_t, link));
-    m->n_spare = 0;
+    wefti_spares_free(&m->spare);
 }
 
 /* --- accesses  -------------------------------------------------------------------------------------------------------- */
@@ -163,13 +152,14 @@ static void read_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_sta
     }
 }
 
-void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_status_t st)
+void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st)
 {
+    uint32_t use = p->to[mir_index(mb)].use;
     if (!st) {
         if (use == mb->use) /* else another member may be in its place */
             p->have |= mir_bit(mb);
     } else if (st == WEFT_ERR_TIMEOUT && use == mb->use) {
-        wefti_mirror_lose(mb, st); /* only those that are refilled have a time */
+        wefti_mirror_lose(mb, st); /* only those that serve nobody have a time */
     } else if (wefti_mirror_failed(mb, use, st)) {
         wefti_mirror_piece_retry(p, st);
         if (p->retries >= MIR_RETRIES)
@@ -186,19 +176,16 @@ static void on_access(weft_op_t *op, void *user)
     p->out &= (uint8_t)~mir_bit(mb);
     mb->under_way--;
     m->children--;
-    m->again = true;
     if (p->over) {
         if (!p->out)
             piece_free(p);
     } else {
         if (op->status != WEFT_ERR_NOMEM && op->status != WEFT_ERR_LIMIT && op->status != WEFT_ERR_AGAIN)
             wefti_mirror_piece_ready(p);
-        if (p->kind == PIECE_AGREE || (p->kind == PIECE_COPY && p->step == STEP_WRITE))
-            wefti_mirror_fix_answer(p, mb, op->status);
-        else if (p->step == STEP_READ)
+        if (p->kind != PIECE_AGREE && p->step == STEP_READ)
             read_answer(p, mb, to->use, op->status);
         else
-            wefti_mirror_write_answer(p, mb, to->use, op->status);
+            wefti_mirror_write_answer(p, mb, op->status);
     }
     wefti_mirror_turn(m);
 }

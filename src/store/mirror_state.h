@@ -16,6 +16,7 @@
 #include <pthread.h>
 
 #include "base/rarely.h"
+#include "base/spares.h"
 #include "store/mirror_layout.h"
 #include "store/replica.h"
 #include "store/state.h"
@@ -39,8 +40,8 @@ static inline uint64_t mir_next_config(uint64_t epoch) { return (mir_config(epoc
 
 typedef struct mir_piece mir_piece_t;
 
-/* What is asked of a server. */
-enum { ASK_NONE, ASK_GET, ASK_MAKE, ASK_SET, ASK_ATTACH, ASK_SEAL, ASK_UNMAKE };
+/* What is asked of a server: a request about its replica (STORE_R_*), or to attach the key of its last answer. */
+enum { ASK_NONE, ASK_ATTACH = STORE_KINDS };
 
 /* A place for a member; `state` 0: it is empty. */
 typedef struct mir_member {
@@ -48,7 +49,7 @@ typedef struct mir_member {
     weft_store_t *store;         /* a reference */
     uint8_t server[WEFT_STORE_ID];
     uint8_t state;               /* 0, or a weft_member_state_t. A reader's: UP where it has a remote */
-    uint8_t asking;              /* ASK_*: op is under way */
+    uint8_t asking;              /* STORE_R_*, ASK_*: op is under way */
     uint8_t again;               /* sets that were answered with WEFT_ERR_AGAIN */
     bool resetting;              /* a set is under way: accesses fail meanwhile, and are done again */
     bool lapsed;                 /* UP, and it said that its lease is over, or somebody else is its writer: the next set tells */
@@ -110,8 +111,8 @@ struct weft_mirror {
     weft_status_t state;         /* what everything ends with from now on */
     mir_member_t at[WEFT_MIRROR_MAX];
     uint64_t epoch;              /* a reader's: the highest it has seen */
-    uint64_t accepted;           /* the last one that every member of it has; a reader's: of the record that `listed` is from */
-    wefti_replica_t rec;         /* that is being set */
+    uint64_t accepted;           /* the last one that every member of it has; a reader's: of `rec` */
+    wefti_replica_t rec;         /* that is being set; a reader's: the newest that lists its server */
     uint64_t version;            /* of the last unit written */
     uint32_t children;           /* operations of ours under way */
     bool turning, again, wake;
@@ -127,8 +128,6 @@ struct weft_mirror {
     wefti_rarely_t rarely;       /* copies that were changed, by member */
 
     /* a reader's members: mirror_find.c */
-    uint8_t listed[WEFT_MIRROR_MAX][WEFT_STORE_ID]; /* in the record of `accepted` */
-    uint32_t n_listed;
     bool seek;                   /* it is time to ask all servers, or will be at seek_at */
     bool judged;                 /* that the last round found nothing was dealt with */
     uint64_t seek_at;
@@ -144,8 +143,8 @@ struct weft_mirror {
     wefti_list_t pieces;         /* all: mir_piece_t.link */
     wefti_list_t ready;          /* to be stepped: mir_piece_t.ready_link */
     wefti_list_t locks[MIR_LOCKS]; /* mir_piece_t.lock_link: of those of one unit, the first has it */
-    wefti_list_t spare;
-    uint32_t n_spare, n_reads, n_writes, n_mends;
+    wefti_spares_t spare;
+    uint32_t n_reads, n_writes, n_mends;
     uint32_t prefer;             /* which member is read from */
 
     mir_scan_t scan;
@@ -227,9 +226,8 @@ void wefti_mirror_die(weft_mirror_t *m, weft_status_t why);
 /* Something has changed that pieces wait for. */
 static inline void mir_wake(weft_mirror_t *m) { m->wake = m->again = true; }
 /* Have a turn at that time. */
-static inline void mir_at(weft_mirror_t *m, uint64_t *which, uint64_t when)
+static inline void mir_at(uint64_t *which, uint64_t when)
 {
-    (void)m;
     if (when < *which)
         *which = when;
 }
@@ -243,13 +241,11 @@ weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_o
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
 /* On the driver: it has arrived. `st`: it does not begin; the mirror may be gone then. */
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st);
-bool wefti_mirror_idle(weft_runtime_t *rt);
 
 /* --- mirror_member.c: servers, leases, configurations  ---------------------------------------------------------------- */
 
 /* Ask something of a server. The answer, or an error at once, comes to the function for what the member is about: *_asked(). */
 void wefti_mirror_ask(mir_member_t *mb, uint8_t what);
-void wefti_mirror_attach(mir_member_t *mb); /* the key of its last answer */
 bool wefti_mirror_asks(const weft_mirror_t *m); /* of any */
 void wefti_mirror_take_store(mir_member_t *mb, weft_store_t *store); /* into an empty place; its reference too */
 void wefti_mirror_leave_store(mir_member_t *mb);                     /* the place is empty */
@@ -262,9 +258,11 @@ void wefti_mirror_set(weft_mirror_t *m);           /* the next configuration, of
                                                       refilled */
 void wefti_mirror_config_turn(weft_mirror_t *m);
 void wefti_mirror_renew(weft_mirror_t *m);         /* it is time to */
-/* Is this a record that a mirror of ours can have? `bytes`: of its block. */
+/* Is this a record that a mirror of ours can have? wire.c has checked it, for what any replica can have. */
 bool wefti_mirror_sane(const wefti_replica_answer_t *a);
 void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec);
+/* A record of what the mirror is now, as of this writer, without members. */
+void wefti_mirror_record(const weft_mirror_t *m, uint64_t epoch, uint32_t flags, wefti_replica_t *rec_out);
 bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_STORE_ID]);
 
 /* --- mirror_open.c, mirror_find.c  ------------------------------------------------------------------------------------ */
@@ -296,19 +294,18 @@ weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, 
 bool wefti_mirror_read_one(mir_piece_t *p, weft_status_t *failed_out);
 void wefti_mirror_pieces_step(weft_mirror_t *m);
 void wefti_mirror_pieces_free(weft_mirror_t *m);
-void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_status_t st);
+/* An access of it, other than the read of one member, has ended. */
+void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st);
 bool wefti_mirror_has_lock(const mir_piece_t *p);
 
 /* --- mirror_fix.c: agreement, mending, refilling  --------------------------------------------------------------------- */
 
 void wefti_mirror_fix_step(mir_piece_t *p);
-void wefti_mirror_fix_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st); /* an access of it has ended */
 void wefti_mirror_mend(weft_mirror_t *m, uint64_t unit);
 void wefti_mirror_scan(weft_mirror_t *m, uint8_t kind);
 void wefti_mirror_scan_turn(weft_mirror_t *m);
 void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st);
 void wefti_mirror_add_turn(weft_mirror_t *m);
-void wefti_mirror_add_lost(weft_mirror_t *m, weft_status_t why);
 void wefti_mirror_add_end(weft_mirror_t *m, weft_status_t why);
 void wefti_mirror_add_abort(weft_mirror_t *m); /* unless it is too late for that */
 

@@ -5,7 +5,7 @@
  * tests/unit/store_names.c. */
 #include "store/state.h"
 
-static int compare(const char *a, size_t a_len, const char *b, size_t b_len)
+int wefti_store_names_order(const char *a, size_t a_len, const char *b, size_t b_len)
 {
     int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
     return order ? order : (a_len > b_len) - (a_len < b_len);
@@ -17,7 +17,7 @@ size_t wefti_store_names_from(const store_names_t *names, const char *name, size
     bool exact = false;
     while (low < high) {
         size_t at = low + (high - low) / 2;
-        int order = compare(names->at[at]->name, names->at[at]->name_len, name, n);
+        int order = wefti_store_names_order(names->at[at]->name, names->at[at]->name_len, name, n);
         exact = exact || !order;
         if (order < 0)
             low = at + 1;
@@ -42,14 +42,8 @@ weft_status_t wefti_store_names_add(store_names_t *names, store_held_t *b)
     size_t at = wefti_store_names_from(names, b->name, b->name_len, &exact);
     if (exact)
         return WEFT_ERR_STATE;
-    if (names->n == names->cap) {
-        size_t cap = names->cap ? 2 * names->cap : 64;
-        store_held_t **more = (store_held_t **)wefti_realloc(names->at, cap * sizeof *more);
-        if (!more)
-            return WEFT_ERR_NOMEM;
-        names->at = more;
-        names->cap = cap;
-    }
+    if (!wefti_grow(&names->at, &names->cap, names->n + 1, sizeof(store_held_t *)))
+        return WEFT_ERR_NOMEM;
     memmove(names->at + at + 1, names->at + at, (names->n - at) * sizeof *names->at);
     names->at[at] = b;
     names->n++;

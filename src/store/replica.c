@@ -27,18 +27,15 @@ static bool leased(const store_replica_t *r)
     return !(r->rec.flags & (WEFTI_REPLICA_REFILLING | WEFTI_REPLICA_SEALED | WEFTI_REPLICA_LAPSED));
 }
 
-static void lapse(store_replica_t *r)
-{
-    r->rec.flags |= WEFTI_REPLICA_LAPSED;
-    weft_ext_timer_stop(r->block->server->ss->rt, &r->timer);
-    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
-}
-
 /* What it is now, also if its timer is late. */
 static void look(store_replica_t *r)
 {
-    if (leased(r) && weft_now(r->block->server->ss->rt) >= r->until)
-        lapse(r);
+    weft_runtime_t *rt = r->block->server->ss->rt;
+    if (!leased(r) || weft_now(rt) < r->until)
+        return;
+    r->rec.flags |= WEFTI_REPLICA_LAPSED;
+    weft_ext_timer_stop(rt, &r->timer);
+    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
 }
 
 static void lease_over(weft_ext_timer_t *t)
@@ -184,12 +181,6 @@ static void on_make(weft_store_server_t *s, store_client_t *c, const store_asker
     reply(b, to, WEFT_OK, WEFT_RMA_ALL);
 }
 
-static void on_get(store_held_t *b, const store_asker_t *to)
-{
-    bool served = !(b->replica->rec.flags & (WEFTI_REPLICA_REFILLING | WEFTI_REPLICA_LAPSED));
-    reply(b, to, WEFT_OK, served ? WEFT_RMA_READ : 0);
-}
-
 /* A stamp of ours that leaves something of the lease. */
 static bool fresh(const store_held_t *b, uint64_t stamp, uint64_t lease_ns)
 {
@@ -197,107 +188,97 @@ static bool fresh(const store_held_t *b, uint64_t stamp, uint64_t lease_ns)
     return stamp <= now && now - stamp < lease_ns;
 }
 
-static void on_set(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+/* WEFT_OK: the reply comes when no access with an old key is under way any more. */
+static weft_status_t on_set(store_held_t *b, const store_asker_t *to, const store_request_t *q)
 {
     store_replica_t *r = b->replica;
     bool refilling = q->rec.flags & WEFTI_REPLICA_REFILLING;
-    if (r->rec.epoch != q->epoch || r->rec.origin != q->rec.origin) { /* each mirror counts its epochs from 1 on */
-        reply(b, to, WEFT_ERR_STALE, 0);
-        return;
-    }
-    if (q->rec.epoch <= q->epoch) {
-        refuse(b->server, to, WEFT_ERR_INVALID);
-        return;
-    }
-    if (!refilling && !fresh(b, q->stamp, q->rec.lease_ns)) {
-        reply(b, to, WEFT_ERR_AGAIN, 0);
-        return;
-    }
+    if (r->rec.epoch != q->epoch || r->rec.origin != q->rec.origin) /* each mirror counts its epochs from 1 on */
+        return WEFT_ERR_STALE;
+    if (q->rec.epoch <= q->epoch)
+        return WEFT_ERR_INVALID;
+    if (!refilling && !fresh(b, q->stamp, q->rec.lease_ns))
+        return WEFT_ERR_AGAIN;
     setting_t *w = setting_new(b, to, WEFT_RMA_ALL);
-    if (!w) {
-        refuse(b->server, to, WEFT_ERR_LIMIT);
-        return;
-    }
+    if (!w)
+        return WEFT_ERR_LIMIT;
     r->rec = q->rec;
     r->rec.flags &= WEFTI_REPLICA_CHECKSUMS | WEFTI_REPLICA_REFILLING;
     serve_until(r, refilling ? 0 : q->stamp + q->rec.lease_ns);
     revoke(b, w);
+    return WEFT_OK;
 }
 
 static bool is_writer(const store_replica_t *r, const store_request_t *q)
 {
-    return r->rec.epoch == q->epoch && !memcmp(r->rec.writer, q->writer, sizeof q->writer) &&
-           !(r->rec.flags & WEFTI_REPLICA_LAPSED);
+    return r->rec.epoch == q->epoch && !memcmp(r->rec.writer, q->writer, sizeof q->writer);
 }
 
-static void on_renew(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+static weft_status_t on_renew(store_held_t *b, const store_request_t *q)
 {
     store_replica_t *r = b->replica;
-    weft_status_t st = WEFT_OK;
-    if (!is_writer(r, q))
-        st = WEFT_ERR_STALE;
-    else if (r->rec.flags & WEFTI_REPLICA_SEALED)
-        st = WEFT_ERR_STATE;
-    else if (leased(r) && !fresh(b, q->stamp, r->rec.lease_ns))
-        st = WEFT_ERR_AGAIN;
-    else if (leased(r) && q->stamp + r->rec.lease_ns > r->until)
+    if (!is_writer(r, q) || r->rec.flags & WEFTI_REPLICA_LAPSED)
+        return WEFT_ERR_STALE;
+    if (r->rec.flags & WEFTI_REPLICA_SEALED)
+        return WEFT_ERR_STATE;
+    if (leased(r) && !fresh(b, q->stamp, r->rec.lease_ns))
+        return WEFT_ERR_AGAIN;
+    if (leased(r) && q->stamp + r->rec.lease_ns > r->until)
         serve_until(r, q->stamp + r->rec.lease_ns);
-    reply(b, to, st, 0);
+    return WEFT_OK;
 }
 
-static void on_seal(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+/* WEFT_OK: as of on_set() */
+static weft_status_t on_seal(store_held_t *b, const store_asker_t *to, const store_request_t *q)
 {
     store_replica_t *r = b->replica;
-    if (!is_writer(r, q) || !leased(r)) {
-        reply(b, to, is_writer(r, q) ? WEFT_ERR_STATE : WEFT_ERR_STALE, 0);
-        return;
-    }
+    if (!is_writer(r, q) || r->rec.flags & WEFTI_REPLICA_LAPSED)
+        return WEFT_ERR_STALE;
+    if (!leased(r))
+        return WEFT_ERR_STATE;
     setting_t *w = setting_new(b, to, 0);
-    if (!w) {
-        refuse(b->server, to, WEFT_ERR_LIMIT);
-        return;
-    }
+    if (!w)
+        return WEFT_ERR_LIMIT;
     r->rec.flags |= WEFTI_REPLICA_SEALED;
     serve_until(r, 0);
     revoke(b, w);
+    return WEFT_OK;
 }
 
-static void on_unmake(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, const store_asker_t *to, const store_request_t *q)
 {
-    const wefti_replica_t *rec = &b->replica->rec;
-    if (rec->epoch != q->epoch || memcmp(rec->writer, q->writer, sizeof q->writer))
-        refuse(b->server, to, WEFT_ERR_STALE);
-    else
-        wefti_store_block_free(b, to);
-}
-
-void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q)
-{
-    store_asker_t to = {weft_ep_id(ep), q->id, q->kind};
+    uint32_t rights = 0;
+    weft_status_t st = WEFT_OK;
     if (q->kind == STORE_R_MAKE) {
-        on_make(s, c, &to, q);
+        on_make(s, c, to, q);
         return;
     }
     store_held_t *b = wefti_store_names_find(&s->names, q->name, q->name_len);
     if (!b || !b->replica) {
-        refuse(s, &to, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
+        refuse(s, to, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
         return;
     }
     look(b->replica);
     switch (q->kind) {
     case STORE_R_GET:
-        on_get(b, &to);
-        break;
-    case STORE_R_SET:
-        on_set(b, &to, q);
+        rights = b->replica->rec.flags & (WEFTI_REPLICA_REFILLING | WEFTI_REPLICA_LAPSED) ? 0 : WEFT_RMA_READ;
         break;
     case STORE_R_RENEW:
-        on_renew(b, &to, q);
+        st = on_renew(b, q);
         break;
     case STORE_R_UNMAKE:
-        on_unmake(b, &to, q);
-        break;
+        if (is_writer(b->replica, q))
+            wefti_store_block_free(b, to);
+        else
+            refuse(s, to, WEFT_ERR_STALE);
+        return;
     default:
-        on_seal(b, &to, q);
+        st = q->kind == STORE_R_SET ? on_set(b, to, q) : on_seal(b, to, q);
+        if (!st)
+            return;
     }
+    if (st == WEFT_ERR_INVALID || st == WEFT_ERR_LIMIT)
+        refuse(s, to, st);
+    else
+        reply(b, to, st, rights);
 }

@@ -1,16 +1,18 @@
 /* store/replica.h - what a server keeps for a block that is a member of a mirror, and the requests about it.
  *
- * The server's half is replica.c, the client's is request.c; mirror*.c is built on the calls below. A replica is a shared block
+ * The server's half is replica.c; mirror*.c is the client's. A replica is a shared block
  * that cannot be mapped, with a record. Only the one who wrote the record last, the writer, has a key to write with; everyone
  * else gets one to read with, while the replica can be served:
  *
  *     REFILLING --set--> LEASED --seal--> SEALED
  *                       |   ^               |
- *             lease over|   +------set------+      (a set leads from every state to LEASED, or to REFILLING if its record says
- *                           so:
- *                       v   |                       then there is no lease, and who has its key is its writer all the same)
- *                      LAPSED                      served to readers: LEASED and SEALED; to nobody: REFILLING (but its writer),
+ *             lease over|   +------set------+
+ *                       v   |
  *                      LAPSED
+ *
+ * A set leads from every state to LEASED, or to REFILLING if its record says so: then there is no lease, and who has its key is
+ * its writer all the same. Readers are served by LEASED and SEALED ones; a REFILLING one serves its writer alone, a LAPSED one
+ * nobody.
  *
  * The lease is what the writer grants to the server: "serve for lease_ns, unless you hear from me". To be of use when the
  * server is out of reach it must end by a time that the writer can know, however late its words arrive. So it does not count
@@ -24,8 +26,32 @@
  * access and every request about the replica, not only when a timer says so: one that was stopped and goes on serves nothing
  * that its lease does not cover.
  *
- * wefti_replica_* are calls for any thread, each one operation; *out is borrowed until op, which is needed, completes. It is
- * filled in with WEFT_OK, and its `rec` and `stamp` also where the status says (+rec): then key_len is 0. Every one can end
+ * The requests, each of which is one operation (wefti_store_replica_ask()):
+ *
+ * STORE_R_MAKE: allocate a replica of `len` bytes, all zero, with the record `rec`. It is REFILLING whatever rec says, and has
+ * no lease until a set. The key has all rights. WEFT_ERR_STATE (+rec if that is a replica): the name is taken; WEFT_ERR_LIMIT.
+ *
+ * STORE_R_UNMAKE: free a replica that is still as `writer` made or set it last, with `epoch`: what weft_store_remove() cannot
+ * know. WEFT_ERR_STALE: it is another's by now. The answer is not filled in.
+ *
+ * STORE_R_GET: its record, and a key to read with while it is served.
+ *
+ * STORE_R_SET: if its epoch is `epoch`, and its origin that of `rec`: become its writer, with this record, whose epoch is
+ * higher. Everything given out for it before is stale, and no access made with that is under way any more, when the operation
+ * completes; the key has all rights. `stamp`: from an earlier answer of this server about this name, less than lease_ns old;
+ * with WEFTI_REPLICA_REFILLING in rec.flags it is not looked at, and there is no lease: however late such a set arrives, it lets
+ * nobody read. WEFT_ERR_STALE (+rec): the epoch or the origin is another, and nothing was changed; or another set came while
+ * this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, and nothing was changed: again with
+ * the stamp of the answer. WEFT_ERR_INVALID: rec is not valid.
+ *
+ * STORE_R_RENEW: `writer`, with `epoch`, is still there, and has `stamp`. No key. WEFT_ERR_STALE (+rec): the epoch or the writer
+ * is another, or the lease is over: it stays over until a set; WEFT_ERR_AGAIN (+rec): as above, but the lease still runs. On a
+ * sealed one WEFT_ERR_STATE (+rec).
+ *
+ * STORE_R_SEAL: `writer`, with `epoch`, leaves. Its key is stale when the operation completes (so are the readers', who ask
+ * again), and readers are served without a lease. WEFT_ERR_STALE (+rec), as for renew.
+ *
+ * The answer is filled in with WEFT_OK; its `rec` and `stamp` also where it says (+rec): then key_len is 0. Every one can end
  * with what weft/store.h says as well: WEFT_ERR_PEER, _CLOSED, _STALE (the lease of the store: get_info tells), _NOTFOUND (no
  * block of that name), _STATE (that block is no replica), _TIMEOUT, _CANCELLED (it may have happened, or happen later). */
 #ifndef WEFTI_STORE_REPLICA_H
@@ -65,33 +91,5 @@ typedef struct wefti_replica_answer {
     uint32_t key_len;            /* 0: none, it is not served */
     uint8_t key[WEFT_REGION_KEY_MAX]; /* attach it with path = WEFT_RMA_CHECKED */
 } wefti_replica_answer_t;
-
-/* Allocate a replica of `bytes` bytes, all zero, with this record; it is REFILLING whatever rec says, and has no lease until a
- * set. The key has all rights. WEFT_ERR_STATE (+rec if that is a replica): the name is taken; WEFT_ERR_LIMIT. */
-weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t bytes, const wefti_replica_t *rec,
-                                 wefti_replica_answer_t *out, weft_op_t *op);
-/* Free a replica that is still as this writer made or set it last: what weft_store_remove() cannot know. WEFT_ERR_STALE: it is
- * another's by now. *out is not filled in. */
-weft_status_t wefti_replica_unmake(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
-                                   wefti_replica_answer_t *out, weft_op_t *op);
-/* Its record, and a key to read with while it is served. */
-weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_replica_answer_t *out, weft_op_t *op);
-/* If its epoch is `expected`, and its origin that of rec: become its writer, with a new record whose epoch is higher.
- * Everything given out for it before is stale, and no access made with that is under way any more, when op completes; the key
- * has all rights. `stamp`: from an earlier answer of this server about this name, less than lease_ns old; with
- * WEFTI_REPLICA_REFILLING in rec->flags it is not looked at, and there is no lease: however late such a set arrives, it lets
- * nobody read. WEFT_ERR_STALE (+rec): the epoch is not `expected`, or the origin is another: nothing was changed; or another
- * set came while this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed:
- * again with out->stamp. WEFT_ERR_INVALID: rec is not valid. */
-weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t expected, const wefti_replica_t *rec,
-                                uint64_t stamp, wefti_replica_answer_t *out, weft_op_t *op);
-/* The writer is still there. No key. WEFT_ERR_STALE (+rec): the epoch or the writer is another, or the lease is over: it stays
- * over until a set; WEFT_ERR_AGAIN (+rec): as above, but the lease still runs. On a sealed one WEFT_ERR_STATE (+rec). */
-weft_status_t wefti_replica_renew(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
-                                  uint64_t stamp, wefti_replica_answer_t *out, weft_op_t *op);
-/* The writer leaves: its key is stale when op completes (so are the readers', who ask again), and readers are served without a
- * lease. WEFT_ERR_STALE (+rec), as for renew. */
-weft_status_t wefti_replica_seal(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
-                                 wefti_replica_answer_t *out, weft_op_t *op);
 
 #endif

@@ -73,126 +73,124 @@ void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *
 
 /* --- requests  -------------------------------------------------------------------------------------------------------- */
 
-static void refuse(weft_store_server_t *s, store_reply_t *p, weft_status_t status)
-{
-    p->status = status;
-    p->flags &= (uint8_t)~STORE_BODY;
-    if (status != WEFT_ERR_NOTFOUND)
-        s->stats.refused++;
-}
+/* One request while it is answered. */
+typedef struct serving {
+    weft_store_server_t *s;
+    store_client_t *c;
+    weft_ep_t *ep;
+    store_asker_t to;
+    const store_request_t *q;
+    store_reply_t p;
+    uint8_t *bytes; /* STORE_ENTRIES_MAX of them, for what the reply points to */
+    bool later;     /* somebody else replies, now or later */
+} serving_t;
 
 static bool may_change(const store_held_t *b, const store_client_t *c)
 {
     return b->shared || b->payer == c;
 }
 
-/* The reply about a block, sent from here: it points into our stack. */
-static void tell_block(weft_store_server_t *s, weft_ep_t *ep, store_held_t *b, store_reply_t *p)
+static store_held_t *by_id(const serving_t *v)
 {
-    uint8_t key[WEFT_REGION_KEY_MAX];
-    weft_status_t st = wefti_store_block_tell(b, WEFT_RMA_ALL, key, p);
-    if (st)
-        refuse(s, p, st);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
-    p->key = NULL;
+    return (store_held_t *)wefti_slots_get(&v->s->blocks, v->q->block);
 }
 
-static void on_alloc(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+static store_held_t *by_name(const serving_t *v)
+{
+    return wefti_store_names_find(&v->s->names, v->q->name, v->q->name_len);
+}
+
+static weft_status_t tell_block(serving_t *v, store_held_t *b)
+{
+    _Static_assert(WEFT_REGION_KEY_MAX <= STORE_ENTRIES_MAX, "a key fits where entries do");
+    return wefti_store_block_tell(b, WEFT_RMA_ALL, v->bytes, &v->p);
+}
+
+static weft_status_t on_open(serving_t *v)
+{
+    const store_request_t *q = v->q;
+    weft_status_t st = wefti_store_client_open(v->s, v->ep, q->client, q->lease_ns, q->flags & STORE_TIMED, &v->c);
+    if (st)
+        return st;
+    v->p.lease_ns = v->c->lease_ns;
+    memcpy(v->p.server, v->s->id, sizeof v->s->id);
+    return WEFT_OK;
+}
+
+static weft_status_t on_alloc(serving_t *v)
 {
     store_held_t *b;
-    weft_status_t st = wefti_store_block_new(s, c, q, q->flags & STORE_SHARED, false, &b);
-    if (!st) {
-        tell_block(s, ep, b, p);
-        return;
-    }
-    refuse(s, p, st);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
+    weft_status_t st = wefti_store_block_new(v->s, v->c, v->q, v->q->flags & STORE_SHARED, false, &b);
+    return st ? st : tell_block(v, b);
 }
 
-static void on_find(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+static weft_status_t on_find(serving_t *v)
 {
-    store_held_t *b = wefti_store_names_find(&s->names, q->name, q->name_len);
-    if (b && !b->replica) {
-        s->stats.opens++;
-        tell_block(s, ep, b, p);
-        return;
-    }
-    refuse(s, p, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
+    store_held_t *b = by_name(v);
+    if (!b || b->replica)
+        return b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND;
+    v->s->stats.opens++;
+    return tell_block(v, b);
 }
 
-static void on_extend(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+static weft_status_t on_extend(serving_t *v)
 {
-    store_held_t *b = (store_held_t *)wefti_slots_get(&s->blocks, q->block);
-    weft_status_t st = !b                                ? WEFT_ERR_NOTFOUND
-                       : !may_change(b, c) || b->replica ? WEFT_ERR_STATE
-                                                         : wefti_store_block_extend(b, c, q->len);
-    if (!st) {
-        tell_block(s, ep, b, p);
-        return;
-    }
-    refuse(s, p, st);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
+    store_held_t *b = by_id(v);
+    if (!b)
+        return WEFT_ERR_NOTFOUND;
+    if (!may_change(b, v->c) || b->replica)
+        return WEFT_ERR_STATE;
+    weft_status_t st = wefti_store_block_extend(b, v->c, v->q->len);
+    return st ? st : tell_block(v, b);
 }
 
 /* FREE and REMOVE: the reply comes when the memory is back. */
-static void on_free(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+static weft_status_t on_free(serving_t *v)
 {
-    store_asker_t asker = {weft_ep_id(ep), q->id, q->kind};
-    store_held_t *b = q->kind == STORE_FREE ? (store_held_t *)wefti_slots_get(&s->blocks, q->block)
-                                            : wefti_store_names_find(&s->names, q->name, q->name_len);
-    if (b && may_change(b, c)) {
-        wefti_store_block_free(b, &asker);
-        return;
-    }
-    refuse(s, p, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
+    store_held_t *b = v->q->kind == STORE_FREE ? by_id(v) : by_name(v);
+    if (!b || !may_change(b, v->c))
+        return b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND;
+    v->later = true;
+    wefti_store_block_free(b, &v->to);
+    return WEFT_OK;
 }
 
-static void on_share(weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+static weft_status_t on_list(serving_t *v)
 {
-    store_held_t *b = (store_held_t *)wefti_slots_get(&s->blocks, q->block);
-    weft_status_t st = b ? wefti_store_block_share(b, c, q) : WEFT_ERR_NOTFOUND;
-    if (st)
-        refuse(s, p, st);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
-}
-
-static void on_list(weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
-{
-    uint8_t entries[STORE_ENTRIES_MAX];
-    wefti_writer_t w = wefti_writer(entries, sizeof entries);
-    uint64_t now = weft_now(s->ss->rt);
+    const store_request_t *q = v->q;
+    const store_names_t *names = &v->s->names;
+    wefti_writer_t w = wefti_writer(v->bytes, STORE_ENTRIES_MAX);
+    uint64_t now = weft_now(v->s->ss->rt);
     bool exact = false;
-    size_t at = wefti_store_names_from(&s->names, q->name, q->name_len, NULL);
-    size_t after = q->after_len ? wefti_store_names_from(&s->names, q->after, q->after_len, &exact) + exact : 0;
+    size_t at = wefti_store_names_from(names, q->name, q->name_len, NULL);
+    size_t after = q->after_len ? wefti_store_names_from(names, q->after, q->after_len, &exact) + exact : 0;
     if (after > at)
         at = after;
-    for (; at < s->names.n; at++) {
-        const store_held_t *b = s->names.at[at];
+    for (; at < names->n; at++) {
+        const store_held_t *b = names->at[at];
         weft_region_info_t info = WEFT_REGION_INFO_INIT;
         if (b->name_len < q->name_len || memcmp(b->name, q->name, q->name_len) != 0)
             break;
         if ((size_t)(w.end - w.at) < STORE_ENTRY_MAX) {
-            p->flags |= STORE_MORE;
+            v->p.flags |= STORE_MORE;
             break;
         }
         if (weft_region_get_info(b->region, &info))
             info.attached = 0;
         store_entry_t e = {.name = b->name,
                            .name_len = b->name_len,
-                           .flags =
-                               (uint8_t)((b->shared ? STORE_E_SHARED : 0) | (!b->shared && b->payer == c ? STORE_E_OURS : 0)),
+                           .flags = b->shared          ? STORE_E_SHARED
+                                    : b->payer == v->c ? STORE_E_OURS
+                                                       : 0,
                            .len = b->len,
                            .max_len = b->max_len,
                            .age_ns = now - b->born,
                            .attached = info.attached};
         wefti_store_put_entry(&w, &e);
     }
-    p->entries = entries;
-    p->entries_len = (uint32_t)(w.at - entries);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
-    p->entries = NULL; /* ours no longer */
+    v->p.entries = v->bytes;
+    v->p.entries_len = (uint32_t)(w.at - v->bytes);
+    return WEFT_OK;
 }
 
 void wefti_store_server_count(weft_store_server_t *s, weft_store_stats_t *out)
@@ -206,95 +204,89 @@ void wefti_store_server_count(weft_store_server_t *s, weft_store_stats_t *out)
         wefti_store_block_count(wefti_container_of(l, store_held_t, link), out);
 }
 
-static void on_query(weft_store_server_t *s, weft_ep_t *ep, store_reply_t *p)
+static weft_status_t on_query(serving_t *v)
 {
     weft_store_stats_t all;
-    wefti_store_server_count(s, &all);
-    _Static_assert(sizeof all == sizeof(size_t) + sizeof p->stats, "what travels is what there is");
-    memcpy(p->stats, &all.bytes, sizeof p->stats);
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
+    wefti_store_server_count(v->s, &all);
+    _Static_assert(sizeof all == sizeof(size_t) + sizeof v->p.stats, "what travels is what there is");
+    memcpy(v->p.stats, &all.bytes, sizeof v->p.stats);
+    return WEFT_OK;
 }
 
-static void on_open(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+/* Of a client whose lease runs. */
+static weft_status_t serve_client(serving_t *v)
 {
-    store_client_t *c;
-    weft_status_t st = wefti_store_client_open(s, ep, q->client, q->lease_ns, q->flags & STORE_TIMED, &c);
-    if (st) {
-        refuse(s, p, st);
-    } else {
-        p->lease_ns = c->lease_ns;
-        memcpy(p->server, s->id, sizeof s->id);
-    }
-    wefti_store_reply(s->ss, weft_ep_id(ep), p);
-}
-
-static void serve_client(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
-{
-    switch (q->kind) {
+    store_held_t *b;
+    switch (v->q->kind) {
     case STORE_RENEW:
-        s->stats.renewals++;
-        p->lease_ns = c->lease_ns;
-        wefti_store_reply(s->ss, weft_ep_id(ep), p);
-        break;
+        v->s->stats.renewals++;
+        v->p.lease_ns = v->c->lease_ns;
+        return WEFT_OK;
     case STORE_CLOSE:
-        if (q->flags & STORE_LEAVE)
-            wefti_store_client_left(c);
+        if (v->q->flags & STORE_LEAVE)
+            v->c->timed = true; /* it does not renew its lease any more, which was renewed for this request */
         else
-            wefti_store_client_end(c, false);
-        wefti_store_reply(s->ss, weft_ep_id(ep), p);
-        break;
+            wefti_store_client_end(v->c, false);
+        return WEFT_OK;
     case STORE_QUERY:
-        on_query(s, ep, p);
-        break;
+        return on_query(v);
     case STORE_ALLOC:
-        on_alloc(s, c, ep, q, p);
-        break;
+        return on_alloc(v);
     case STORE_FIND:
-        on_find(s, ep, q, p);
-        break;
+        return on_find(v);
     case STORE_EXTEND:
-        on_extend(s, c, ep, q, p);
-        break;
+        return on_extend(v);
     case STORE_FREE:
     case STORE_REMOVE:
-        on_free(s, c, ep, q, p);
-        break;
+        return on_free(v);
     case STORE_SHARE:
-        on_share(s, c, ep, q, p);
-        break;
+        b = by_id(v);
+        return b ? wefti_store_block_share(b, v->c, v->q) : WEFT_ERR_NOTFOUND;
     case STORE_LIST:
-        on_list(s, c, ep, q, p);
-        break;
+        return on_list(v);
     default:
-        wefti_store_replica_request(s, c, ep, q);
+        v->later = true;
+        wefti_store_replica_request(v->s, v->c, &v->to, v->q);
+        return WEFT_OK;
     }
 }
 
 bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size_t n)
 {
+    uint8_t space[STORE_ENTRIES_MAX];
     store_request_t q;
     if (!wefti_store_get_request(bytes, n, &q))
         return false;
-    store_reply_t p = {.id = q.id, .kind = q.kind, .flags = STORE_BODY};
     weft_store_server_t *s = ss->server;
+    serving_t v = {.s = s, .ep = ep, .to = {weft_ep_id(ep), q.id, q.kind}, .q = &q, .bytes = space};
+    store_reply_t *p = &v.p;
+    p->id = q.id;
+    p->kind = q.kind;
+    p->flags = STORE_BODY;
     if (!s || s->closing || q.kind >= STORE_KINDS) {
-        p.status = WEFT_ERR_UNSUPPORTED;
-        p.flags = 0;
-        wefti_store_reply(ss, weft_ep_id(ep), &p);
+        p->status = WEFT_ERR_UNSUPPORTED;
+        p->flags = 0;
+        wefti_store_reply(ss, v.to.ep, p);
         return true;
     }
-    store_client_t *c = wefti_store_client(s, q.client);
+    v.c = wefti_store_client(s, q.client);
     if (q.kind == STORE_OPEN) {
-        on_open(s, ep, &q, &p);
-    } else if (!c || c->ep != ep) { /* its lease is over, or it is here over another endpoint now */
-        refuse(s, &p, WEFT_ERR_STALE);
-        p.flags |= STORE_LEASE_OVER;
-        wefti_store_reply(ss, weft_ep_id(ep), &p);
+        p->status = on_open(&v);
+    } else if (!v.c || v.c->ep != ep) { /* its lease is over, or it is here over another endpoint now */
+        p->status = WEFT_ERR_STALE;
+        p->flags |= STORE_LEASE_OVER;
     } else {
-        wefti_store_client_renew(c);
-        if (!wefti_store_later(s, c, weft_ep_id(ep), &q, bytes, n))
-            serve_client(s, c, ep, &q, &p);
+        wefti_store_client_renew(v.c);
+        if (wefti_store_later(s, v.c, v.to.ep, &q, bytes, n))
+            return true;
+        p->status = serve_client(&v);
     }
+    if (v.later)
+        return true;
+    if (p->status)
+        p->flags &= (uint8_t)~STORE_BODY;
+    s->stats.refused += p->status && p->status != WEFT_ERR_NOTFOUND;
+    wefti_store_reply(ss, v.to.ep, p);
     return true;
 }
 

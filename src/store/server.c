@@ -96,7 +96,7 @@ weft_status_t weft_store_serve(weft_runtime_t *rt, const weft_store_server_opts_
 static void server_free(weft_store_server_t *s)
 {
     s->ss->server = NULL;
-    wefti_store_later_drop(s);
+    wefti_store_later_down(s, 0);
     wefti_map_free(&s->clients);
     wefti_slots_free(&s->blocks);
     wefti_free(s->names.at);
@@ -119,13 +119,9 @@ static void clients_end(weft_store_server_t *s)
         wefti_store_client_end(wefti_container_of(l, store_client_t, link), false);
 }
 
-typedef struct closing {
-    weft_store_server_t *server;
-} closing_t;
-
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_store_server_t *s = weft_ext_scratch(op, closing_t)->server;
+    weft_store_server_t *s = *weft_ext_scratch(op, weft_store_server_t *);
     store_state_t *ss = s->ss;
     (void)weft_ext_op_track(
         op); /* without memory for its deadline it goes on: the handle is closed, and nobody could close it again */
@@ -144,7 +140,7 @@ static weft_status_t close_start(weft_op_t *op)
 /* Nobody waits any more; the memory is given back all the same. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_store_server_t *s = weft_ext_scratch(op, closing_t)->server;
+    weft_store_server_t *s = *weft_ext_scratch(op, weft_store_server_t *);
     s->close_op = NULL;
     weft_ext_op_complete(op, why, 0);
 }
@@ -181,7 +177,7 @@ static weft_status_t close_it(weft_runtime_t *rt, weft_store_server_t *server, w
     }
     weft_status_t st = weft_ext_op_prepare(rt, op, &close_kind);
     if (!st) {
-        weft_ext_scratch(op, closing_t)->server = server;
+        *weft_ext_scratch(op, weft_store_server_t *) = server;
         st = weft_ext_op_start(op);
     }
     if (st)

@@ -169,20 +169,18 @@ store_client_t *wefti_store_client(weft_store_server_t *s, const uint8_t id[WEFT
 weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns,
                                       bool timed, store_client_t **client_out);
 void wefti_store_client_renew(store_client_t *c);
-void wefti_store_client_left(store_client_t *c); /* it does not renew its lease any more */
 /* It ends: what is its own is freed. expired: counted as that. */
 void wefti_store_client_end(store_client_t *c, bool expired);
 void wefti_store_clients_down(weft_ep_t *ep); /* the endpoint is down; under the lock */
 
 /* blocks.c */
 #define STORE_PAGE UINT64_C(4096)
+/* WEFT_ERR_INVALID, _STATE, _LIMIT, _NOMEM */
 weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared,
-                                    bool unmapped, store_held_t **block_out);  /* WEFT_ERR_INVALID, _STATE, _LIMIT,
-                                    _NOMEM */ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c,
-                                    uint64_t len); /* WEFT_ERR_STATE, _RANGE,
-                                    _LIMIT */ /* It gets that name and belongs to nobody. WEFT_ERR_INVALID, _STATE,
-                                    _NOMEM. */ weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c,
-                                    const store_request_t *q);
+                                    bool unmapped, store_held_t **block_out);
+weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len); /* WEFT_ERR_RANGE, _LIMIT */
+/* It gets that name and belongs to nobody. WEFT_ERR_INVALID, _STATE, _NOMEM. */
+weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, const store_request_t *q);
 /* Give its memory back. `asker` (may be NULL) gets its reply when that is done. */
 void wefti_store_block_free(store_held_t *b, const store_asker_t *asker);
 void wefti_store_block_forget(store_held_t *b); /* the runtime closes, and its region with it */
@@ -199,10 +197,11 @@ bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_clie
 bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_id_t ep, const store_request_t *q,
                        const void *bytes, size_t n);
 void wefti_store_later_again(weft_store_server_t *s); /* a block is gone, or nobody is to wait any longer */
-void wefti_store_later_down(weft_store_server_t *s, weft_ep_id_t ep); /* that endpoint is down: forget what it asked for */
-void wefti_store_later_drop(weft_store_server_t *s);  /* nobody is to be answered any more */
+/* That endpoint (0: every one) is not answered any more: forget what it asked for. */
+void wefti_store_later_down(weft_store_server_t *s, weft_ep_id_t ep);
 
 /* names.c */
+int wefti_store_names_order(const char *a, size_t a_len, const char *b, size_t b_len); /* < 0: a comes before b */
 weft_status_t wefti_store_names_add(store_names_t *names, store_held_t *b); /* WEFT_ERR_STATE: it is taken; _NOMEM */
 void wefti_store_names_remove(store_names_t *names, store_held_t *b);
 store_held_t *wefti_store_names_find(const store_names_t *names, const char *name, size_t n);
@@ -210,7 +209,7 @@ store_held_t *wefti_store_names_find(const store_names_t *names, const char *nam
 size_t wefti_store_names_from(const store_names_t *names, const char *name, size_t n, bool *exact_out);
 
 /* replica.c */
-void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q);
+void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, const store_asker_t *to, const store_request_t *q);
 void wefti_store_replica_free(store_held_t *b);
 
 /* --- a client  -------------------------------------------------------------------------------------------------------- */
@@ -230,12 +229,10 @@ struct weft_store {
     _Atomic int32_t state;       /* weft_status_t */
     _Atomic uint32_t refs;       /* the program's, one per request, one per block */
     bool manual, fresh;          /* fresh: the id is one that we made */
-    bool left;                   /* closed or left: no more renewals */
     bool renewing;
     weft_ext_timer_t renew;
     wefti_list_t all_link, ep_link;
     store_ask_t *bye;            /* for the close, which cannot fail because there is no memory */
-    weft_ext_call_t leave_call;
 };
 
 /* What a block reaches: a new one with each extension, the old ones stay with the block, for those who still use them. */
@@ -274,6 +271,7 @@ struct store_ask {
     uint8_t kind;
     bool sending, owning;        /* `am`, `own` is under way */
     bool over;                   /* free it when nothing of it is under way any more */
+    bool repeat;                 /* send it again when `am` is done */
     bool renewal;                /* the store's own */
     uint64_t sentence;           /* what its operation says if it fails; 0: nothing more than its status */
     uint8_t again;               /* FIND: so often it was asked again */
@@ -305,12 +303,17 @@ void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op);
 /* The same, and on an error it is dropped. */
 weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op);
+/* Ask about a replica: q has the kind, STORE_R_*, and its fields (replica.h). *out is borrowed until op completes. The caller has
+ * a reference to the store. Any thread. */
+weft_status_t wefti_store_replica_ask(weft_store_t *store, const char *name, const store_request_t *q,
+                                      wefti_replica_answer_t *out, weft_op_t *op);
 void wefti_store_ask_send(store_ask_t *a); /* on the driver; a->op is NULL, or under way */
-void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a); /* next goes on with a's operation */
+/* The same for one that was answered, and goes on: when the network has done with its bytes. */
+void wefti_store_ask_again(store_ask_t *a);
 void wefti_store_ask_end(store_ask_t *a, weft_status_t status); /* completes its operation, if there is one; it may be gone
                                                                    after this */
 void wefti_store_replied(weft_am_t *am, void *user); /* a handler of active messages */
-void wefti_store_asks_up(weft_ep_t *ep);
+void wefti_store_asks_flush(weft_ep_t *ep); /* send as many of the waiting requests as may be under way */
 void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why);
 weft_status_t wefti_store_check_name(const char *name, const char *what);
 
@@ -319,8 +322,10 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p); /* ends the req
 void wefti_store_closing(weft_store_t *store);                   /* its close starts */
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID]); /* any thread */
 void wefti_store_unref(weft_store_t *store);
-/* For calls of any thread: the store is open, and stays as it is until wefti_store_leave(). For moments. WEFT_ERR_INVALID,
- * _CLOSED, _FORKED. */
+/* Give back what nobody waited for: STORE_CLOSE, the lease; STORE_FREE, a block. The driver's. */
+void wefti_store_give_back(weft_store_t *store, uint8_t kind, uint64_t block);
+/* For calls of any thread: the store is open, and stays as it is until wefti_store_leave(), which follows soon.
+ * WEFT_ERR_INVALID, _CLOSED, _FORKED. */
 weft_status_t wefti_store_enter(const weft_store_t *store);
 static inline void wefti_store_leave(const weft_store_t *store)
 {
@@ -328,8 +333,8 @@ static inline void wefti_store_leave(const weft_store_t *store)
 }
 /* take a reference to an open store of that runtime */
 weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt);
-weft_status_t wefti_store_there(const weft_store_t *store); /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone. By who has a
-                                                               reference */
+/* For a caller that has a reference. WEFT_ERR_CLOSED, _FORKED: its runtime is gone. */
+weft_status_t wefti_store_there(const weft_store_t *store);
 weft_ep_t *wefti_store_ep(weft_store_t *store); /* its endpoint, or NULL: it is gone. The driver's */
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why);
 void wefti_store_stores_shutdown(store_state_t *ss);
@@ -337,13 +342,9 @@ void wefti_store_stores_free(store_state_t *ss);
 
 /* block.c */
 void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p); /* ALLOC, FIND, EXTEND */
-void wefti_store_block_undo(weft_store_t *store, uint64_t id);         /* free a block that nobody waited for */
 void wefti_store_block_unref(weft_block_t *block);
 
 /* list.c */
 void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p);
-
-/* request.c: replicas */
-void wefti_store_replica_answer(store_ask_t *a, const store_reply_t *p);
 
 #endif

@@ -22,7 +22,7 @@ static void ep_new(weft_ep_t *ep, void *state)
 static void ep_up(weft_ep_t *ep, void *state)
 {
     ((store_ep_t *)state)->owed = 0;
-    wefti_store_asks_up(ep);
+    wefti_store_asks_flush(ep);
 }
 
 static void ep_down(weft_ep_t *ep, void *state, weft_status_t why)
@@ -67,7 +67,9 @@ static void shutdown(weft_runtime_t *rt, void *state)
 
 static bool idle(weft_runtime_t *rt, void *state)
 {
-    return !atomic_load(&((store_state_t *)state)->under_way) && wefti_mirror_idle(rt);
+    store_state_t *ss = (store_state_t *)state;
+    (void)rt;
+    return !atomic_load(&ss->under_way) && wefti_list_empty(&ss->mirrors);
 }
 
 static void closed(weft_runtime_t *rt, void *state)

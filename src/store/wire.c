@@ -113,93 +113,22 @@ bool wefti_replica_ok(const wefti_replica_t *rec)
     return true;
 }
 
-/* --- requests  -------------------------------------------------------------------------------------------------------- */
+/* --- bodies  ---------------------------------------------------------------------------------------------------------- */
 
-size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap)
+enum { NUMBERS = 6 }; /* HAS_LEASE to HAS_STAMP */
+
+static void put_body(wefti_writer_t *w, uint16_t has, const struct store_packet *p)
 {
-    wefti_writer_t w = wefti_writer(buf, cap);
-    if (!q->kind || q->kind >= STORE_KINDS)
-        return 0;
-    uint16_t has = kinds[q->kind].request;
-    wefti_put_u64(&w, q->id);
-    wefti_put_u8(&w, q->kind);
-    wefti_put_u8(&w, q->flags);
-    wefti_put_bytes(&w, q->client, sizeof q->client);
-    if (has & HAS_LEASE)
-        wefti_put_u64(&w, q->lease_ns);
-    if (has & HAS_BLOCK)
-        wefti_put_u64(&w, q->block);
-    if (has & HAS_LEN)
-        wefti_put_u64(&w, q->len);
-    if (has & HAS_MAX)
-        wefti_put_u64(&w, q->max_len);
-    if (has & HAS_EPOCH)
-        wefti_put_u64(&w, q->epoch);
-    if (has & HAS_STAMP)
-        wefti_put_u64(&w, q->stamp);
+    const uint64_t numbers[NUMBERS] = {p->lease_ns, p->block, p->len, p->max_len, p->epoch, p->stamp};
+    for (int i = 0; i < NUMBERS; i++)
+        if (has & 1u << i)
+            wefti_put_u64(w, numbers[i]);
     if (has & HAS_NAME)
-        put_name(&w, q->name, q->name_len);
+        put_name(w, p->name, p->name_len);
     if (has & HAS_AFTER)
-        put_name(&w, q->after, q->after_len);
+        put_name(w, p->after, p->after_len);
     if (has & HAS_WRITER)
-        wefti_put_bytes(&w, q->writer, sizeof q->writer);
-    if (has & HAS_REC)
-        put_rec(&w, &q->rec);
-    return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
-}
-
-bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
-{
-    wefti_reader_t r = wefti_reader(bytes, n);
-    memset(q, 0, sizeof *q);
-    q->id = wefti_get_u64(&r);
-    q->kind = wefti_get_u8(&r);
-    q->flags = wefti_get_u8(&r);
-    get_id(&r, q->client);
-    if (r.bad || !q->kind || n > STORE_REQUEST_MAX)
-        return false;
-    if (q->kind >= STORE_KINDS)
-        return true;
-    uint16_t has = kinds[q->kind].request;
-    if (q->flags & ~kinds[q->kind].flags)
-        return false;
-    if (has & HAS_LEASE)
-        q->lease_ns = wefti_get_u64(&r);
-    if (has & HAS_BLOCK)
-        q->block = wefti_get_u64(&r);
-    if (has & HAS_LEN)
-        q->len = wefti_get_u64(&r);
-    if (has & HAS_MAX)
-        q->max_len = wefti_get_u64(&r);
-    if (has & HAS_EPOCH)
-        q->epoch = wefti_get_u64(&r);
-    if (has & HAS_STAMP)
-        q->stamp = wefti_get_u64(&r);
-    if (has & HAS_NAME)
-        get_name(&r, &q->name, &q->name_len);
-    if (has & HAS_AFTER)
-        get_name(&r, &q->after, &q->after_len);
-    if (has & HAS_WRITER)
-        get_id(&r, q->writer);
-    if (has & HAS_REC)
-        get_rec(&r, &q->rec);
-    return !r.bad && !wefti_reader_left(&r);
-}
-
-/* --- replies  --------------------------------------------------------------------------------------------------------- */
-
-static void put_body(wefti_writer_t *w, uint16_t has, const store_reply_t *p)
-{
-    if (has & HAS_LEASE)
-        wefti_put_u64(w, p->lease_ns);
-    if (has & HAS_BLOCK)
-        wefti_put_u64(w, p->block);
-    if (has & HAS_LEN)
-        wefti_put_u64(w, p->len);
-    if (has & HAS_MAX)
-        wefti_put_u64(w, p->max_len);
-    if (has & HAS_STAMP)
-        wefti_put_u64(w, p->stamp);
+        wefti_put_bytes(w, p->writer, sizeof p->writer);
     if (has & HAS_REC)
         put_rec(w, &p->rec);
     if (has & HAS_SERVER)
@@ -217,18 +146,19 @@ static void put_body(wefti_writer_t *w, uint16_t has, const store_reply_t *p)
         wefti_put_bytes(w, p->entries, p->entries_len); /* the rest of it */
 }
 
-static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
+/* False: they are none, or something is left over. */
+static bool get_body(wefti_reader_t *r, uint16_t has, struct store_packet *p)
 {
-    if (has & HAS_LEASE)
-        p->lease_ns = wefti_get_u64(r);
-    if (has & HAS_BLOCK)
-        p->block = wefti_get_u64(r);
-    if (has & HAS_LEN)
-        p->len = wefti_get_u64(r);
-    if (has & HAS_MAX)
-        p->max_len = wefti_get_u64(r);
-    if (has & HAS_STAMP)
-        p->stamp = wefti_get_u64(r);
+    uint64_t *const numbers[NUMBERS] = {&p->lease_ns, &p->block, &p->len, &p->max_len, &p->epoch, &p->stamp};
+    for (int i = 0; i < NUMBERS; i++)
+        if (has & 1u << i)
+            *numbers[i] = wefti_get_u64(r);
+    if (has & HAS_NAME)
+        get_name(r, &p->name, &p->name_len);
+    if (has & HAS_AFTER)
+        get_name(r, &p->after, &p->after_len);
+    if (has & HAS_WRITER)
+        get_id(r, p->writer);
     if (has & HAS_REC)
         get_rec(r, &p->rec);
     if (has & HAS_SERVER)
@@ -251,7 +181,40 @@ static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
         p->entries_len = (uint32_t)wefti_reader_left(r);
         p->entries = (const uint8_t *)wefti_get_bytes(r, p->entries_len);
     }
+    return !r->bad && !wefti_reader_left(r);
 }
+
+/* --- requests  -------------------------------------------------------------------------------------------------------- */
+
+size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    if (!q->kind || q->kind >= STORE_KINDS)
+        return 0;
+    wefti_put_u64(&w, q->id);
+    wefti_put_u8(&w, q->kind);
+    wefti_put_u8(&w, q->flags);
+    wefti_put_bytes(&w, q->client, sizeof q->client);
+    put_body(&w, kinds[q->kind].request, q);
+    return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
+}
+
+bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    memset(q, 0, sizeof *q);
+    q->id = wefti_get_u64(&r);
+    q->kind = wefti_get_u8(&r);
+    q->flags = wefti_get_u8(&r);
+    get_id(&r, q->client);
+    if (r.bad || !q->kind || n > STORE_REQUEST_MAX)
+        return false;
+    if (q->kind >= STORE_KINDS)
+        return true;
+    return !(q->flags & ~kinds[q->kind].flags) && get_body(&r, kinds[q->kind].request, q);
+}
+
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_store_put_reply(const store_reply_t *p, void *buf, size_t cap)
 {
@@ -287,9 +250,7 @@ bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
         p->flags & ~(kinds[p->kind].reply_flags | STORE_LEASE_OVER) || (status == WEFT_OK && !(p->flags & STORE_BODY)))
         return false;
     p->status = told(status, &p->reason);
-    if (p->flags & STORE_BODY)
-        get_body(&r, kinds[p->kind].reply, p);
-    return !r.bad && !wefti_reader_left(&r);
+    return get_body(&r, p->flags & STORE_BODY ? kinds[p->kind].reply : 0, p);
 }
 
 /* --- lists  ----------------------------------------------------------------------------------------------------------- */

@@ -50,33 +50,29 @@ enum {
 };
 enum { STORE_E_SHARED = 1, STORE_E_OURS = 2 };
 
-typedef struct store_request {
+#define STORE_STATS_N 19     /* numbers of weft_store_stats_t that travel, in its order */
+
+/* A request or a reply: wire.c has a table of the fields that each kind has. */
+typedef struct store_packet {
     uint64_t id;             /* the client's, for the reply */
     uint8_t kind, flags;
-    uint8_t client[WEFT_STORE_ID];
     uint64_t lease_ns, block, len, max_len, epoch, stamp;
+    wefti_replica_t rec;
+    /* of requests */
+    uint8_t client[WEFT_STORE_ID];
     const char *name, *after; /* not terminated; in the bytes it was read from */
     uint8_t name_len, after_len;
     uint8_t writer[WEFT_STORE_ID];
-    wefti_replica_t rec;
-} store_request_t;
-
-#define STORE_STATS_N 19     /* numbers of weft_store_stats_t that travel, in its order */
-
-typedef struct store_reply {
-    uint64_t id;
-    uint8_t kind, flags;
+    /* of replies */
     weft_status_t status;
     uint32_t reason;         /* of WEFT_ERR_REJECTED, which is none of a server's: it is newer, and failed with this */
-    uint64_t lease_ns, block, len, max_len, stamp;
     uint8_t server[WEFT_STORE_ID];
     uint64_t stats[STORE_STATS_N];
-    wefti_replica_t rec;
     const uint8_t *key;
     uint32_t key_len;        /* at most WEFT_REGION_KEY_MAX */
     const uint8_t *entries;  /* LIST: see store_entry_t */
     uint32_t entries_len;
-} store_reply_t;
+} store_request_t, store_reply_t;
 
 typedef struct store_entry {
     const char *name;        /* not terminated */

@@ -729,7 +729,8 @@ static bool record_at(int c, int server, int mirror, wefti_replica_t *rec_out)
     static wefti_replica_answer_t answer;
     weft_op_t op = WEFT_OP_INIT;
     const line_t *l = s.now[c][server];
-    if (net.nodes[server].dead || !l || !l->store || wefti_replica_get(l->store, mirror_name(mirror), &answer, &op))
+    const store_request_t q = {.kind = STORE_R_GET};
+    if (net.nodes[server].dead || !l || !l->store || wefti_store_replica_ask(l->store, mirror_name(mirror), &q, &answer, &op))
         return false;
     if (!sim_net_run_until(&net, sim_now(&net) + WEFT_SECOND, op_done, &op))
         sim_bad(&net, "server %d does not say what it has of mirror %d", server, mirror);

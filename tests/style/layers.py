@@ -18,7 +18,8 @@ RANK = {"base": 0, "fabric": 1, "core": 2, "mem": 3, "conn": 4, "am": 5, "msg": 
         "store": 7, "element": 8}
 ELEMENTS = {"store", "element"}
 # Headers of base that keep nothing for the whole process. CMakeLists.txt has the .c files: WEFT_TOOLBOX_SOURCES.
-SHARED = {"alloc", "ascii", "bytes", "handle", "list", "map", "nearest", "opts", "rarely", "rng", "slots", "units", "uri", "utf8"}
+SHARED = {"alloc", "ascii", "bytes", "handle", "list", "map", "nearest", "opts", "rarely", "rng", "slots", "spares",
+          "units", "uri", "utf8"}
 # The room a public header speaks for. op.h is the fabric's too: it needs weft_iov_t.
 PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "extend": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5,
           "types": 6, "rpc": 6, "service": 6, "function": 6, "function_parts": 6, "store": 7, "mirror": 7, "element": 8}

@@ -40,16 +40,16 @@ TEST(a_lock_survives_that_its_own_process_looks_and_closes)
 {
     reg_hold_t *h = NULL, *other = NULL;
     begin();
-    CHECK_EQ(wefti_reg_hold_make(dir, "f", &h), 0);
+    CHECK_EQ(wefti_reg_hold(dir, "f", true, &h), 0);
     for (int i = 0; i < 3; i++)
         CHECK_EQ(locked(), 1);
-    CHECK_EQ(wefti_reg_hold_make(dir, "f", &other), EEXIST);
-    CHECK_EQ(wefti_reg_hold_take(dir, "f", &other), EAGAIN);
-    CHECK_EQ(wefti_reg_hold_take(dir, "none", &other), ENOENT);
+    CHECK_EQ(wefti_reg_hold(dir, "f", true, &other), EEXIST);
+    CHECK_EQ(wefti_reg_hold(dir, "f", false, &other), EAGAIN);
+    CHECK_EQ(wefti_reg_hold(dir, "none", false, &other), ENOENT);
     CHECK_EQ(locked(), 1);
     wefti_reg_hold_drop(h);
     CHECK_EQ(locked(), 0);
-    CHECK_EQ(wefti_reg_hold_take(dir, "f", &h), 0);
+    CHECK_EQ(wefti_reg_hold(dir, "f", false, &h), 0);
     CHECK(wefti_reg_hold_is(h, dir, "f"));
     CHECK(!unlinkat(dir, "f", 0));
     CHECK(!wefti_reg_hold_is(h, dir, "f"));
@@ -67,7 +67,7 @@ TEST(a_forked_child_does_not_hold_what_its_parent_held)
     CHECK(parent >= 0);
     if (!parent) {
         reg_hold_t *h;
-        if (wefti_reg_hold_make(dir, "f", &h))
+        if (wefti_reg_hold(dir, "f", true, &h))
             _exit(1);
         pid_t child = fork();
         if (!child) {
@@ -91,9 +91,9 @@ TEST(links_and_pipes_are_not_held)
     reg_hold_t *h = NULL;
     begin();
     CHECK(!symlinkat("/etc/passwd", dir, "f"));
-    CHECK_EQ(wefti_reg_hold_take(dir, "f", &h), ELOOP);
+    CHECK_EQ(wefti_reg_hold(dir, "f", false, &h), ELOOP);
     CHECK(!unlinkat(dir, "f", 0));
     CHECK(!mkfifoat(dir, "f", 0600));
-    CHECK_EQ(wefti_reg_hold_take(dir, "f", &h), EINVAL);
+    CHECK_EQ(wefti_reg_hold(dir, "f", false, &h), EINVAL);
     end();
 }

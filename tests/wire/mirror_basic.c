@@ -247,7 +247,8 @@ TEST(what_is_left_of_a_making_is_opened_by_nobody_and_can_be_removed)
     open_all("shm");
     memcpy(rec.members[0], p.store[0]->server, WEFT_STORE_ID);
     memset(rec.members[1], 0xdd, WEFT_STORE_ID);
-    CHECK_OK(wefti_replica_make(p.store[0], "a mirror", mir_bytes(LEN, false), &rec, &out, &op));
+    store_request_t q = {.kind = STORE_R_MAKE, .len = mir_bytes(LEN, false), .rec = rec};
+    CHECK_OK(wefti_store_replica_ask(p.store[0], "a mirror", &q, &out, &op));
     CHECK_OK(ended(&op));
     for (int force = 0; force < 2; force++) {
         weft_mirror_opts_t o = WEFT_MIRROR_OPTS_INIT;

@@ -3,7 +3,7 @@
 #include <weft/elements.h>
 
 #include "lib/keeper.h"
-#include "store/replica.h"
+#include "store/state.h"
 #include "test.h"
 
 #define LEASE WEFT_SECOND /* long enough for a busy machine */
@@ -24,35 +24,46 @@ static weft_status_t done(weft_status_t st, weft_op_t *op)
 {
     return st ? st : keeper_wait(&k, op);
 }
-static weft_status_t make(uint64_t epoch)
+static weft_status_t ask(store_request_t q)
 {
     weft_op_t op = WEFT_OP_INIT;
-    wefti_replica_t rec = record(epoch, 1);
-    return done(wefti_replica_make(k.store, "m", 8192, &rec, &out, &op), &op);
+    return done(wefti_store_replica_ask(k.store, "m", &q, &out, &op), &op);
+}
+static weft_status_t make_as(wefti_replica_t rec)
+{
+    return ask((store_request_t){.kind = STORE_R_MAKE, .len = 8192, .rec = rec});
+}
+static weft_status_t make(uint64_t epoch)
+{
+    return make_as(record(epoch, 1));
 }
 static weft_status_t get(void)
 {
-    weft_op_t op = WEFT_OP_INIT;
-    return done(wefti_replica_get(k.store, "m", &out, &op), &op);
+    return ask((store_request_t){.kind = STORE_R_GET});
+}
+static weft_status_t set_to(uint64_t expected, wefti_replica_t rec, uint64_t stamp)
+{
+    return ask((store_request_t){.kind = STORE_R_SET, .epoch = expected, .rec = rec, .stamp = stamp});
+}
+static weft_status_t ask_as(uint8_t kind, uint64_t epoch, uint8_t writer, uint64_t stamp)
+{
+    store_request_t q = {.kind = kind, .epoch = epoch, .stamp = stamp};
+    memset(q.writer, writer, sizeof q.writer);
+    return ask(q);
 }
 static weft_status_t set(uint64_t expected, uint64_t epoch, uint8_t writer, uint32_t flags, uint64_t stamp)
 {
-    weft_op_t op = WEFT_OP_INIT;
     wefti_replica_t rec = record(epoch, writer);
     rec.flags = flags;
-    return done(wefti_replica_set(k.store, "m", expected, &rec, stamp, &out, &op), &op);
+    return set_to(expected, rec, stamp);
 }
 static weft_status_t renew(uint64_t epoch, uint8_t writer, uint64_t stamp)
 {
-    weft_op_t op = WEFT_OP_INIT;
-    wefti_replica_t rec = record(epoch, writer);
-    return done(wefti_replica_renew(k.store, "m", epoch, rec.writer, stamp, &out, &op), &op);
+    return ask_as(STORE_R_RENEW, epoch, writer, stamp);
 }
 static weft_status_t seal(uint64_t epoch, uint8_t writer)
 {
-    weft_op_t op = WEFT_OP_INIT;
-    wefti_replica_t rec = record(epoch, writer);
-    return done(wefti_replica_seal(k.store, "m", epoch, rec.writer, &out, &op), &op);
+    return ask_as(STORE_R_SEAL, epoch, writer, 0);
 }
 static weft_remote_t *attach(void)
 {
@@ -68,21 +79,20 @@ TEST(a_set_is_for_the_mirror_that_was_asked_for)
 {
     each_way(way) {
         keeper_open(&k, way, NULL, 0);
-        weft_op_t op = WEFT_OP_INIT;
         wefti_replica_t first = record(1, 1), other = record(1, 2), next = record(2, 3);
         first.origin = next.origin = 11;
         other.origin = 22;
-        CHECK_OK(done(wefti_replica_make(k.store, "m", 8192, &first, &out, &op), &op));
-        CHECK_OK(done(wefti_replica_unmake(k.store, "m", 1, first.writer, &out, &op), &op));
-        CHECK_OK(done(wefti_replica_make(k.store, "m", 8192, &other, &out, &op), &op));
+        CHECK_OK(make_as(first));
+        CHECK_OK(ask_as(STORE_R_UNMAKE, 1, 1, 0));
+        CHECK_OK(make_as(other));
         for (uint32_t flags = 0; flags <= WEFTI_REPLICA_REFILLING; flags += WEFTI_REPLICA_REFILLING) {
             next.flags = flags;
-            CHECK_EQ(done(wefti_replica_set(k.store, "m", 1, &next, out.stamp, &out, &op), &op), WEFT_ERR_STALE);
+            CHECK_EQ(set_to(1, next, out.stamp), WEFT_ERR_STALE);
             CHECK_EQ(out.rec.origin, 22);
             CHECK_EQ(out.rec.epoch, 1);
         }
         next.origin = 22;
-        CHECK_OK(done(wefti_replica_set(k.store, "m", 1, &next, out.stamp, &out, &op), &op));
+        CHECK_OK(set_to(1, next, out.stamp));
         keeper_close(&k);
     }
 }
@@ -204,7 +214,7 @@ TEST(a_server_that_was_stopped_serves_nothing_late)
 {
     char in[3];
     for (int i = 0; i < 2; i++) {
-        weft_op_t op = WEFT_OP_INIT, ask = WEFT_OP_INIT;
+        weft_op_t op = WEFT_OP_INIT, asked = WEFT_OP_INIT;
         keeper_open(&k, &pair_ways[i & 1], NULL, 0);
         CHECK_OK(make(1));
         CHECK_OK(set(1, 2, 1, 0, out.stamp));
@@ -214,11 +224,11 @@ TEST(a_server_that_was_stopped_serves_nothing_late)
         for (double end = test_now() + 1.2 * LEASE / WEFT_SECOND; test_now() < end;)
             weft_runtime_progress(k.pair.rt[1]);
         CHECK_OK(weft_rma_read(reader, 0, in, 3, &op));
-        CHECK_OK(wefti_replica_get(k.store, "m", &out, &ask));
+        CHECK_OK(wefti_store_replica_ask(k.store, "m", &(store_request_t){.kind = STORE_R_GET}, &out, &asked));
         for (int turns = 0; turns < 100; turns++)
             weft_runtime_progress(k.pair.rt[1]);
         CHECK_EQ(keeper_wait(&k, &op), WEFT_ERR_STALE);
-        CHECK_OK(keeper_wait(&k, &ask));
+        CHECK_OK(keeper_wait(&k, &asked));
         CHECK_EQ(out.key_len, 0);
         weft_remote_drop(reader);
         keeper_close(&k);
