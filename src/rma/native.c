@@ -61,31 +61,11 @@ size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
     return n;
 }
 
-static bool tell(weft_ep_t *ep, const rma_grant_t *g)
-{
-    rma_drop_t rec = {.kind = REC_REVOKED, .grant = g->id};
-    return wefti_rma_put(ep, &rec, sizeof rec);
-}
-
-/* Not before the answers that wait: one may be the ATTACHED of this grant. */
+/* It waits behind the answers that wait: one may be the ATTACHED of this grant. */
 void wefti_rma_native_stale(rma_grant_t *g)
 {
-    weft_ep_t *ep = g->ep;
-    if (!g->fabric_key || !ep || !ep->lane)
-        return;
-    rma_ep_t *e = rma_ep(ep);
-    if (!wefti_list_empty(&e->replies) || !wefti_list_empty(&e->revokes) || !tell(ep, g))
-        wefti_list_push_back(&e->revokes, &g->revoke_link);
-}
-
-void wefti_rma_revokes_flush(weft_ep_t *ep)
-{
-    rma_ep_t *e = rma_ep(ep);
-    for (wefti_list_t *l; ep->lane && wefti_list_empty(&e->replies) && (l = wefti_list_first(&e->revokes));) {
-        if (!tell(ep, wefti_container_of(l, rma_grant_t, revoke_link)))
-            return;
-        wefti_list_remove(l);
-    }
+    if (g->fabric_key && g->ep && !wefti_rma_tell(g->ep, REC_REVOKED, g->id))
+        wefti_ep_cannot(g->ep, "no memory to say that a region was revoked");
 }
 
 static void key_gone(wefti_xfer_t *x, weft_status_t status)
@@ -97,8 +77,6 @@ static void key_gone(wefti_xfer_t *x, weft_status_t status)
 void wefti_rma_native_drop(rma_grant_t *g, bool lost)
 {
     void *key = g->fabric_key;
-    if (wefti_list_linked(&g->revoke_link))
-        wefti_list_remove(&g->revoke_link);
     if (!key)
         return;
     g->fabric_key = NULL;
@@ -150,18 +128,12 @@ void wefti_rma_native_close(weft_remote_t *r)
     r->native = NULL;
 }
 
-void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
+void wefti_rma_revoked(weft_ep_t *ep, uint64_t grant)
 {
-    rma_drop_t revoked;
-    if (n != sizeof revoked) {
-        wefti_rma_nonsense(ep);
-        return;
-    }
-    wefti_wild_take(&revoked, rec, sizeof revoked);
     wefti_list_each(l, &rma_ep(ep)->remotes) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, ep_link);
         int32_t ok = WEFT_OK;
-        if (r->grant != revoked.grant || !r->grant)
+        if (r->grant != grant || !r->grant)
             continue;
         atomic_compare_exchange_strong(&r->state, &ok, WEFT_ERR_STALE);
         r->revoked = true;
@@ -179,7 +151,7 @@ void wefti_rma_native_quiet(weft_remote_t *r)
     uint64_t grant = r->grant;
     r->grant = 0; /* what is still pending is stale to the owner */
     wefti_rma_native_close(r);
-    if (!wefti_rma_drop_send(r->ep, grant))
+    if (!wefti_rma_tell(r->ep, REC_DROP, grant))
         wefti_ep_cannot(r->ep, "no memory to say that a region is no longer used");
 }
 

@@ -22,49 +22,6 @@ const char *weft_rma_path_name(weft_rma_path_t path)
 
 /* --- letting go -------------------------------------------------------------------------------------------------------- */
 
-/* A DROP that waits for space on the lane. */
-typedef struct owed_drop {
-    wefti_list_t link; /* rma_ep_t.drops */
-    uint64_t grant;
-} owed_drop_t;
-
-static bool drop_put(weft_ep_t *ep, uint64_t grant)
-{
-    rma_drop_t rec = {.kind = REC_DROP, .grant = grant};
-    return wefti_rma_put(ep, &rec, sizeof rec);
-}
-
-bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant)
-{
-    rma_ep_t *e = rma_ep(ep);
-    if (!ep->lane || (wefti_list_empty(&e->drops) && drop_put(ep, grant)))
-        return true;
-    owed_drop_t *owed = (owed_drop_t *)wefti_malloc(sizeof *owed);
-    if (!owed)
-        return false;
-    owed->grant = grant;
-    wefti_list_push_back(&e->drops, &owed->link);
-    return true;
-}
-
-void wefti_rma_drops_flush(weft_ep_t *ep)
-{
-    rma_ep_t *e = rma_ep(ep);
-    for (wefti_list_t *l; (l = wefti_list_first(&e->drops));) {
-        owed_drop_t *owed = wefti_container_of(l, owed_drop_t, link);
-        if (!drop_put(ep, owed->grant))
-            return;
-        wefti_list_remove(l);
-        wefti_free(owed);
-    }
-}
-
-void wefti_rma_drops_free(weft_ep_t *ep)
-{
-    for (wefti_list_t *l; (l = wefti_list_pop(&rma_ep(ep)->drops));)
-        wefti_free(wefti_container_of(l, owed_drop_t, link));
-}
-
 #define LINGER WEFT_MILLISECOND
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_remote_t, rt);
@@ -111,7 +68,7 @@ static void remote_free(weft_remote_t *r)
     if (ep) {
         wefti_list_remove(&r->ep_link);
         if (r->grant) /* without memory for it, the end of the endpoint tells the owner */
-            (void)wefti_rma_drop_send(ep, r->grant);
+            (void)wefti_rma_tell(ep, REC_DROP, r->grant);
     }
     if (wefti_list_linked(&r->held_link)) /* all that was held was cancelled */
         wefti_list_remove(&r->held_link);
@@ -269,7 +226,7 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
         return;
     }
     if (!acc) { /* it was cancelled */
-        (void)wefti_rma_drop_send(ep, a.grant);
+        (void)wefti_rma_tell(ep, REC_DROP, a.grant);
         return;
     }
     weft_remote_t *r = acc->remote;

@@ -157,7 +157,6 @@ struct rma_grant {
     void *fabric_key;             /* native.c: what the peer's fabric was given; under way as long as there is one */
     void (*fabric_key_free)(void *key, wefti_xfer_t *x);
     wefti_xfer_t fabric_key_x;    /* its end, with the lane */
-    wefti_list_t revoke_link;     /* rma_ep_t.revokes */
 };
 
 /* What a key or a name says that its bearer may have. */
@@ -199,8 +198,8 @@ bool wefti_rma_regions_idle(const rma_state_t *rs);
 /* grant.c */
 /* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is
  * one. */
+void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* ATTACH: answers it */
 weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out);
-void wefti_rma_grant_unmap(rma_grant_t *grant);                           /* its peer cannot map it after all */
 /* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
 void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
 void wefti_rma_grants_down(weft_ep_t *ep);
@@ -226,13 +225,11 @@ typedef struct rma_ep {
     wefti_list_t pending;         /* accesses not yet on the lane, in order */
     wefti_list_t asked;           /* accesses on their way */
     wefti_list_t remotes;         /* weft_remote_t.ep_link */
-    wefti_list_t drops;           /* DROPs that wait for space: remote.c */
     /* theirs: what the peer asks of us */
     wefti_slots_t grants;         /* id -> rma_grant_t */
     wefti_list_t grant_list;      /* rma_grant_t.ep_link */
-    wefti_list_t replies;         /* answers that wait for space: owed_t of serve.c */
-    wefti_list_t revokes;         /* REVOKEDs that wait for space: rma_grant_t.revoke_link */
-    uint32_t n_replies;
+    wefti_list_t owed;            /* records that wait for space, in order: owed_t of serve.c */
+    uint32_t n_replies;           /* of them, answers to the peer, and their bytes */
     uint64_t reply_bytes;
     uint32_t serving;             /* payloads under way, from and to our regions: RMA_SERVING at most */
 } rma_ep_t;
@@ -415,12 +412,11 @@ size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a fabric 
 void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
 void wefti_rma_native_drop(rma_grant_t *grant, bool lost);          /* its peer lets go, or its endpoint is down */
 bool wefti_rma_native_hold(weft_region_t *region);                  /* take all fabric keys back. True: some are still out */
-void wefti_rma_revokes_flush(weft_ep_t *ep);
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
 bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n);
 void wefti_rma_native_close(weft_remote_t *r);
 void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access of it ended: the owner may wait for the last */
-void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* REVOKED */
+void wefti_rma_revoked(weft_ep_t *ep, uint64_t grant);              /* REVOKED */
 bool wefti_rma_native_can(const rma_acc_t *acc);
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric; it is loose then. WEFT_ERR_AGAIN */
 void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
@@ -449,15 +445,16 @@ static inline void wefti_rma_comes_not(weft_remote_t *r) { atomic_fetch_sub(&r->
 void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
 void wefti_rma_remotes_part(rma_state_t *rs);                       /* the room is freed: the program keeps its remotes */
-bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no memory to keep it until there is space */
-void wefti_rma_drops_flush(weft_ep_t *ep);
-void wefti_rma_drops_free(weft_ep_t *ep);
 
 /* --- serve.c: what peers ask of us ------------------------------------------------------------------------------------- */
 
 void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
 void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
-void wefti_rma_replies_flush(weft_ep_t *ep);
-void wefti_rma_replies_down(weft_ep_t *ep);
+/* Send DROP or REVOKED, after what waits for space. False: no memory to keep it until there is space. */
+bool wefti_rma_tell(weft_ep_t *ep, uint8_t kind, uint64_t grant);
+void wefti_rma_reply(weft_ep_t *ep, const void *rec, size_t n);
+void wefti_rma_reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st);
+void wefti_rma_owed_flush(weft_ep_t *ep);
+void wefti_rma_owed_down(weft_ep_t *ep);
 
 #endif
