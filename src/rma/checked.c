@@ -208,16 +208,18 @@ weft_status_t wefti_rma_ask(rma_acc_t *acc)
     return st;
 }
 
-void wefti_rma_ask_first(rma_acc_t *acc)
+bool wefti_rma_ask_first(rma_acc_t *acc)
 {
     weft_ep_t *ep = acc->remote->ep;
     weft_status_t st = put(ep, acc);
     if (st == WEFT_ERR_AGAIN) {
         acc->state = ACC_PENDING;
         wefti_list_push_front(&rma_ep(ep)->pending, &acc->link);
-    } else if (st) {
-        wefti_rma_end(acc, st);
+        return false;
     }
+    if (st)
+        wefti_rma_end(acc, st);
+    return true;
 }
 
 void wefti_rma_pending_flush(weft_ep_t *ep)
@@ -226,18 +228,9 @@ void wefti_rma_pending_flush(weft_ep_t *ep)
     if (e->flushing) /* an access that ended here let others go on: the loop below sees them */
         return;
     e->flushing = true;
-    for (wefti_list_t *l; (l = wefti_list_first(&e->pending));) {
-        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
-        /* put() links it elsewhere: take it out first, and back if it has to wait */
-        wefti_list_remove(l);
-        weft_status_t st = put(ep, acc);
-        if (st == WEFT_ERR_AGAIN) {
-            wefti_list_push_front(&e->pending, &acc->link);
+    for (wefti_list_t *l; (l = wefti_list_pop(&e->pending));)
+        if (!wefti_rma_ask_first(wefti_container_of(l, rma_acc_t, link)))
             break;
-        }
-        if (st)
-            wefti_rma_end(acc, st);
-    }
     e->flushing = false;
 }
 
@@ -270,20 +263,13 @@ static void out_done(wefti_out_t *out, weft_status_t status)
     weft_ep_t *ep = out->ep;
     wefti_out_free(ep->rt, out);
     big->out = NULL;
-    if (big->replied) {
-        wefti_list_remove(&acc->link);
-        wefti_rma_end(acc, big->reply && big->why ? big->why : big->reply);
-    } else if (!status || status == WEFT_ERR_REFUSED) {
+    if (!big->replied && !big->why && (!status || status == WEFT_ERR_REFUSED)) {
         acc->state = ACC_ASKED; /* its buffer is free; the owner's answer is on its way */
-        if (big->why) {
-            leave_behind(ep, acc);
-            wefti_list_remove(&acc->link);
-            wefti_rma_end(acc, big->why);
-        }
     } else {
+        weft_status_t st = big->replied ? big->reply : big->why ? big->why : wefti_ep_why(ep, status);
         leave_behind(ep, acc);
         wefti_list_remove(&acc->link);
-        wefti_rma_end(acc, big->why ? big->why : wefti_ep_why(ep, status));
+        wefti_rma_end(acc, st && big->why ? big->why : st);
     }
     wefti_ep_drained(ep);
 }

@@ -110,11 +110,18 @@ void wefti_rma_came(weft_remote_t *r)
     wefti_rma_remote_unref(r);
 }
 
-weft_status_t wefti_rma_there(const weft_remote_t *r)
+weft_status_t wefti_rma_remote_enter(weft_remote_t *r)
 {
+    if (!wefti_handle_enter(&r->handle))
+        return wefti_rma_fail_dropped();
+    weft_status_t st = WEFT_OK;
     if (atomic_load(&r->parted))
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the remote is closed");
-    return wefti_gone(r->rt) ? wefti_fail_gone(r->rt) : WEFT_OK;
+        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime of the remote is closed");
+    else if (wefti_gone(r->rt))
+        st = wefti_fail_gone(r->rt);
+    if (st)
+        wefti_handle_leave(&r->handle);
+    return st;
 }
 
 static void drop_now(wefti_call_t *call)
@@ -273,12 +280,7 @@ static weft_status_t attach_start(weft_op_t *op)
     return st;
 }
 
-static void attach_cancel(weft_op_t *op, weft_status_t why)
-{
-    wefti_rma_cancel(rma_acc(op), why);
-}
-
-static const wefti_op_kind_t attach_kind = {.name = "attach", .start = attach_start, .cancel = attach_cancel};
+static const wefti_op_kind_t attach_kind = {.name = "attach", .start = attach_start, .cancel = wefti_rma_op_cancel};
 
 static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t flags, const weft_remote_opts_t *given,
                             weft_op_t *op)
@@ -338,13 +340,9 @@ weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info
     weft_remote_t *r = (weft_remote_t *)(uintptr_t)remote;
     if (!r || !out || !out->size)
         return wefti_fail(WEFT_ERR_INVALID, "asking needs a remote and an info made with WEFT_REMOTE_INFO_INIT");
-    if (!wefti_handle_enter(&r->handle))
-        return wefti_rma_fail_dropped();
-    weft_status_t st = wefti_rma_there(r);
-    if (st) {
-        wefti_handle_leave(&r->handle);
+    weft_status_t st = wefti_rma_remote_enter(r);
+    if (st)
         return st;
-    }
     info.len = r->len;
     info.rights = r->rights;
     info.path = r->path;
@@ -355,8 +353,6 @@ weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info
         info.state = WEFT_ERR_STALE;
     rma_counts_copy(&info, &r->count);
     wefti_handle_leave(&r->handle);
-    size_t size = out->size;
-    memcpy(out, &info, size < sizeof info ? size : sizeof info);
-    out->size = size;
+    wefti_opts_write(out, &info, sizeof info);
     return WEFT_OK;
 }

@@ -146,7 +146,7 @@ static const wefti_traffic_t traffic = {
 
 static void shutdown(weft_runtime_t *rt)
 {
-    wefti_timer_stop(rt, &rma_state(rt)->turn); /* what takes steps ends with its endpoint */
+    wefti_timer_stop(rt, &rma_state(rt)->stepping.timer); /* what takes steps ends with its endpoint */
     wefti_timer_stop(rt, &rma_state(rt)->look);
     wefti_rma_regions_shutdown(rma_state(rt));
 }
@@ -154,7 +154,7 @@ static void shutdown(weft_runtime_t *rt)
 static bool idle(weft_runtime_t *rt)
 {
     const rma_state_t *rs = rma_state(rt);
-    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping) && wefti_list_empty(&rs->held);
+    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping.list) && wefti_list_empty(&rs->held);
 }
 
 static void room_free(weft_runtime_t *rt)
