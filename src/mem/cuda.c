@@ -130,7 +130,7 @@ static bool cuda_owns(const weft_mem_kind_t *kind, const void *ptr)
     return wefti_cuda_in_use() && sort_of(ptr) == (kind == &wefti_mem_kind_managed ? MANAGED : DEVICE);
 }
 
-int wefti_cuda_device(const void *ptr)
+int weft_mem_device(const void *ptr)
 {
     int ordinal = -1;
     if (!wefti_cuda_in_use() || sort_of(ptr) == NOT_CUDA ||
@@ -141,7 +141,7 @@ int wefti_cuda_device(const void *ptr)
 
 /* --- the program's own streams ---------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_cuda_settle(const void *ptr, bool all)
+weft_status_t weft_mem_settle(const void *ptr, bool all)
 {
     bool pushed;
     if (!wefti_cuda_in_use() || sort_of(ptr) == NOT_CUDA)

@@ -135,7 +135,7 @@ static bool present(const weft_mem_kind_t *kind)
         return true;
     if (wefti_cuda_use(NULL))
         return false;
-    if (kind == &wefti_mem_kind_managed && !wefti_cuda_has_managed()) {
+    if (kind == &wefti_mem_kind_managed && !wefti_cuda_has_managed) {
         wefti_fail(WEFT_ERR_UNSUPPORTED, "no CUDA device of this machine has managed memory");
         return false;
     }
@@ -284,16 +284,6 @@ static weft_status_t copy_across(const weft_mem_kind_t *to, char *dst, const wef
     }
     wefti_free(bounce);
     return st;
-}
-
-int weft_mem_device(const void *ptr)
-{
-    return wefti_cuda_device(ptr);
-}
-
-weft_status_t weft_mem_settle(const void *ptr, bool all)
-{
-    return wefti_cuda_settle(ptr, all);
 }
 
 weft_status_t weft_mem_copy(void *dst, const weft_mem_kind_t *dst_kind, const void *src, const weft_mem_kind_t *src_kind,
