@@ -138,10 +138,8 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     } else {
         wefti_io_come_in_slow(t);
     }
-    element_io_t *io = wefti_io_take_spare(t);
+    element_io_t *io = wefti_io_take(t);
     pthread_mutex_unlock(&t->lock);
-    if (!io)
-        io = wefti_io_new();
     if (!io) {
         weft_buffer_drop(buf);
         wefti_route_unref(route);

@@ -48,12 +48,31 @@ static inline element_state_t *element_state(const weft_runtime_t *rt)
 {
     return (element_state_t *)weft_ext_state(rt, &wefti_element_ext);
 }
-weft_status_t wefti_element_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
+/* Any thread: keep the runtime and this room's state of it until weft_ext_leave(), to open something. WEFT_ERR_CLOSED, _STATE. */
+weft_status_t wefti_element_enter(weft_runtime_t *rt, element_state_t **es_out);
+
+/* The close of an action or a memory element, with an operation or without one. */
+typedef struct element_close {
+    void (*begin)(struct element_close *close); /* on the driver, once */
+    weft_op_t *op;               /* NULL: nobody waits, or not any more */
+    weft_ext_call_t call;
+} element_close_t;
+/* Have `begin` called. The operation, if there is one, is prepared. Any thread. */
+weft_status_t wefti_element_close(weft_runtime_t *rt, element_close_t *close, weft_op_t *op);
+/* Of the weft_op_kind_t of such an operation. */
+weft_status_t wefti_element_close_start(weft_op_t *op);
+void wefti_element_close_cancel(weft_op_t *op, weft_status_t why);
 
 /* A time so far from now, or the end of time. */
 static inline uint64_t element_after(uint64_t now, uint64_t ns) { return ns < UINT64_MAX - now ? now + ns : UINT64_MAX; }
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
+/* Make an operation of this room's ready to be posted: it is under way until element_end(). */
+static inline void element_op(element_state_t *es, weft_op_t *op, weft_op_fn fn, void *user)
+{
+    *op = (weft_op_t){.fn = fn, .user = user};
+    element_begin(es);
+}
 
 /* --- durl.c  ---------------------------------------------------------------------------------------------------------- */
 
@@ -111,8 +130,8 @@ struct weft_action {
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, routes, ios */
     bool closing;                /* the driver's */
-    weft_ext_call_t list_call, terminate_call, close_call, gone_call;
-    weft_op_t *close_op;
+    weft_ext_call_t list_call, terminate_call, gone_call;
+    element_close_t close;
 };
 static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed); }
 void wefti_action_unref(weft_action_t *a);
@@ -163,7 +182,6 @@ void wefti_transport_free(weft_transport_t *t);
 /* Any thread: begin to use it, with a reference of its action's; end that. WEFT_ERR_CLOSED, _FORKED. */
 weft_status_t wefti_transport_enter(weft_transport_t *t);
 void wefti_transport_leave(weft_transport_t *t);
-bool wefti_transport_busy(weft_transport_t *t); /* some thread does */
 /* Does the durl say where to go? */
 bool wefti_transport_leads(const weft_durl_t *durl);
 bool wefti_transport_is_own(const weft_durl_t *durl); /* to memory of this process */
@@ -208,9 +226,9 @@ typedef struct element_route_ops {
     void (*abort)(element_route_t *route);
     /* The transport has gone elsewhere, and nothing is under way here any more: hang up. Once. */
     void (*leave)(element_route_t *route);
-    void (*free)(element_route_t *route);
 } element_route_ops_t;
 
+/* The first member of single_t and replicas_t, which end with it. */
 struct element_route {
     const element_route_ops_t *ops;
     element_state_t *es;
@@ -237,6 +255,13 @@ void wefti_route_leave_if_idle(element_route_t *route);
 /* An operation of the route's own begins and ends: it counts. */
 void wefti_route_op(element_route_t *route, weft_op_t *op, weft_op_fn fn, void *user);
 void wefti_route_op_done(element_route_t *route);
+/* Open an endpoint, which has a reference of the route's until `op` of its hang-up is over. `op` ends with `connected`; `lost` is
+ * told of its end. On an error *ep_out is NULL. */
+weft_status_t wefti_route_dial(element_route_t *route, const char *uri, weft_op_t *op, weft_op_fn connected,
+                               void (*lost)(weft_ep_t *ep, weft_status_t why, void *user), void *user, weft_ep_t **ep_out);
+/* Hang up: `closed` is called, and drops the endpoint's reference. False: it is not, the runtime closes. Until it has, the
+ * endpoint may call its hook, and keeps its reference. */
+bool wefti_route_hang_up(element_route_t *route, weft_ep_t *ep, bool now, weft_op_t *op, weft_op_fn closed, void *user);
 void wefti_routes_forget(element_state_t *es); /* the remotes of those that are to `forget` them */
 bool wefti_routes_forgot(element_state_t *es);
 void wefti_routes_free(element_state_t *es);
@@ -291,13 +316,13 @@ struct element_io {
 };
 /* End it: the program's operation completes, and the io is gone. */
 void wefti_io_end(element_io_t *io, weft_status_t status);
-/* End those that wait for READY; all, with those that are under way. */
-void wefti_ios_waiting_end(weft_transport_t *t, weft_status_t why);
-void wefti_ios_end(weft_transport_t *t, weft_status_t why);
-void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why);
+/* Call fn for each io of a transport: one of those below. */
+void wefti_ios_each(weft_transport_t *t, void (*fn)(element_io_t *io, weft_status_t st), weft_status_t st);
+void wefti_io_go_if_waiting(element_io_t *io, weft_status_t st); /* the transport is READY */
+void wefti_io_end_if_waiting(element_io_t *io, weft_status_t why);
+void wefti_io_end_if_serving(element_io_t *io, weft_status_t why);
+void wefti_io_stop_unless_flush(element_io_t *io, weft_status_t why); /* it may be under way */
 void wefti_ios_limit(weft_transport_t *t); /* the durl has a timeout now */
-/* The transport is READY: what waits may go. */
-void wefti_ios_go(weft_transport_t *t);
 /* For routes: io->inner is about to be posted, and counts in es->under_way. */
 void wefti_io_inner(element_io_t *io, weft_op_fn fn);
 /* On replicas: an io for an item of a batch; NULL: no memory. It has ended. */
