@@ -199,24 +199,20 @@ void weft_mem_kind_each(weft_mem_kind_fn fn, void *user)
 }
 
 typedef struct text {
-    char *at;
-    size_t left;
-    bool more;
+    char *buf;
+    size_t cap;
 } text_t;
 
 static void add_name(const weft_mem_kind_t *kind, void *user)
 {
     text_t *t = user;
-    int n = snprintf(t->at, t->left, "%s%s", t->more ? ", " : "", kind->name);
-    size_t took = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
-    t->at += took;
-    t->left -= took;
-    t->more = true;
+    size_t n = strlen(t->buf);
+    snprintf(t->buf + n, t->cap - n, "%s%s", n ? ", " : "", kind->name);
 }
 
 void wefti_mem_kinds_text(char *buf, size_t n)
 {
-    text_t t = {.at = buf, .left = n};
+    text_t t = {.buf = buf, .cap = n};
     *buf = '\0';
     weft_mem_kind_each(add_name, &t);
 }

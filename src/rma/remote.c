@@ -166,8 +166,7 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
     rma_ep_t *e = rma_ep(ep);
     wefti_list_each_safe(l, &e->remotes) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, ep_link);
-        int32_t ok = WEFT_OK;
-        if (atomic_compare_exchange_strong(&r->state, &ok, (int32_t)why))
+        if (wefti_rma_remote_fails(r, why))
             r->why_detail = ep->why_detail;
         if (ep->lane)
             continue; /* it closes gracefully: what is under way goes on */

@@ -404,23 +404,15 @@ void wefti_rma_owed_flush(weft_ep_t *ep)
     for (wefti_list_t *l; ep->lane && (l = wefti_list_first(&e->owed));) {
         owed_t *owed = wefti_container_of(l, owed_t, link);
         serve_t *read = owed->read;
-        weft_status_t st = WEFT_OK;
-        if (read) {
-            st = read_announce(read);
-            if (st == WEFT_ERR_AGAIN)
+        weft_status_t st = read ? read_announce(read) : wefti_rma_put(ep, owed->rec, owed->n) ? WEFT_OK : WEFT_ERR_AGAIN;
+        if (st == WEFT_ERR_AGAIN)
+            return;
+        if (st) { /* it cannot be announced: tell the reader, in its place in the order */
+            rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
+            if (!wefti_rma_put(ep, &rec, sizeof rec))
                 return;
-        } else if (!wefti_rma_put(ep, owed->rec, owed->n)) {
-            return;
+            serve_free(read);
         }
-        if (!st) {
-            unowe(ep, owed);
-            continue;
-        }
-        /* it cannot be announced: tell the reader, in its place in the order */
-        rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
-        if (!wefti_rma_put(ep, &rec, sizeof rec))
-            return;
-        serve_free(read);
         unowe(ep, owed);
     }
     wefti_ep_drained(ep);

@@ -316,6 +316,13 @@ struct weft_remote {
     uint8_t *claim;
 };
 
+/* It cannot be used from now on. False: it could not be used before, for another reason. */
+static inline bool wefti_rma_remote_fails(weft_remote_t *r, weft_status_t why)
+{
+    int32_t ok = WEFT_OK;
+    return atomic_compare_exchange_strong(&r->state, &ok, (int32_t)why);
+}
+
 /* One access: in the scratch of its operation, or one of a batch. */
 enum { ACC_READ = 1, ACC_WRITE, ACC_ATOMIC, ACC_NOTIFY, ACC_ATTACH };
 enum {
@@ -324,11 +331,11 @@ enum {
     ACC_OUT,      /* the same, and its bytes are announced: `big` has them */
     ACC_PULL,     /* its bytes are on their way here: `big` */
     ACC_STEPS,    /* in rma_state_t.stepping.list, or weft_remote_t.held */
-    ACC_NATIVE    /* the fabric has it: `native` */
+    ACC_NATIVE    /* the fabric has it: `big` */
 };
 
 typedef struct rma_batch rma_batch_t;
-typedef struct rma_big_acc rma_big_acc_t; /* access.c */
+typedef struct rma_big_acc rma_big_acc_t;
 
 typedef struct rma_acc {
     wefti_list_t live_link;
@@ -346,7 +353,6 @@ typedef struct rma_acc {
     union {
         uint64_t id;              /* in rma_ep_t.requests, from ASKED on */
         uint64_t stepped;         /* STEPS: bytes done */
-        struct rma_native *native; /* NATIVE: what the fabric has */
     };
     rma_big_acc_t *big;
     rma_batch_t *batch;           /* NULL: it is in the scratch of its operation */
@@ -369,15 +375,19 @@ struct rma_batch {
     rma_acc_t acc[];              /* one per item from `first` on */
 };
 
+/* The bytes of an access, while the fabric moves them. */
 struct rma_big_acc {
-    rma_acc_t *acc;
-    weft_ep_t *ep;                /* PULL: where it comes from; the remote may forget it before */
-    wefti_xfer_t x;               /* PULL */
+    rma_acc_t *acc;               /* NULL: NATIVE, and it has ended before */
+    weft_ep_t *ep;                /* PULL, NATIVE: whose lane; the remote may forget it before */
+    wefti_xfer_t x;               /* PULL, NATIVE */
     wefti_out_t *out;             /* OUT */
-    weft_iov_t one;
+    weft_iov_t one;               /* its buffer, unless it has pieces */
     weft_status_t why;            /* it was cancelled, or its time is over: what it ends with unless it succeeds */
     weft_status_t reply;          /* OUT: what the owner said, if it has */
     bool replied;
+    bool copied;                  /* NATIVE: through `bytes` */
+    rma_acc_t left;               /* NATIVE: in its place among the loose, when it has ended before */
+    uint8_t bytes[];
 };
 
 static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch->op : wefti_op_of_scratch(acc); }
@@ -393,6 +403,7 @@ void wefti_rma_op_cancel(weft_op_t *op, weft_status_t why); /* for a wefti_op_ki
 
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
+rma_big_acc_t *wefti_rma_big_new(rma_acc_t *acc, size_t bytes);     /* NULL: no memory */
 weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: send its request, or let it wait */
 bool wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait. False: it has to wait */
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
@@ -432,7 +443,7 @@ void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access
 void wefti_rma_revoked(weft_ep_t *ep, uint64_t grant);              /* REVOKED */
 bool wefti_rma_native_can(const rma_acc_t *acc);
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric; it is loose then. WEFT_ERR_AGAIN */
-void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
+void wefti_rma_native_leave(rma_acc_t *acc, weft_status_t why);      /* one that is copied ends before the fabric is done */
 
 /* --- batch.c, remote.c ------------------------------------------------------------------------------------------------- */
 
