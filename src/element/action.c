@@ -364,7 +364,6 @@ bool weft_action_terminated(const weft_action_t *action)
 static void close_begin(element_close_t *close)
 {
     weft_action_t *a = wefti_container_of(close, weft_action_t, close);
-    a->closing = true;
     each(a, wefti_transport_end);
     wefti_action_unref(a); /* the program's */
 }
@@ -417,28 +416,20 @@ void wefti_actions_shutdown(element_state_t *es)
     }
 }
 
-bool wefti_actions_quiet(element_state_t *es)
+/* Have all of them begun to end, with no call on its way, and no thread inside of a transport? */
+bool wefti_actions_idle(element_state_t *es)
 {
     uint32_t inside = 0;
     wefti_list_each(l, &es->actions) {
         weft_action_t *a = wefti_container_of(l, weft_action_t, link);
+        if (!a->shut || a->close.op)
+            return false;
         pthread_mutex_lock(&a->lock);
         wefti_list_each(k, &a->all)
             inside |= atomic_load(&wefti_container_of(k, weft_transport_t, all)->inside);
         pthread_mutex_unlock(&a->lock);
     }
     return !inside;
-}
-
-/* Have all of them begun to end, with no call on its way? */
-bool wefti_actions_idle(element_state_t *es)
-{
-    wefti_list_each(l, &es->actions) {
-        const weft_action_t *a = wefti_container_of(l, weft_action_t, link);
-        if (!a->shut || a->close.op)
-            return false;
-    }
-    return wefti_actions_quiet(es);
 }
 
 void wefti_actions_free(element_state_t *es)

@@ -21,15 +21,13 @@ static void shutdown(weft_runtime_t *rt, void *state)
     element_state_t *es = (element_state_t *)state;
     (void)rt;
     wefti_actions_shutdown(es);
-    if (wefti_actions_quiet(es))
-        wefti_routes_forget(es);
 }
 
 static bool idle(weft_runtime_t *rt, void *state)
 {
     element_state_t *es = (element_state_t *)state;
     (void)rt;
-    return !atomic_load(&es->under_way) && wefti_actions_idle(es) && wefti_routes_forgot(es);
+    return !atomic_load(&es->under_way) && wefti_actions_idle(es);
 }
 
 static void closed(weft_runtime_t *rt, void *state)

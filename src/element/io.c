@@ -71,7 +71,7 @@ static void recycle(element_io_t *io, weft_status_t st)
 {
     weft_transport_t *t = io->t;
     pthread_mutex_lock(&t->lock);
-    t->slow -= io->counted;
+    t->slow -= !io->parent;
     if (!io->parent)
         count(t, io, st);
     pthread_mutex_unlock(&t->lock);
@@ -92,7 +92,6 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     element_route_t *route = io->route;
     element_io_t *parent = io->parent;
     size_t item = io->item;
-    bool counted = io->counted;
     uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* the sentence from below */
     if (wefti_list_linked(&io->link))
         wefti_list_remove(&io->link);
@@ -108,10 +107,10 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
         wefti_route_leave_if_idle(route);
         wefti_route_unref(route);
     }
-    if (!parent) /* an item ends no flush, and its batch may have had the last reference to the transport */
-        end_flushes(t);
-    if (counted)
-        wefti_action_unref(action);
+    if (parent) /* an item ends no flush, and its batch may have had the last reference to the transport */
+        return;
+    end_flushes(t);
+    wefti_action_unref(action);
 }
 
 element_io_t *wefti_io_child(element_io_t *batch, size_t item)

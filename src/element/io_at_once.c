@@ -43,7 +43,6 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
     t->slow++;
     pthread_mutex_unlock(&t->lock);
     wefti_action_ref(t->action);
-    io->counted = true;
     weft_status_t st = weft_ext_op_prepare(t->rt, op, &adopted_kind);
     if (!st) {
         io->op = op;
@@ -151,7 +150,6 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     io->size = size;
     io->addr = addr;
     io->offset = offset;
-    io->counted = !route;
     if (!route)
         return wefti_io_post(io, op);
     io->route = route;

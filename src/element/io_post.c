@@ -66,7 +66,6 @@ static weft_status_t io_for(weft_transport_t *t, unsigned what, element_io_t **i
         return wefti_io_no_memory(t, true);
     io->t = t;
     io->what = (uint8_t)what;
-    io->counted = true;
     *io_out = io;
     return WEFT_OK;
 }

@@ -131,8 +131,10 @@ static void step(weft_memory_t *m)
         m->close.op = NULL;
         return;
     }
+    pthread_mutex_lock(&m->es->lock);
     if (wefti_list_linked(&m->link))
         wefti_list_remove(&m->link);
+    pthread_mutex_unlock(&m->es->lock);
     memory_free(m);
     if (op)
         weft_ext_op_complete(op, WEFT_OK, 0);
@@ -175,8 +177,7 @@ static void not_begun(weft_memory_t *m, weft_status_t st)
 static void close_begin(element_close_t *close)
 {
     weft_memory_t *m = wefti_container_of(close, weft_memory_t, close);
-    m->left = m->seen ? 1 : 2;
-    m->closing = true;
+    m->left = 1;
     if (m->listener) {
         begin(m, &m->listener_op, part_done, m);
         not_begun(m, weft_listener_close(m->listener, &m->listener_op));
@@ -227,15 +228,6 @@ weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
 }
 
 /* --- opening  --------------------------------------------------------------------------------------------------------- */
-
-static void listed(weft_ext_call_t *call)
-{
-    weft_memory_t *m = wefti_container_of(call, weft_memory_t, list_call);
-    wefti_list_push_back(&m->es->memories, &m->link);
-    m->seen = true;
-    if (m->closing)
-        step(m);
-}
 
 /* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them,
  * and pages are whole. */
@@ -319,18 +311,16 @@ static weft_status_t open_memory(element_state_t *es, const weft_memory_opts_t *
         st = weft_region_key(m->region, NULL, m->key, &m->key_len);
     }
     if (st) { /* guests may have come meanwhile: it closes like any other */
-        m->seen = true;
         m->ended = true;
         if (wefti_element_close(m->rt, &m->close, NULL))
             memory_free(m); /* what it has opened goes with the runtime */
         return st;
     }
-    m->list_call.fn = listed;
+    pthread_mutex_lock(&es->lock);
+    wefti_list_push_back(&es->memories, &m->link);
+    pthread_mutex_unlock(&es->lock);
     *memory_out = m;
-    st = weft_ext_call(m->rt, &m->list_call);
-    if (st)
-        memory_free(m);
-    return st;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out)

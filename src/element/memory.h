@@ -11,8 +11,7 @@ struct weft_memory {
     pthread_mutex_t lock;
     bool ended;          /* it is being closed, or is; under the lock */
     element_state_t *es; /* the first of what begins as zero */
-    wefti_list_t link;   /* es->memories, from when the driver has seen it */
-    bool seen, closing;
+    wefti_list_t link;   /* es->memories */
     char name[WEFT_DURL_NAME_MAX + 1];
     uint64_t bytes, spare;
     bool mirrored, abandoned; /* abandoned: the runtime closes, and takes what is left */
@@ -24,7 +23,6 @@ struct weft_memory {
     uint64_t n_guests, accepted; /* now, and since it was opened */
     /* closing */
     uint32_t left;
-    weft_ext_call_t list_call;   /* may still be on its way when the close begins */
     element_close_t close;
     weft_op_t region_op, store_op, listener_op;
     uint8_t key[WEFT_REGION_KEY_MAX];

@@ -101,35 +101,8 @@ bool wefti_route_hang_up(element_route_t *route, weft_ep_t *ep, bool now, weft_o
     return false;
 }
 
-static element_route_t *next_to_forget(element_state_t *es)
-{
-    element_route_t *found = NULL;
-    pthread_mutex_lock(&es->lock);
-    wefti_list_each(l, &es->routes) {
-        element_route_t *route = wefti_container_of(l, element_route_t, link);
-        if (route->forget && !found)
-            found = route;
-    }
-    pthread_mutex_unlock(&es->lock);
-    return found;
-}
-
-void wefti_routes_forget(element_state_t *es)
-{
-    for (element_route_t *route; (route = next_to_forget(es));) {
-        weft_remote_t *remote = route->remote;
-        route->forget = false;
-        route->remote = NULL;
-        weft_remote_drop(remote);
-    }
-}
-
-bool wefti_routes_forgot(element_state_t *es)
-{
-    return !next_to_forget(es);
-}
-
-/* Those that are left at the end of the runtime: their endpoints were forced down, and their hooks were not called. */
+/* Those that are left at the end of the runtime: their endpoints were forced down, and their hooks were not called. A
+ * remote may be dropped after its runtime has ended. */
 void wefti_routes_free(element_state_t *es)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&es->routes));)

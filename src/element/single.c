@@ -160,12 +160,11 @@ static void closed(weft_op_t *op, void *user)
 
 static void hang_up(single_t *s, bool now)
 {
-    element_route_t *route = &s->route;
     weft_ep_t *ep = s->ep;
     wefti_leases_end(&s->leases);
     s->ep = NULL;
-    if (ep && !wefti_route_hang_up(route, ep, now, &s->close, closed, s))
-        route->forget = route->left;
+    if (ep)
+        (void)wefti_route_hang_up(&s->route, ep, now, &s->close, closed, s);
 }
 
 static void leave(element_route_t *route)

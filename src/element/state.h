@@ -36,9 +36,9 @@ typedef struct element_route element_route_t;
 typedef struct element_state {
     weft_runtime_t *rt;
     _Atomic uint64_t under_way; /* operations of this room that libweft and the store have */
-    wefti_list_t actions, memories;
+    wefti_list_t actions;        /* the driver's */
     pthread_mutex_t lock;
-    wefti_list_t routes;          /* all there are; under the lock */
+    wefti_list_t memories, routes; /* all there are; under the lock */
     wefti_rng_t rng;            /* the driver's */
 } element_state_t;
 
@@ -88,14 +88,11 @@ bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
 
 /* --- buffer.c  -------------------------------------------------------------------------------------------------------- */
 
-/* The pool of an action, for as long as the action or a buffer has it. */
+/* A pool, for as long as an action or a buffer has it. */
 typedef struct element_pool {
     _Atomic uint32_t refs;
-    pthread_mutex_t lock;
     weft_pool_t *pool;
-    uint32_t forks;              /* of this process, when it was made */
 } element_pool_t;
-weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
 void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */
 
 struct weft_buffer {
@@ -106,7 +103,7 @@ struct weft_buffer {
     uint8_t *base;
     size_t len;
 };
-weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out);
+weft_status_t wefti_element_buffer_new(weft_action_t *a, size_t len, weft_buffer_t **buffer_out);
 /* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL:
  * no memory. */
 weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len);
@@ -129,7 +126,6 @@ struct weft_action {
                                     without the lock */
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, routes, ios */
-    bool closing;                /* the driver's */
     weft_ext_call_t list_call, terminate_call, gone_call;
     element_close_t close;
 };
@@ -137,7 +133,6 @@ static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explici
 void wefti_action_unref(weft_action_t *a);
 void wefti_actions_shutdown(element_state_t *es);
 bool wefti_actions_idle(element_state_t *es);
-bool wefti_actions_quiet(element_state_t *es); /* no thread is inside of a transport */
 void wefti_actions_free(element_state_t *es); /* those that the program forgot */
 
 /* --- transport.c  ----------------------------------------------------------------------------------------------------- */
@@ -239,8 +234,6 @@ struct element_route {
     uint32_t n_ios;              /* MOVING or HELD */
     wefti_list_t pin;            /* t->pins, with a reference */
     bool up, over, left;         /* over: lost, or came to nothing */
-    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through
-                                    it */
     weft_status_t why;           /* of over */
     uint64_t len;                /* of the memory */
     weft_remote_t *remote;       /* of one without replicas; stays until the last reference goes */
@@ -262,8 +255,6 @@ weft_status_t wefti_route_dial(element_route_t *route, const char *uri, weft_op_
 /* Hang up: `closed` is called, and drops the endpoint's reference. False: it is not, the runtime closes. Until it has, the
  * endpoint may call its hook, and keeps its reference. */
 bool wefti_route_hang_up(element_route_t *route, weft_ep_t *ep, bool now, weft_op_t *op, weft_op_fn closed, void *user);
-void wefti_routes_forget(element_state_t *es); /* the remotes of those that are to `forget` them */
-bool wefti_routes_forgot(element_state_t *es);
 void wefti_routes_free(element_state_t *es);
 
 /* single.c: to one element. replicas.c: to several. NULL: no memory. */
@@ -286,7 +277,6 @@ struct element_io {
     weft_op_t *op;               /* the program's; NULL: of a batch, or given up before it was begun */
     weft_transport_t *t;
     wefti_list_t link;           /* t->ios */
-    bool counted;                /* it has a reference of the action, and is one of t->slow */
     wefti_list_t held;           /* the route's */
     element_route_t *route;          /* from HELD or MOVING on; counted */
     weft_buffer_t *buf;          /* counted; NULL: it needs none */
@@ -310,7 +300,7 @@ struct element_io {
     size_t n, at, left, ok;      /* on replicas: the next, those under way, those that succeeded */
     bool stepping;
     wefti_list_t children;       /* by their link */
-    element_io_t *parent;        /* of one item of it */
+    element_io_t *parent;        /* of one item of it. Every other io has a reference of the action, and is one of t->slow */
     size_t item;
     element_io_t *next;          /* t->spare */
 };

@@ -228,7 +228,7 @@ static void obey(weft_ext_call_t *call)
     order_t *o = wefti_container_of(call, order_t, call);
     weft_transport_t *t = o->t;
     weft_action_t *action = t->action;
-    if (o->number > t->obeyed && t->state != WEFT_TRANSPORT_RELEASED && !action->closing) {
+    if (o->number > t->obeyed && t->state != WEFT_TRANSPORT_RELEASED) {
         go(t, &o->durl);
         pthread_mutex_lock(&t->lock); /* from now on io_at_once.c may use the new route */
         t->obeyed = o->number;
