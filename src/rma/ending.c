@@ -263,7 +263,7 @@ static void look_again(wefti_timer_t *t)
 }
 
 /* One piece of the first region. */
-static void piece(rma_state_t *rs)
+void wefti_rma_region_piece(rma_state_t *rs)
 {
     weft_region_t *region = wefti_container_of(wefti_list_first(&rs->works.list), weft_region_t, work_link);
     if (region->ending) {
@@ -279,11 +279,6 @@ static void piece(rma_state_t *rs)
         end_waiting(region, ALL_REVOKES, st);
     else
         wefti_rma_settle(region);
-}
-
-void wefti_rma_works_init(rma_state_t *rs)
-{
-    wefti_rma_rounds_init(&rs->works, rs, piece);
 }
 
 /* --- revoking and freeing ---------------------------------------------------------------------------------------------- */

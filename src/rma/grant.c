@@ -73,7 +73,6 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool 
     if (st)
         goto err_slot;
     wefti_list_push_back(&region->grants, &g->region_link);
-    wefti_list_push_back(&e->grant_list, &g->ep_link);
     wefti_count_up(&region->attached, 1);
     if (map)
         map_it(region, g);
@@ -160,7 +159,6 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
     wefti_rma_native_drop(g, lost);
     wefti_rma_grant_stale(g);
     wefti_slots_remove(&e->grants, g->id);
-    wefti_list_remove(&g->ep_link);
     g->ep = NULL;
     if (region) {
         wefti_count_up(&region->attached, (uint64_t)-1);
@@ -174,8 +172,10 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
 
 void wefti_rma_grants_down(weft_ep_t *ep)
 {
-    for (wefti_list_t *l; (l = wefti_list_first(&rma_ep(ep)->grant_list));)
-        wefti_rma_grant_drop(wefti_container_of(l, rma_grant_t, ep_link), true);
+    const wefti_slots_t *grants = &rma_ep(ep)->grants;
+    for (uint32_t i = 0; i < grants->n; i++)
+        if (grants->at[i].generation & 1)
+            wefti_rma_grant_drop((rma_grant_t *)grants->at[i].value, true);
 }
 
 void wefti_rma_grant_end(rma_grant_t *g)

@@ -18,7 +18,7 @@ void wefti_rma_regions_init(rma_state_t *rs)
     pthread_mutex_init(&rs->lock, NULL);
     wefti_slots_init(&rs->by_id, UINT32_MAX - 1);
     wefti_list_init(&rs->regions);
-    wefti_rma_works_init(rs);
+    wefti_rma_rounds_init(&rs->works, rs, wefti_rma_region_piece);
 }
 
 void wefti_rma_regions_free(rma_state_t *rs)

@@ -14,7 +14,6 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->pending);
     wefti_list_init(&e->asked);
     wefti_list_init(&e->remotes);
-    wefti_list_init(&e->grant_list);
     wefti_list_init(&e->owed);
 }
 

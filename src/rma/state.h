@@ -161,7 +161,7 @@ struct rma_grant {
     uint64_t stamp;
     bool stale;
     bool quiet;                   /* its slot was seen idle after it became stale: no access will be made any more */
-    wefti_list_t region_link, ep_link;
+    wefti_list_t region_link;
     uint64_t expires;             /* its key's time, in fabric time; 0: never */
     wefti_timer_t expiry;
     void *fabric_key;             /* native.c: what the peer's fabric was given; under way as long as there is one */
@@ -203,7 +203,7 @@ static inline void wefti_rma_region_leave(const weft_region_t *region)
 }
 
 /* ending.c */
-void wefti_rma_works_init(rma_state_t *rs);
+void wefti_rma_region_piece(rma_state_t *rs); /* move or give back one piece of the first of rs->works */
 void wefti_rma_ending_init(weft_region_t *region);
 void wefti_rma_settle(weft_region_t *region); /* an access ended: complete what waited for it. May free the region */
 void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
@@ -240,7 +240,6 @@ typedef struct rma_ep {
     wefti_list_t remotes;         /* weft_remote_t.ep_link */
     /* theirs: what the peer asks of us */
     wefti_slots_t grants;         /* id -> rma_grant_t */
-    wefti_list_t grant_list;      /* rma_grant_t.ep_link */
     wefti_list_t owed;            /* records that wait for space, in order: owed_t of serve.c */
     uint32_t n_replies;           /* of them, answers to the peer, and their bytes */
     uint64_t reply_bytes;
