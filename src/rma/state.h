@@ -426,7 +426,7 @@ bool wefti_rma_asks(weft_remote_t *r);                              /* it is map
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
 void wefti_rma_rounds_init(rma_rounds_t *r, rma_state_t *rs, void (*piece)(rma_state_t *rs));
-void wefti_rma_rounds_go(rma_rounds_t *r);                          /* the list was empty: the next piece comes with the next round */
+void wefti_rma_rounds_go(rma_rounds_t *r);                          /* its list was empty: the next round has a piece */
 extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */
 
 /* --- native.c ---------------------------------------------------------------------------------------------------------- */
