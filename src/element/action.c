@@ -14,10 +14,6 @@
 #define CONNECT_NS (10 * WEFT_SECOND)
 #define RETRY_NS (20 * WEFT_MILLISECOND)
 
-typedef struct closing {
-    weft_action_t *action;
-} closing_t;
-
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_action_t, ended);
 
 static weft_action_t *action_new(void)
@@ -56,7 +52,7 @@ static void gone(weft_ext_call_t *call)
 {
     weft_action_t *a = wefti_container_of(call, weft_action_t, gone_call);
     element_state_t *es = a->es;
-    weft_op_t *op = a->close_op;
+    weft_op_t *op = a->close.op;
     if (wefti_list_linked(&a->link))
         wefti_list_remove(&a->link);
     action_free(a);
@@ -101,6 +97,8 @@ static void leave(weft_action_t *a)
 
 /* --- opening  --------------------------------------------------------------------------------------------------------- */
 
+static void close_begin(element_close_t *close);
+
 static void listed(weft_ext_call_t *call)
 {
     weft_action_t *a = wefti_container_of(call, weft_action_t, list_call);
@@ -108,16 +106,13 @@ static void listed(weft_ext_call_t *call)
     wefti_action_unref(a);
 }
 
-static weft_status_t open_action(weft_runtime_t *rt, const char *id, const weft_action_opts_t *o, weft_action_t **action_out)
+static weft_status_t open_action(element_state_t *es, const char *id, const weft_action_opts_t *o, weft_action_t **action_out)
 {
-    element_state_t *es = element_state(rt);
-    if (!es)
-        return wefti_element_no_state(rt);
     weft_action_t *a = action_new();
     if (!a)
         return weft_fail(WEFT_ERR_NOMEM, "no memory for an action");
     a->es = es;
-    a->rt = rt;
+    a->rt = es->rt;
     memcpy(a->id, id, strlen(id));
     a->connect_ns = o->connect_ns ? o->connect_ns : CONNECT_NS;
     a->retry_ns = o->retry_ns ? o->retry_ns : RETRY_NS;
@@ -126,10 +121,11 @@ static weft_status_t open_action(weft_runtime_t *rt, const char *id, const weft_
     wefti_list_init(&a->all);
     atomic_init(&a->refs, 2); /* the program's, and that of the call */
     a->list_call.fn = listed;
+    a->close.begin = close_begin;
     a->ended = false;
     atomic_store_explicit(&a->handle.open, 1, memory_order_release);
     *action_out = a;
-    weft_status_t st = weft_ext_call(rt, &a->list_call);
+    weft_status_t st = weft_ext_call(a->rt, &a->list_call);
     if (st)
         action_free(a);
     return st;
@@ -138,6 +134,7 @@ static weft_status_t open_action(weft_runtime_t *rt, const char *id, const weft_
 weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_action_opts_t *opts, weft_action_t **action_out)
 {
     weft_action_opts_t o;
+    element_state_t *es;
     if (!rt || !id || !action_out)
         return weft_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !id ? "the id" : "where the action goes");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_action_opts_t");
@@ -145,10 +142,10 @@ weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_ac
         return st;
     if (strnlen(id, sizeof(*action_out)->id) >= sizeof(*action_out)->id)
         return weft_fail(WEFT_ERR_INVALID, "the id of an action has at most %zu bytes", sizeof(*action_out)->id - 1);
-    st = weft_ext_enter(rt);
+    st = wefti_element_enter(rt, &es);
     if (st)
         return st;
-    st = weft_ext_closing(rt) ? weft_fail(WEFT_ERR_CLOSED, "the runtime is being closed") : open_action(rt, id, &o, action_out);
+    st = open_action(es, id, &o, action_out);
     weft_ext_leave(rt);
     return st;
 }
@@ -160,15 +157,24 @@ const char *weft_action_id(const weft_action_t *action)
 
 /* --- transports by name  ---------------------------------------------------------------------------------------------- */
 
-/* With the lock. */
-static weft_transport_t *find(weft_action_t *a, const char *name)
+/* With the lock. copies: one of the parallel copies of the element, NAME@..., is right, too. */
+static weft_transport_t *find(weft_action_t *a, const char *name, bool copies)
 {
+    size_t n = strlen(name);
     wefti_list_each(l, &a->transports) {
         weft_transport_t *t = wefti_container_of(l, weft_transport_t, link);
-        if (!strcmp(t->name, name))
+        if (!strncmp(t->name, name, n) && (!t->name[n] || (copies && t->name[n] == '@')))
             return t;
     }
     return NULL;
+}
+
+static weft_transport_t *look_up(weft_action_t *a, const char *name)
+{
+    pthread_mutex_lock(&a->lock);
+    weft_transport_t *t = find(a, name, false);
+    pthread_mutex_unlock(&a->lock);
+    return t;
 }
 
 static weft_status_t not_found(weft_action_t *a, const char *name)
@@ -186,7 +192,7 @@ static weft_status_t add(weft_action_t *action, const char *durl)
     if (st)
         return st;
     pthread_mutex_lock(&action->lock);
-    bool closed = action->ended, taken = find(action, d.name) != NULL;
+    bool closed = action->ended, taken = find(action, d.name, false) != NULL;
     if (!taken && !closed) {
         wefti_list_push_back(&action->transports, &t->link);
         wefti_list_push_back(&action->all, &t->all);
@@ -232,9 +238,7 @@ static weft_status_t configure(weft_action_t *action, const char *name, const ch
     weft_status_t st = keys ? WEFT_OK : weft_durl_parse(durl, &d);
     if (st)
         return st;
-    pthread_mutex_lock(&action->lock);
-    weft_transport_t *t = find(action, name);
-    pthread_mutex_unlock(&action->lock);
+    weft_transport_t *t = look_up(action, name);
     if (!t)
         return not_found(action, name);
     if (keys) {
@@ -284,9 +288,7 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
     weft_status_t st = enter(action);
     if (st)
         return st;
-    pthread_mutex_lock(&action->lock);
-    weft_transport_t *t = find(action, name);
-    pthread_mutex_unlock(&action->lock);
+    weft_transport_t *t = look_up(action, name);
     if (!t)
         st = not_found(action, name);
     else if (t->server != server)
@@ -295,13 +297,6 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
         *trans_out = t;
     leave(action);
     return st;
-}
-
-/* Is it the element, or one of the parallel copies of it? */
-static bool belongs(const char *transport, const char *name)
-{
-    size_t n = strlen(name);
-    return !strncmp(transport, name, n) && (!transport[n] || transport[n] == '@');
 }
 
 weft_status_t weft_action_release(weft_action_t *action, const char *name)
@@ -313,14 +308,8 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     if (st)
         return st;
     for (weft_transport_t *t;; n++) {
-        t = NULL;
         pthread_mutex_lock(&action->lock);
-        wefti_list_each(l, &action->transports) {
-            t = wefti_container_of(l, weft_transport_t, link);
-            if (belongs(t->name, name))
-                break;
-            t = NULL;
-        }
+        t = find(action, name, true);
         if (t)
             wefti_list_remove(&t->link);
         pthread_mutex_unlock(&action->lock);
@@ -372,34 +361,15 @@ bool weft_action_terminated(const weft_action_t *action)
     return action && atomic_load(&action->terminated);
 }
 
-static void close_begin(weft_action_t *a)
+static void close_begin(element_close_t *close)
 {
-    a->closing = true;
+    weft_action_t *a = wefti_container_of(close, weft_action_t, close);
     each(a, wefti_transport_end);
     wefti_action_unref(a); /* the program's */
 }
 
-static void close_called(weft_ext_call_t *call)
-{
-    close_begin(wefti_container_of(call, weft_action_t, close_call));
-}
-
-static weft_status_t close_start(weft_op_t *op)
-{
-    weft_action_t *a = weft_ext_scratch(op, closing_t)->action;
-    (void)weft_ext_op_track(op); /* without memory for its deadline it ends when everything has */
-    a->close_op = op;
-    close_begin(a);
-    return WEFT_OK;
-}
-
-static void close_cancel(weft_op_t *op, weft_status_t why)
-{
-    weft_ext_scratch(op, closing_t)->action->close_op = NULL; /* it goes on */
-    weft_ext_op_complete(op, why, 0);
-}
-
-static const weft_op_kind_t close_kind = {.name = "action close", .start = close_start, .cancel = close_cancel};
+static const weft_op_kind_t close_kind = {
+    .name = "action close", .start = wefti_element_close_start, .cancel = wefti_element_close_cancel};
 
 weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
 {
@@ -414,12 +384,8 @@ weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
         if (op)
             weft_ext_op_unprepare(op);
         st = weft_fail(WEFT_ERR_CLOSED, "the action was closed before");
-    } else if (!st && op) {
-        weft_ext_scratch(op, closing_t)->action = action;
-        st = weft_ext_op_start(op);
     } else if (!st) {
-        action->close_call.fn = close_called;
-        st = weft_ext_call(rt, &action->close_call);
+        st = wefti_element_close(rt, &action->close, op);
     }
     leave(action);
     return st;
@@ -443,40 +409,27 @@ void wefti_actions_shutdown(element_state_t *es)
         (void)end(a);
         a->shut = true;
         each(a, wefti_transport_end);
-        if (a->close_op) /* connections that are forced down keep it to the end */
-            weft_ext_op_complete(a->close_op, WEFT_ERR_CLOSED, 0);
-        a->close_op = NULL;
+        if (a->close.op) /* connections that are forced down keep it to the end */
+            weft_ext_op_complete(a->close.op, WEFT_ERR_CLOSED, 0);
+        a->close.op = NULL;
         wefti_action_unref(a);
     }
 }
 
-static bool is_quiet(weft_action_t *a)
-{
-    bool quiet = true;
-    pthread_mutex_lock(&a->lock);
-    for (wefti_list_t *l = a->all.next; quiet && l != &a->all; l = l->next)
-        quiet = !wefti_transport_busy(wefti_container_of(l, weft_transport_t, all));
-    pthread_mutex_unlock(&a->lock);
-    return quiet;
-}
-
-bool wefti_actions_quiet(element_state_t *es)
-{
-    wefti_list_each(l, &es->actions)
-        if (!is_quiet(wefti_container_of(l, weft_action_t, link)))
-            return false;
-    return true;
-}
-
-/* Have all of them begun to end, with no call on its way? */
+/* Have all of them begun to end, with no call on its way, and no thread inside of a transport? */
 bool wefti_actions_idle(element_state_t *es)
 {
+    uint32_t inside = 0;
     wefti_list_each(l, &es->actions) {
-        const weft_action_t *a = wefti_container_of(l, weft_action_t, link);
-        if (!a->shut || a->close_op)
+        weft_action_t *a = wefti_container_of(l, weft_action_t, link);
+        if (!a->shut || a->close.op)
             return false;
+        pthread_mutex_lock(&a->lock);
+        wefti_list_each(k, &a->all)
+            inside |= atomic_load(&wefti_container_of(k, weft_transport_t, all)->inside);
+        pthread_mutex_unlock(&a->lock);
     }
-    return wefti_actions_quiet(es);
+    return !inside;
 }
 
 void wefti_actions_free(element_state_t *es)

@@ -12,28 +12,13 @@
 
 #include "element/state.h"
 
-/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it
- * first. They go back there at once; a lock keeps others from getting them between the put and the trim. */
+/* Buffers of more than this have a pool and an arena of their own, which is fresh from the system, and zero: nobody has to touch
+ * all of it first. They go back there at once. */
 enum { ARENA = 16 << 20, OWN = ARENA / 2 };
 
-/* How often this process is a forked child. */
-static uint32_t forks;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void forked(void)
-{
-    forks++;
-}
-
-static void watch_forks(void)
-{
-    (void)pthread_atfork(NULL, NULL, forked);
-}
-
-weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out)
+static weft_status_t pool_new(weft_runtime_t *rt, element_pool_t **pool_out)
 {
     weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
-    (void)pthread_once(&once, watch_forks);
     element_pool_t *p = (element_pool_t *)wefti_calloc(1, sizeof *p);
     if (!p)
         return weft_fail(WEFT_ERR_NOMEM, "no memory for buffers");
@@ -45,9 +30,7 @@ weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_o
         wefti_free(p);
         return st;
     }
-    pthread_mutex_init(&p->lock, NULL);
     atomic_init(&p->refs, 1);
-    p->forks = forks;
     *pool_out = p;
     return WEFT_OK;
 }
@@ -57,7 +40,6 @@ void wefti_element_pool_unref(element_pool_t *p)
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
     weft_pool_free(p->pool);
-    pthread_mutex_destroy(&p->lock);
     wefti_free(p);
 }
 
@@ -65,39 +47,43 @@ static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
 {
     if (len > SIZE_MAX / 16)
         return weft_fail(WEFT_ERR_NOMEM, "no machine has %zu bytes for a buffer", len);
-    pthread_mutex_lock(&pool->lock);
     weft_status_t st = weft_pool_get(pool->pool, len, base_out);
-    pthread_mutex_unlock(&pool->lock);
     if (!st && len <= OWN)
         memset(*base_out, 0, len);
     return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM : st; /* in each case memory is missing */
 }
 
-static void put(element_pool_t *pool, void *base, size_t len)
+/* A pool for a buffer of that length, with a reference: the action's, which is made with the first buffer, or one of its own. */
+static weft_status_t pool_for(weft_action_t *a, size_t len, element_pool_t **pool_out)
 {
-    if (pool->forks != forks) /* a thread of the parent may have held the lock: the buffer stays */
-        return;
-    pthread_mutex_lock(&pool->lock);
-    weft_pool_put(pool->pool, base);
+    weft_status_t st = WEFT_OK;
     if (len > OWN)
-        weft_pool_trim(pool->pool);
-    pthread_mutex_unlock(&pool->lock);
+        return pool_new(a->rt, pool_out);
+    pthread_mutex_lock(&a->lock);
+    if (!a->pool)
+        st = pool_new(a->rt, &a->pool);
+    if (!st)
+        atomic_fetch_add_explicit(&a->pool->refs, 1, memory_order_relaxed);
+    *pool_out = a->pool;
+    pthread_mutex_unlock(&a->lock);
+    return st;
 }
 
-weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out)
+weft_status_t wefti_element_buffer_new(weft_action_t *a, size_t len, weft_buffer_t **buffer_out)
 {
     void *base;
     weft_buffer_t *b = (weft_buffer_t *)wefti_calloc(1, sizeof *b);
     if (!b)
         return weft_fail(WEFT_ERR_NOMEM, "no memory for a buffer");
-    weft_status_t st = get(pool, len, &base);
+    weft_status_t st = pool_for(a, len, &b->pool);
+    if (!st)
+        st = get(b->pool, len, &base);
     if (st) {
+        wefti_element_pool_unref(b->pool);
         wefti_free(b);
         return st;
     }
     atomic_init(&b->refs, 1);
-    atomic_fetch_add_explicit(&pool->refs, 1, memory_order_relaxed);
-    b->pool = pool;
     b->base = (uint8_t *)base;
     b->len = len;
     *buffer_out = b;
@@ -129,7 +115,7 @@ void weft_buffer_drop(weft_buffer_t *buffer)
         return;
     element_pool_t *pool = buffer->pool;
     if (pool)
-        put(pool, buffer->base, buffer->len);
+        weft_pool_put(pool->pool, buffer->base);
     else
         munmap(buffer->map, buffer->map_len);
     wefti_element_pool_unref(pool);

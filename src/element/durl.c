@@ -392,7 +392,7 @@ static void write_durl(const weft_durl_t *d, writer_t *w)
     }
 }
 
-static bool same(const weft_durl_t *a, const weft_durl_t *b)
+bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b)
 {
     bool same = !strcmp(a->name, b->name) && a->impl == b->impl && a->server == b->server && a->bytes == b->bytes &&
                 !strcmp(a->url, b->url) && !strcmp(a->shm_id, b->shm_id) && !strcmp(a->peerinfo, b->peerinfo) &&
@@ -401,11 +401,6 @@ static bool same(const weft_durl_t *a, const weft_durl_t *b)
     for (size_t i = 0; same && i < a->n_replicas; i++)
         same = !strcmp(a->replica[i], b->replica[i]);
     return same;
-}
-
-bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b)
-{
-    return same(a, b);
 }
 
 /* Does every text in it end, so that it may be compared? */
@@ -438,7 +433,7 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
     st = weft_durl_parse(w.text, &back);
     if (st)
         return st;
-    if (!same(&d, &back))
+    if (!wefti_durl_same(&d, &back))
         return weft_fail(WEFT_ERR_INVALID,
                          "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
     size_t cap = buf ? *len : 0;

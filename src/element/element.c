@@ -21,15 +21,13 @@ static void shutdown(weft_runtime_t *rt, void *state)
     element_state_t *es = (element_state_t *)state;
     (void)rt;
     wefti_actions_shutdown(es);
-    if (wefti_actions_quiet(es))
-        wefti_routes_forget(es);
 }
 
 static bool idle(weft_runtime_t *rt, void *state)
 {
     element_state_t *es = (element_state_t *)state;
     (void)rt;
-    return !atomic_load(&es->under_way) && wefti_actions_idle(es) && wefti_routes_forgot(es);
+    return !atomic_load(&es->under_way) && wefti_actions_idle(es);
 }
 
 static void closed(weft_runtime_t *rt, void *state)
@@ -59,7 +57,53 @@ __attribute__((constructor)) static void element_register(void)
         weft_log(WEFT_LOG_ERROR, "there are no elements: %s", weft_last_error());
 }
 
-weft_status_t wefti_element_no_state(const weft_runtime_t *rt)
+weft_status_t wefti_element_enter(weft_runtime_t *rt, element_state_t **es_out)
 {
-    return weft_fail(WEFT_ERR_STATE, "the runtime \"%s\" was opened before libweft-elements was loaded", weft_runtime_name(rt));
+    weft_status_t st = weft_ext_enter(rt);
+    if (st)
+        return st;
+    *es_out = element_state(rt);
+    if (weft_ext_closing(rt))
+        st = weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt));
+    else if (!*es_out)
+        st = weft_fail(WEFT_ERR_STATE, "the runtime \"%s\" was opened before libweft-elements was loaded", weft_runtime_name(rt));
+    if (st)
+        weft_ext_leave(rt);
+    return st;
+}
+
+/* --- closing  --------------------------------------------------------------------------------------------------------- */
+
+typedef struct close_scratch {
+    element_close_t *close;
+} close_scratch_t;
+
+static void close_called(weft_ext_call_t *call)
+{
+    element_close_t *close = wefti_container_of(call, element_close_t, call);
+    close->begin(close);
+}
+
+weft_status_t wefti_element_close_start(weft_op_t *op)
+{
+    element_close_t *close = weft_ext_scratch(op, close_scratch_t)->close;
+    close->op = op;
+    (void)weft_ext_op_track(op); /* without memory for its deadline it ends when everything has */
+    close->begin(close);
+    return WEFT_OK;
+}
+
+void wefti_element_close_cancel(weft_op_t *op, weft_status_t why)
+{
+    weft_ext_scratch(op, close_scratch_t)->close->op = NULL; /* the close goes on */
+    weft_ext_op_complete(op, why, 0);
+}
+
+weft_status_t wefti_element_close(weft_runtime_t *rt, element_close_t *close, weft_op_t *op)
+{
+    close->call.fn = close_called;
+    if (!op)
+        return weft_ext_call(rt, &close->call);
+    weft_ext_scratch(op, close_scratch_t)->close = close;
+    return weft_ext_op_start(op);
 }

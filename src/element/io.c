@@ -16,18 +16,6 @@
 
 /* --- ios  ------------------------------------------------------------------------------------------------------------- */
 
-element_io_t *wefti_io_new(void)
-{
-    return (element_io_t *)wefti_calloc(1, sizeof(element_io_t));
-}
-
-static void io_free(element_io_t *io)
-{
-    weft_buffer_drop(io->buf);
-    wefti_free(io->rma_items);
-    wefti_free(io);
-}
-
 /* Make it new, except `inner`, which may be posted again as it is. */
 static void io_clear(element_io_t *io)
 {
@@ -78,23 +66,13 @@ static void end_flushes(weft_transport_t *t)
     }
 }
 
-void wefti_io_end(element_io_t *io, weft_status_t st)
+/* Count how it ended, unless its batch does, and keep its memory for another. */
+static void recycle(element_io_t *io, weft_status_t st)
 {
     weft_transport_t *t = io->t;
-    weft_action_t *action = t->action;
-    weft_op_t *op = io->op;
-    element_route_t *route = io->route;
-    element_io_t *parent = io->parent;
-    size_t item = io->item;
-    bool counted = io->counted;
-    uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* the sentence from below */
-    if (wefti_list_linked(&io->link))
-        wefti_list_remove(&io->link);
-    if (io->timed)
-        weft_ext_timer_stop(t->rt, &io->timer);
     pthread_mutex_lock(&t->lock);
-    t->slow -= counted;
-    if (!parent) /* else its batch counts it */
+    t->slow -= !io->parent;
+    if (!io->parent)
         count(t, io, st);
     pthread_mutex_unlock(&t->lock);
     weft_buffer_drop(io->buf);
@@ -104,6 +82,22 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     io = wefti_io_put_spare(t, io);
     pthread_mutex_unlock(&t->lock);
     wefti_free(io);
+}
+
+void wefti_io_end(element_io_t *io, weft_status_t st)
+{
+    weft_transport_t *t = io->t;
+    weft_action_t *action = t->action;
+    weft_op_t *op = io->op;
+    element_route_t *route = io->route;
+    element_io_t *parent = io->parent;
+    size_t item = io->item;
+    uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* the sentence from below */
+    if (wefti_list_linked(&io->link))
+        wefti_list_remove(&io->link);
+    if (io->timed)
+        weft_ext_timer_stop(t->rt, &io->timer);
+    recycle(io, st);
     if (parent)
         wefti_io_child_ended(parent, item, st);
     if (op)
@@ -113,10 +107,10 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
         wefti_route_leave_if_idle(route);
         wefti_route_unref(route);
     }
-    if (!parent) /* an item ends no flush, and its batch may have had the last reference to the transport */
-        end_flushes(t);
-    if (counted)
-        wefti_action_unref(action);
+    if (parent) /* an item ends no flush, and its batch may have had the last reference to the transport */
+        return;
+    end_flushes(t);
+    wefti_action_unref(action);
 }
 
 element_io_t *wefti_io_child(element_io_t *batch, size_t item)
@@ -124,10 +118,8 @@ element_io_t *wefti_io_child(element_io_t *batch, size_t item)
     weft_transport_t *t = batch->t;
     const weft_transport_item_t *it = &batch->items[item];
     pthread_mutex_lock(&t->lock);
-    element_io_t *io = wefti_io_take_spare(t);
+    element_io_t *io = wefti_io_take(t);
     pthread_mutex_unlock(&t->lock);
-    if (!io)
-        io = wefti_io_new();
     if (!io)
         return NULL;
     io->t = t;
@@ -174,8 +166,8 @@ void wefti_io_inner(element_io_t *io, weft_op_fn fn)
     element_begin(io->t->es);
 }
 
-/* Call fn for each io that is on the list now. It is on t->ios when fn is called, and may end, also together with others. */
-static void each_io(weft_transport_t *t, void (*fn)(element_io_t *io, weft_status_t st), weft_status_t st)
+/* An io is on t->ios when fn is called for it, and may end, also together with others. */
+void wefti_ios_each(weft_transport_t *t, void (*fn)(element_io_t *io, weft_status_t st), weft_status_t st)
 {
     wefti_list_t all;
     wefti_list_init(&all);
@@ -196,38 +188,23 @@ static bool waits(const element_io_t *io)
     return io->state == IO_WAITING && io->what != IO_FLUSH && io->what != IO_SERVE;
 }
 
-static void go_if_waiting(element_io_t *io, weft_status_t st)
+void wefti_io_go_if_waiting(element_io_t *io, weft_status_t st)
 {
     (void)st;
     if (waits(io))
         io_go(io);
 }
 
-void wefti_ios_go(weft_transport_t *t)
-{
-    each_io(t, go_if_waiting, WEFT_OK);
-}
-
-static void end_if_waiting(element_io_t *io, weft_status_t why)
+void wefti_io_end_if_waiting(element_io_t *io, weft_status_t why)
 {
     if (waits(io))
         wefti_io_end(io, why);
 }
 
-void wefti_ios_waiting_end(weft_transport_t *t, weft_status_t why)
-{
-    each_io(t, end_if_waiting, why);
-}
-
-static void end_if_serving(element_io_t *io, weft_status_t why)
+void wefti_io_end_if_serving(element_io_t *io, weft_status_t why)
 {
     if (io->what == IO_SERVE)
         wefti_io_end(io, why);
-}
-
-void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why)
-{
-    each_io(t, end_if_serving, why);
 }
 
 static void stuck(weft_ext_timer_t *timer)
@@ -256,15 +233,10 @@ void wefti_io_stop(element_io_t *io, weft_status_t why)
     io->route->ops->stop(io->route, io);
 }
 
-static void stop_unless_flush(element_io_t *io, weft_status_t why)
+void wefti_io_stop_unless_flush(element_io_t *io, weft_status_t why)
 {
     if (io->what != IO_FLUSH) /* a flush ends when the others have */
         wefti_io_stop(io, why);
-}
-
-void wefti_ios_end(weft_transport_t *t, weft_status_t why)
-{
-    each_io(t, stop_unless_flush, why);
 }
 
 /* --- deadlines of the durl  ------------------------------------------------------------------------------------------- */
@@ -318,13 +290,9 @@ static weft_status_t not_usable(const weft_transport_t *t, weft_status_t why)
 
 void wefti_io_drop(element_io_t *io)
 {
-    weft_transport_t *t = io->t;
-    weft_action_t *action = t->action;
-    pthread_mutex_lock(&t->lock);
-    t->slow--;
-    t->stats.failed++;
-    pthread_mutex_unlock(&t->lock);
-    io_free(io);
+    weft_action_t *action = io->t->action;
+    io->op = NULL; /* it counts as one, also if it is a batch */
+    recycle(io, WEFT_ERR_CANCELLED);
     wefti_action_unref(action);
 }
 

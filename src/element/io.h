@@ -11,7 +11,6 @@ typedef struct io_scratch {
 
 /* --- io.c ---------------------------------------------------------------------------------------------------------------- */
 
-element_io_t *wefti_io_new(void); /* NULL: no memory */
 /* What the end of a connection means to the transport's user. */
 weft_status_t wefti_io_cut_off(const weft_transport_t *t, weft_status_t st);
 /* It has to end, with `why`; and the same as a weft_op_kind_t has it. On the driver. */
@@ -42,14 +41,14 @@ static inline weft_status_t wefti_io_check_local(const weft_transport_t *t, size
     return in ? WEFT_OK : wefti_io_not_local(t, size, offset);
 }
 
-/* Take an io to be used again, with the transport's lock. NULL: there is none. */
-static inline element_io_t *wefti_io_take_spare(weft_transport_t *t)
+/* Take an io to be used again, or a new one, with the transport's lock. NULL: no memory. */
+static inline element_io_t *wefti_io_take(weft_transport_t *t)
 {
     element_io_t *io = t->spare;
-    if (io) {
-        t->spare = io->next;
-        t->n_spare--;
-    }
+    if (!io)
+        return (element_io_t *)wefti_calloc(1, sizeof *io);
+    t->spare = io->next;
+    t->n_spare--;
     return io;
 }
 

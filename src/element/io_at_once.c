@@ -43,7 +43,6 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
     t->slow++;
     pthread_mutex_unlock(&t->lock);
     wefti_action_ref(t->action);
-    io->counted = true;
     weft_status_t st = weft_ext_op_prepare(t->rt, op, &adopted_kind);
     if (!st) {
         io->op = op;
@@ -138,10 +137,8 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     } else {
         wefti_io_come_in_slow(t);
     }
-    element_io_t *io = wefti_io_take_spare(t);
+    element_io_t *io = wefti_io_take(t);
     pthread_mutex_unlock(&t->lock);
-    if (!io)
-        io = wefti_io_new();
     if (!io) {
         weft_buffer_drop(buf);
         wefti_route_unref(route);
@@ -153,7 +150,6 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     io->size = size;
     io->addr = addr;
     io->offset = offset;
-    io->counted = !route;
     if (!route)
         return wefti_io_post(io, op);
     io->route = route;

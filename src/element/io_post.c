@@ -57,26 +57,26 @@ static weft_status_t io_for(weft_transport_t *t, unsigned what, element_io_t **i
     element_io_t *io = NULL;
     if (may) {
         wefti_io_come_in_slow(t);
-        io = wefti_io_take_spare(t);
+        io = wefti_io_take(t);
     }
     pthread_mutex_unlock(&t->lock);
     if (!may)
         return wefti_io_released(t);
     if (!io)
-        io = wefti_io_new();
-    if (!io)
         return wefti_io_no_memory(t, true);
     io->t = t;
     io->what = (uint8_t)what;
-    io->counted = true;
     *io_out = io;
     return WEFT_OK;
 }
 
-static weft_status_t post_new(weft_transport_t *t, unsigned what, weft_op_t *op)
+/* One that has nothing to say but what it is. */
+static weft_status_t post_plain(weft_transport_t *t, unsigned what, bool server, weft_op_t *op)
 {
     element_io_t *io;
-    weft_status_t st = io_for(t, what, &io);
+    weft_status_t st = wefti_io_check(t, op, server);
+    if (!st)
+        st = io_for(t, what, &io);
     return st ? st : wefti_io_post(io, op);
 }
 
@@ -191,20 +191,17 @@ weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const 
 
 weft_status_t weft_transport_flush(weft_transport_t *trans, weft_op_t *op)
 {
-    weft_status_t st = wefti_io_check(trans, op, false);
-    return st ? st : post_new(trans, IO_FLUSH, op);
+    return post_plain(trans, IO_FLUSH, false, op);
 }
 
 weft_status_t weft_transport_serve(weft_transport_t *trans, weft_op_t *op)
 {
-    weft_status_t st = wefti_io_check(trans, op, true);
-    return st ? st : post_new(trans, IO_SERVE, op);
+    return post_plain(trans, IO_SERVE, true, op);
 }
 
 weft_status_t weft_transport_ready(weft_transport_t *trans, weft_op_t *op)
 {
-    weft_status_t st = wefti_io_check(trans, op, trans && trans->server);
-    return st ? st : post_new(trans, IO_READY, op);
+    return post_plain(trans, IO_READY, trans && trans->server, op);
 }
 
 weft_status_t weft_transport_wait(weft_transport_t *trans, uint64_t timeout_ns)

@@ -23,10 +23,6 @@ typedef struct guest {
     weft_op_t close;
 } guest_t;
 
-typedef struct closing {
-    weft_memory_t *memory;
-} closing_t;
-
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_memory_t, ended);
 
 static weft_memory_t *memory_new(void)
@@ -53,11 +49,6 @@ weft_status_t wefti_memory_lock(weft_memory_t *m)
         return WEFT_OK;
     pthread_mutex_unlock(&m->lock);
     return weft_fail(WEFT_ERR_CLOSED, "the memory element was closed");
-}
-
-void wefti_memory_unlock(weft_memory_t *m)
-{
-    pthread_mutex_unlock(&m->lock);
 }
 
 static void memory_free(weft_memory_t *m)
@@ -133,15 +124,17 @@ static void step(weft_memory_t *m)
 {
     if (--m->left)
         return;
-    weft_op_t *op = m->close_op;
+    weft_op_t *op = m->close.op;
     if (m->abandoned) { /* hooks may come until the runtime is gone */
         if (op)
             weft_ext_op_complete(op, WEFT_ERR_CLOSED, 0);
-        m->close_op = NULL;
+        m->close.op = NULL;
         return;
     }
+    pthread_mutex_lock(&m->es->lock);
     if (wefti_list_linked(&m->link))
         wefti_list_remove(&m->link);
+    pthread_mutex_unlock(&m->es->lock);
     memory_free(m);
     if (op)
         weft_ext_op_complete(op, WEFT_OK, 0);
@@ -167,11 +160,8 @@ static void hung_up(weft_op_t *op, void *user)
 
 static void begin(weft_memory_t *m, weft_op_t *op, weft_op_fn fn, void *user)
 {
-    memset(op, 0, sizeof *op);
-    op->fn = fn;
-    op->user = user;
+    element_op(m->es, op, fn, user);
     m->left++;
-    element_begin(m->es);
 }
 
 /* The post failed: the runtime closes. */
@@ -184,10 +174,10 @@ static void not_begun(weft_memory_t *m, weft_status_t st)
     element_end(m->es);
 }
 
-static void close_begin(weft_memory_t *m)
+static void close_begin(element_close_t *close)
 {
-    m->left = m->seen ? 1 : 2;
-    m->closing = true;
+    weft_memory_t *m = wefti_container_of(close, weft_memory_t, close);
+    m->left = 1;
     if (m->listener) {
         begin(m, &m->listener_op, part_done, m);
         not_begun(m, weft_listener_close(m->listener, &m->listener_op));
@@ -211,41 +201,8 @@ static void close_begin(weft_memory_t *m)
     step(m);
 }
 
-static void close_called(weft_ext_call_t *call)
-{
-    close_begin(wefti_container_of(call, weft_memory_t, close_call));
-}
-
-static weft_status_t close_start(weft_op_t *op)
-{
-    weft_memory_t *m = weft_ext_scratch(op, closing_t)->memory;
-    m->close_op = op;
-    (void)weft_ext_op_track(op); /* without memory for its deadline it ends with its last part */
-    close_begin(m);
-    return WEFT_OK;
-}
-
-static void close_cancel(weft_op_t *op, weft_status_t why)
-{
-    weft_ext_scratch(op, closing_t)->memory->close_op = NULL; /* it goes on */
-    weft_ext_op_complete(op, why, 0);
-}
-
-static const weft_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
-
-/* It is locked, and is unlocked here. We close it, or the runtime does. */
-static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
-{
-    weft_runtime_t *rt = m->rt;
-    m->ended = true;
-    wefti_memory_unlock(m);
-    if (op) {
-        weft_ext_scratch(op, closing_t)->memory = m;
-        return weft_ext_op_start(op);
-    }
-    m->close_call.fn = close_called;
-    return weft_ext_call(rt, &m->close_call);
-}
+static const weft_op_kind_t close_kind = {
+    .name = "memory close", .start = wefti_element_close_start, .cancel = wefti_element_close_cancel};
 
 weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
 {
@@ -260,23 +217,17 @@ weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
         st = wefti_memory_lock(memory);
         if (st && op)
             weft_ext_op_unprepare(op);
-        else if (!st)
-            st = close_locked(memory, op);
+    }
+    if (!st) { /* we close it, or the runtime does */
+        memory->ended = true;
+        pthread_mutex_unlock(&memory->lock);
+        st = wefti_element_close(rt, &memory->close, op);
     }
     weft_ext_leave(rt);
     return st;
 }
 
 /* --- opening  --------------------------------------------------------------------------------------------------------- */
-
-static void listed(weft_ext_call_t *call)
-{
-    weft_memory_t *m = wefti_container_of(call, weft_memory_t, list_call);
-    wefti_list_push_back(&m->es->memories, &m->link);
-    m->seen = true;
-    if (m->closing)
-        step(m);
-}
 
 /* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them,
  * and pages are whole. */
@@ -335,17 +286,15 @@ static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o
     return WEFT_OK;
 }
 
-static weft_status_t open_memory(weft_runtime_t *rt, const weft_memory_opts_t *o, const char *place, weft_memory_t **memory_out)
+static weft_status_t open_memory(element_state_t *es, const weft_memory_opts_t *o, const char *place, weft_memory_t **memory_out)
 {
     weft_status_t st = WEFT_OK;
-    element_state_t *es = element_state(rt);
-    if (!es)
-        return wefti_element_no_state(rt);
     weft_memory_t *m = memory_new();
     if (!m)
         return weft_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
     m->es = es;
-    m->rt = rt;
+    m->rt = es->rt;
+    m->close.begin = close_begin;
     m->bytes = o->bytes;
     m->spare = o->spare;
     m->mirrored = o->mirrored;
@@ -362,37 +311,33 @@ static weft_status_t open_memory(weft_runtime_t *rt, const weft_memory_opts_t *o
         st = weft_region_key(m->region, NULL, m->key, &m->key_len);
     }
     if (st) { /* guests may have come meanwhile: it closes like any other */
-        m->seen = true;
         m->ended = true;
-        m->close_call.fn = close_called;
-        if (weft_ext_call(rt, &m->close_call))
+        if (wefti_element_close(m->rt, &m->close, NULL))
             memory_free(m); /* what it has opened goes with the runtime */
         return st;
     }
-    m->list_call.fn = listed;
+    pthread_mutex_lock(&es->lock);
+    wefti_list_push_back(&es->memories, &m->link);
+    pthread_mutex_unlock(&es->lock);
     *memory_out = m;
-    st = weft_ext_call(rt, &m->list_call);
-    if (st)
-        memory_free(m);
-    return st;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out)
 {
     weft_memory_opts_t o;
+    element_state_t *es;
     if (!opts || !memory_out)
         return weft_fail(WEFT_ERR_INVALID, opts ? "there is nowhere to put the memory element"
                                                 : "a memory element needs options: a name and how many bytes");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_memory_opts_t");
     if (!st)
         st = check(rt, &o);
+    if (!st)
+        st = wefti_element_enter(rt, &es);
     if (st)
         return st;
-    st = weft_ext_enter(rt);
-    if (st)
-        return st;
-    st = weft_ext_closing(rt) ? weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt))
-                              : open_memory(rt, &o, place, memory_out);
+    st = open_memory(es, &o, place, memory_out);
     weft_ext_leave(rt);
     return st;
 }

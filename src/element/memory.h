@@ -11,8 +11,7 @@ struct weft_memory {
     pthread_mutex_t lock;
     bool ended;          /* it is being closed, or is; under the lock */
     element_state_t *es; /* the first of what begins as zero */
-    wefti_list_t link;   /* es->memories, from when the driver has seen it */
-    bool seen, closing;
+    wefti_list_t link;   /* es->memories */
     char name[WEFT_DURL_NAME_MAX + 1];
     uint64_t bytes, spare;
     bool mirrored, abandoned; /* abandoned: the runtime closes, and takes what is left */
@@ -24,8 +23,7 @@ struct weft_memory {
     uint64_t n_guests, accepted; /* now, and since it was opened */
     /* closing */
     uint32_t left;
-    weft_op_t *close_op;
-    weft_ext_call_t list_call, close_call; /* the one may still be on its way when the other begins */
+    element_close_t close;
     weft_op_t region_op, store_op, listener_op;
     uint8_t key[WEFT_REGION_KEY_MAX];
     size_t key_len;
@@ -33,6 +31,5 @@ struct weft_memory {
 
 /* Any thread: one that is open, and stays until it is unlocked. WEFT_ERR_CLOSED, _FORKED. */
 weft_status_t wefti_memory_lock(weft_memory_t *m);
-void wefti_memory_unlock(weft_memory_t *m);
 
 #endif

@@ -20,7 +20,7 @@ weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
         memcpy(d.region_key, memory->key, memory->key_len);
         d.region_key_len = memory->key_len;
     }
-    wefti_memory_unlock(memory);
+    pthread_mutex_unlock(&memory->lock);
     return weft_durl_format(&d, buf, len);
 }
 
@@ -30,7 +30,7 @@ bool wefti_memory_key(weft_memory_t *memory, uint8_t key[WEFT_REGION_KEY_MAX], s
         return false;
     memcpy(key, memory->key, memory->key_len);
     *len = memory->key_len;
-    wefti_memory_unlock(memory);
+    pthread_mutex_unlock(&memory->lock);
     return *len != 0;
 }
 
@@ -39,7 +39,7 @@ const char *weft_memory_uri(const weft_memory_t *memory)
     weft_memory_t *m = (weft_memory_t *)(uintptr_t)memory;
     if (!m || wefti_memory_lock(m))
         return "";
-    wefti_memory_unlock(m);
+    pthread_mutex_unlock(&m->lock);
     return m->uri;
 }
 
@@ -49,7 +49,7 @@ void *weft_memory_base(const weft_memory_t *memory)
     if (!m || wefti_memory_lock(m))
         return NULL;
     weft_region_t *region = m->region;
-    wefti_memory_unlock(m);
+    pthread_mutex_unlock(&m->lock);
     return weft_region_base(region);
 }
 
@@ -61,7 +61,7 @@ weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory)
         memory->buffer = wefti_element_buffer_of(memory->region, memory->bytes);
     weft_buffer_t *buffer = memory->buffer;
     weft_buffer_hold(buffer);
-    wefti_memory_unlock(memory);
+    pthread_mutex_unlock(&memory->lock);
     return buffer;
 }
 
@@ -79,7 +79,7 @@ static weft_status_t count(weft_memory_t *memory, weft_memory_stats_t *all)
     all->bytes = bytes + memory->spare;
     all->connections = memory->n_guests;
     all->accepted = memory->accepted;
-    wefti_memory_unlock(memory);
+    pthread_mutex_unlock(&memory->lock);
     /* these are handles: one that is closed meanwhile says so */
     if (region && !weft_region_get_info(region, &r)) {
         all->used_bytes = bytes;

@@ -31,11 +31,6 @@
 #define ADD_NS WEFT_SECOND
 enum { FORCE_TRIES = 3 };
 
-static replicas_t *replicas_of(element_route_t *route)
-{
-    return wefti_container_of(route, replicas_t, route);
-}
-
 static weft_runtime_t *rt_of(const replicas_t *r)
 {
     return r->route.es->rt;
@@ -84,7 +79,7 @@ void wefti_replicas_over(replicas_t *r, weft_status_t why)
     route->why = why;
     weft_ext_timer_stop(rt_of(r), &r->timer);
     wefti_route_ref(route);
-    wefti_replicas_held_end(r, why);
+    wefti_replicas_held(r, why);
     if (route->t)
         wefti_transport_down(route->t, route, why);
     wefti_route_unref(route);
@@ -328,7 +323,7 @@ static void open_turn(replicas_t *r)
         wefti_replicas_at(r, r->wrote_at + IDLE_NS);
     if (r->writes)
         add_missing(r);
-    wefti_replicas_held_go(r);
+    wefti_replicas_held(r, WEFT_OK);
 }
 
 void wefti_replicas_turn(replicas_t *r)
@@ -392,12 +387,7 @@ static void abort_all(element_route_t *route)
     wefti_route_unref(route);
 }
 
-static void replicas_free(element_route_t *route)
-{
-    wefti_free(replicas_of(route));
-}
-
-static const element_route_ops_t ops = {begin, wefti_replicas_move, wefti_replicas_stop, abort_all, leave, replicas_free};
+static const element_route_ops_t ops = {begin, wefti_replicas_move, wefti_replicas_stop, abort_all, leave};
 
 element_route_t *wefti_replicas_new(weft_transport_t *t)
 {

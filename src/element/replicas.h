@@ -59,6 +59,8 @@ struct replicas {
     weft_durl_t durl;
 };
 
+static inline replicas_t *replicas_of(element_route_t *route) { return wefti_container_of(route, replicas_t, route); }
+
 #define each_member(m, r) for (member_t *m = (r)->members; m < (r)->members + (r)->n; m++)
 
 /* replicas.c */
@@ -71,8 +73,8 @@ void wefti_replicas_at(replicas_t *r, uint64_t when);       /* a turn at that ti
 /* replicas_io.c */
 void wefti_replicas_move(element_route_t *route, element_io_t *io);
 void wefti_replicas_stop(element_route_t *route, element_io_t *io);
-void wefti_replicas_held_go(replicas_t *r);                 /* what the open mirror can do */
-void wefti_replicas_held_end(replicas_t *r, weft_status_t why);
+/* Begin what the open mirror can do; with an error, end all that is held. */
+void wefti_replicas_held(replicas_t *r, weft_status_t why);
 
 /* replicas_member.c */
 void wefti_member_begin(member_t *m);

@@ -11,11 +11,6 @@
 
 enum { FLIGHT = 64 /* of one batch */, TRIES = 100 };
 
-static replicas_t *replicas_of(element_route_t *route)
-{
-    return wefti_container_of(route, replicas_t, route);
-}
-
 static void hold(replicas_t *r, element_io_t *io)
 {
     io->state = IO_HELD;
@@ -92,7 +87,7 @@ static void post(replicas_t *r, element_io_t *io)
     r->flying_writes += write;
 }
 
-void wefti_replicas_held_go(replicas_t *r)
+void wefti_replicas_held(replicas_t *r, weft_status_t why)
 {
     wefti_list_t all;
     wefti_list_init(&all);
@@ -101,22 +96,12 @@ void wefti_replicas_held_go(replicas_t *r)
         element_io_t *io = wefti_container_of(l, element_io_t, held);
         bool can = r->phase == MIRROR_OPEN && !r->broken && (io->what == IO_READ || r->writes);
         unhold(r, io);
-        if (can)
+        if (why)
+            wefti_io_end(io, wefti_io_status(io, why));
+        else if (can)
             post(r, io);
         else
             hold(r, io);
-    }
-}
-
-void wefti_replicas_held_end(replicas_t *r, weft_status_t why)
-{
-    wefti_list_t all;
-    wefti_list_init(&all);
-    wefti_list_splice(&all, &r->held);
-    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
-        element_io_t *io = wefti_container_of(l, element_io_t, held);
-        unhold(r, io);
-        wefti_io_end(io, wefti_io_status(io, why));
     }
 }
 

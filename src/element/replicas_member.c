@@ -13,7 +13,6 @@
 #define PAUSE_FIRST (50 * WEFT_MILLISECOND)
 #define PAUSE_MOST (500 * WEFT_MILLISECOND)
 #define DEAD_NS (2 * WEFT_SECOND)
-#define HANG_UP_NS WEFT_SECOND
 enum { DEAD_TRIES = 3 };
 
 static void dial(member_t *m);
@@ -47,17 +46,11 @@ static void closed(weft_op_t *op, void *user)
 
 static void hang_up(member_t *m, bool now)
 {
-    element_route_t *route = &m->r->route;
     weft_ep_t *ep = m->ep;
     m->ep = NULL;
     m->state = MEMBER_CLOSING;
-    wefti_route_op(route, &m->close, closed, m);
-    m->close.timeout_ns = HANG_UP_NS;
-    if (!(now ? weft_ep_abort(ep, &m->close) : weft_ep_close(ep, &m->close)))
-        return;
-    weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
-    m->state = MEMBER_GONE;
-    wefti_route_op_done(route);
+    if (!wefti_route_hang_up(&m->r->route, ep, now, &m->close, closed, m))
+        m->state = MEMBER_GONE;
 }
 
 /* It is not UP, or not any more. */
@@ -135,21 +128,10 @@ static void connected(weft_op_t *op, void *user)
 
 static void dial(member_t *m)
 {
-    element_route_t *route = &m->r->route;
-    weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
-    o.hooks.closed = lost;
-    o.hooks.user = m;
-    o.no_retry = true;
     m->state = MEMBER_DIALLING;
-    wefti_route_op(route, &m->connect, connected, m);
-    wefti_route_ref(route); /* the endpoint's */
-    weft_status_t st = weft_ep_open(route->es->rt, m->uri, &o, &m->connect, &m->ep);
-    if (!st)
-        return;
-    m->ep = NULL;
-    wefti_route_op_done(route);
-    wefti_route_unref(route);
-    fail(m, st);
+    weft_status_t st = wefti_route_dial(&m->r->route, m->uri, &m->connect, connected, lost, m, &m->ep);
+    if (st)
+        fail(m, st);
 }
 
 static void due(weft_ext_timer_t *timer)

@@ -9,6 +9,8 @@
  * Promise: a route is left exactly once, and freed after everything that could call it. tests/wire/element_life.c. */
 #include "element/state.h"
 
+#define HANG_UP_NS WEFT_SECOND
+
 void wefti_route_init(element_route_t *route, const element_route_ops_t *ops, weft_transport_t *t)
 {
     route->ops = ops;
@@ -26,7 +28,7 @@ void wefti_route_init(element_route_t *route, const element_route_ops_t *ops, we
 static void route_free(element_route_t *route)
 {
     weft_remote_drop(route->remote);
-    route->ops->free(route);
+    wefti_free(route);
 }
 
 void wefti_route_unref(element_route_t *route)
@@ -60,11 +62,8 @@ void wefti_route_part(element_route_t *route)
 
 void wefti_route_op(element_route_t *route, weft_op_t *op, weft_op_fn fn, void *user)
 {
-    memset(op, 0, sizeof *op);
-    op->fn = fn;
-    op->user = user;
+    element_op(route->es, op, fn, user);
     wefti_route_ref(route);
-    element_begin(route->es);
 }
 
 void wefti_route_op_done(element_route_t *route)
@@ -73,35 +72,37 @@ void wefti_route_op_done(element_route_t *route)
     wefti_route_unref(route);
 }
 
-static element_route_t *next_to_forget(element_state_t *es)
+weft_status_t wefti_route_dial(element_route_t *route, const char *uri, weft_op_t *op, weft_op_fn connected,
+                               void (*lost)(weft_ep_t *ep, weft_status_t why, void *user), void *user, weft_ep_t **ep_out)
 {
-    element_route_t *found = NULL;
-    pthread_mutex_lock(&es->lock);
-    wefti_list_each(l, &es->routes) {
-        element_route_t *route = wefti_container_of(l, element_route_t, link);
-        if (route->forget && !found)
-            found = route;
+    weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
+    o.hooks.closed = lost;
+    o.hooks.user = user;
+    o.no_retry = true; /* the element may be found elsewhere by now */
+    wefti_route_op(route, op, connected, user);
+    wefti_route_ref(route); /* the endpoint's */
+    weft_status_t st = weft_ep_open(route->es->rt, uri, &o, op, ep_out);
+    if (st) {
+        *ep_out = NULL;
+        wefti_route_op_done(route);
+        wefti_route_unref(route);
     }
-    pthread_mutex_unlock(&es->lock);
-    return found;
+    return st;
 }
 
-void wefti_routes_forget(element_state_t *es)
+bool wefti_route_hang_up(element_route_t *route, weft_ep_t *ep, bool now, weft_op_t *op, weft_op_fn closed, void *user)
 {
-    for (element_route_t *route; (route = next_to_forget(es));) {
-        weft_remote_t *remote = route->remote;
-        route->forget = false;
-        route->remote = NULL;
-        weft_remote_drop(remote);
-    }
+    wefti_route_op(route, op, closed, user);
+    op->timeout_ns = HANG_UP_NS;
+    if (!(now ? weft_ep_abort(ep, op) : weft_ep_close(ep, op)))
+        return true;
+    weft_ep_close(ep, NULL);
+    wefti_route_op_done(route);
+    return false;
 }
 
-bool wefti_routes_forgot(element_state_t *es)
-{
-    return !next_to_forget(es);
-}
-
-/* Those that are left at the end of the runtime: their endpoints were forced down, and their hooks were not called. */
+/* Those that are left at the end of the runtime: their endpoints were forced down, and their hooks were not called. A
+ * remote may be dropped after its runtime has ended. */
 void wefti_routes_free(element_state_t *es)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&es->routes));)

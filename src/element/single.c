@@ -10,8 +10,6 @@
 
 #include "element/state.h"
 
-#define HANG_UP_NS WEFT_SECOND
-
 typedef struct single {
     element_route_t route;
     weft_ep_t *ep;
@@ -42,6 +40,18 @@ static void over(single_t *s, weft_status_t why)
 
 static void attached(weft_op_t *op, void *user);
 
+/* By the region's key, or without one by a name. */
+static void attach(single_t *s, const uint8_t *key, size_t len, const char *name)
+{
+    wefti_route_op(&s->route, &s->attach, attached, s);
+    weft_status_t st =
+        len ? weft_remote_attach(s->ep, key, len, NULL, &s->attach) : weft_remote_find(s->ep, name, NULL, &s->attach);
+    if (st) {
+        wefti_route_op_done(&s->route);
+        over(s, st);
+    }
+}
+
 /* A durl of Scad says where an element is, under any name: ask for what is served there. False: it was not asked. */
 static bool ask_place(single_t *s, const weft_durl_t *d)
 {
@@ -50,12 +60,7 @@ static bool ask_place(single_t *s, const weft_durl_t *d)
     if (s->asked_place || d->region_key_len || !*place)
         return false;
     s->asked_place = true;
-    wefti_route_op(&s->route, &s->attach, attached, s);
-    weft_status_t st = weft_remote_find(s->ep, place, NULL, &s->attach);
-    if (st) {
-        wefti_route_op_done(&s->route);
-        over(s, st);
-    }
+    attach(s, NULL, 0, place);
     return true;
 }
 
@@ -92,32 +97,20 @@ static weft_memory_t *own_memory(const weft_transport_t *t)
     return wefti_transport_is_own(&t->durl) ? t->memory : NULL;
 }
 
-static weft_status_t attach(single_t *s, const weft_durl_t *d, weft_memory_t *own)
-{
-    uint8_t key[WEFT_REGION_KEY_MAX];
-    size_t len;
-    if (own && wefti_memory_key(own, key, &len))
-        return weft_remote_attach(s->ep, key, len, NULL, &s->attach);
-    if (d->region_key_len)
-        return weft_remote_attach(s->ep, d->region_key, d->region_key_len, NULL, &s->attach);
-    return weft_remote_find(s->ep, d->name, NULL, &s->attach);
-}
-
 static void connected(weft_op_t *op, void *user)
 {
     single_t *s = (single_t *)user;
     element_route_t *route = &s->route;
     weft_transport_t *t = route->t;
-    if (t && !route->over && op->status) {
+    weft_memory_t *own = t ? own_memory(t) : NULL;
+    uint8_t key[WEFT_REGION_KEY_MAX];
+    size_t len;
+    if (t && !route->over && op->status)
         over(s, op->status);
-    } else if (t && !route->over) {
-        wefti_route_op(route, &s->attach, attached, s);
-        weft_status_t st = attach(s, &t->durl, own_memory(t));
-        if (st) {
-            wefti_route_op_done(route);
-            over(s, st);
-        }
-    }
+    else if (t && !route->over && own && wefti_memory_key(own, key, &len))
+        attach(s, key, len, NULL);
+    else if (t && !route->over)
+        attach(s, t->durl.region_key, t->durl.region_key_len, t->durl.name);
     wefti_route_op_done(route);
 }
 
@@ -148,22 +141,9 @@ static weft_status_t find_address(single_t *s, const weft_durl_t *d, weft_memory
 static void begin(element_route_t *route)
 {
     single_t *s = single_of(route);
-    weft_transport_t *t = route->t;
-    weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
-    weft_status_t st = find_address(s, &t->durl, own_memory(t));
-    if (!st) {
-        o.hooks.closed = lost;
-        o.hooks.user = s;
-        o.no_retry = true; /* the element may be found elsewhere by now */
-        wefti_route_op(route, &s->connect, connected, s);
-        wefti_route_ref(route); /* the endpoint's */
-        st = weft_ep_open(t->rt, s->address, &o, &s->connect, &s->ep);
-        if (st) {
-            s->ep = NULL;
-            wefti_route_op_done(route);
-            wefti_route_unref(route);
-        }
-    }
+    weft_status_t st = find_address(s, &route->t->durl, own_memory(route->t));
+    if (!st)
+        st = wefti_route_dial(route, s->address, &s->connect, connected, lost, s, &s->ep);
     if (st)
         over(s, st);
 }
@@ -180,19 +160,11 @@ static void closed(weft_op_t *op, void *user)
 
 static void hang_up(single_t *s, bool now)
 {
-    element_route_t *route = &s->route;
     weft_ep_t *ep = s->ep;
     wefti_leases_end(&s->leases);
     s->ep = NULL;
-    if (!ep)
-        return;
-    wefti_route_op(route, &s->close, closed, s);
-    s->close.timeout_ns = HANG_UP_NS;
-    if (!(now ? weft_ep_abort(ep, &s->close) : weft_ep_close(ep, &s->close)))
-        return;
-    weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
-    route->forget = route->left;
-    wefti_route_op_done(route);
+    if (ep)
+        (void)wefti_route_hang_up(&s->route, ep, now, &s->close, closed, s);
 }
 
 static void leave(element_route_t *route)
@@ -207,11 +179,6 @@ static void hang_up_now(element_route_t *route)
     over(single_of(route), WEFT_ERR_PEER);
     hang_up(single_of(route), true);
     wefti_route_unref(route);
-}
-
-static void single_free(element_route_t *route)
-{
-    wefti_free(single_of(route));
 }
 
 /* --- operations  ------------------------------------------------------------------------------------------------------ */
@@ -296,7 +263,7 @@ static void stop(element_route_t *route, element_io_t *io)
     wefti_io_end(io, io->why);
 }
 
-static const element_route_ops_t ops = {begin, move, stop, hang_up_now, leave, single_free};
+static const element_route_ops_t ops = {begin, move, stop, hang_up_now, leave};
 
 element_route_t *wefti_single_new(weft_transport_t *t)
 {

@@ -36,9 +36,9 @@ typedef struct element_route element_route_t;
 typedef struct element_state {
     weft_runtime_t *rt;
     _Atomic uint64_t under_way; /* operations of this room that libweft and the store have */
-    wefti_list_t actions, memories;
+    wefti_list_t actions;        /* the driver's */
     pthread_mutex_t lock;
-    wefti_list_t routes;          /* all there are; under the lock */
+    wefti_list_t memories, routes; /* all there are; under the lock */
     wefti_rng_t rng;            /* the driver's */
 } element_state_t;
 
@@ -48,12 +48,31 @@ static inline element_state_t *element_state(const weft_runtime_t *rt)
 {
     return (element_state_t *)weft_ext_state(rt, &wefti_element_ext);
 }
-weft_status_t wefti_element_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
+/* Any thread: keep the runtime and this room's state of it until weft_ext_leave(), to open something. WEFT_ERR_CLOSED, _STATE. */
+weft_status_t wefti_element_enter(weft_runtime_t *rt, element_state_t **es_out);
+
+/* The close of an action or a memory element, with an operation or without one. */
+typedef struct element_close {
+    void (*begin)(struct element_close *close); /* on the driver, once */
+    weft_op_t *op;               /* NULL: nobody waits, or not any more */
+    weft_ext_call_t call;
+} element_close_t;
+/* Have `begin` called. The operation, if there is one, is prepared. Any thread. */
+weft_status_t wefti_element_close(weft_runtime_t *rt, element_close_t *close, weft_op_t *op);
+/* Of the weft_op_kind_t of such an operation. */
+weft_status_t wefti_element_close_start(weft_op_t *op);
+void wefti_element_close_cancel(weft_op_t *op, weft_status_t why);
 
 /* A time so far from now, or the end of time. */
 static inline uint64_t element_after(uint64_t now, uint64_t ns) { return ns < UINT64_MAX - now ? now + ns : UINT64_MAX; }
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
+/* Make an operation of this room's ready to be posted: it is under way until element_end(). */
+static inline void element_op(element_state_t *es, weft_op_t *op, weft_op_fn fn, void *user)
+{
+    *op = (weft_op_t){.fn = fn, .user = user};
+    element_begin(es);
+}
 
 /* --- durl.c  ---------------------------------------------------------------------------------------------------------- */
 
@@ -69,14 +88,11 @@ bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
 
 /* --- buffer.c  -------------------------------------------------------------------------------------------------------- */
 
-/* The pool of an action, for as long as the action or a buffer has it. */
+/* A pool, for as long as an action or a buffer has it. */
 typedef struct element_pool {
     _Atomic uint32_t refs;
-    pthread_mutex_t lock;
     weft_pool_t *pool;
-    uint32_t forks;              /* of this process, when it was made */
 } element_pool_t;
-weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
 void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */
 
 struct weft_buffer {
@@ -87,7 +103,7 @@ struct weft_buffer {
     uint8_t *base;
     size_t len;
 };
-weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out);
+weft_status_t wefti_element_buffer_new(weft_action_t *a, size_t len, weft_buffer_t **buffer_out);
 /* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL:
  * no memory. */
 weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len);
@@ -110,15 +126,13 @@ struct weft_action {
                                     without the lock */
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, routes, ios */
-    bool closing;                /* the driver's */
-    weft_ext_call_t list_call, terminate_call, close_call, gone_call;
-    weft_op_t *close_op;
+    weft_ext_call_t list_call, terminate_call, gone_call;
+    element_close_t close;
 };
 static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed); }
 void wefti_action_unref(weft_action_t *a);
 void wefti_actions_shutdown(element_state_t *es);
 bool wefti_actions_idle(element_state_t *es);
-bool wefti_actions_quiet(element_state_t *es); /* no thread is inside of a transport */
 void wefti_actions_free(element_state_t *es); /* those that the program forgot */
 
 /* --- transport.c  ----------------------------------------------------------------------------------------------------- */
@@ -163,7 +177,6 @@ void wefti_transport_free(weft_transport_t *t);
 /* Any thread: begin to use it, with a reference of its action's; end that. WEFT_ERR_CLOSED, _FORKED. */
 weft_status_t wefti_transport_enter(weft_transport_t *t);
 void wefti_transport_leave(weft_transport_t *t);
-bool wefti_transport_busy(weft_transport_t *t); /* some thread does */
 /* Does the durl say where to go? */
 bool wefti_transport_leads(const weft_durl_t *durl);
 bool wefti_transport_is_own(const weft_durl_t *durl); /* to memory of this process */
@@ -208,9 +221,9 @@ typedef struct element_route_ops {
     void (*abort)(element_route_t *route);
     /* The transport has gone elsewhere, and nothing is under way here any more: hang up. Once. */
     void (*leave)(element_route_t *route);
-    void (*free)(element_route_t *route);
 } element_route_ops_t;
 
+/* The first member of single_t and replicas_t, which end with it. */
 struct element_route {
     const element_route_ops_t *ops;
     element_state_t *es;
@@ -221,8 +234,6 @@ struct element_route {
     uint32_t n_ios;              /* MOVING or HELD */
     wefti_list_t pin;            /* t->pins, with a reference */
     bool up, over, left;         /* over: lost, or came to nothing */
-    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through
-                                    it */
     weft_status_t why;           /* of over */
     uint64_t len;                /* of the memory */
     weft_remote_t *remote;       /* of one without replicas; stays until the last reference goes */
@@ -237,8 +248,13 @@ void wefti_route_leave_if_idle(element_route_t *route);
 /* An operation of the route's own begins and ends: it counts. */
 void wefti_route_op(element_route_t *route, weft_op_t *op, weft_op_fn fn, void *user);
 void wefti_route_op_done(element_route_t *route);
-void wefti_routes_forget(element_state_t *es); /* the remotes of those that are to `forget` them */
-bool wefti_routes_forgot(element_state_t *es);
+/* Open an endpoint, which has a reference of the route's until `op` of its hang-up is over. `op` ends with `connected`; `lost` is
+ * told of its end. On an error *ep_out is NULL. */
+weft_status_t wefti_route_dial(element_route_t *route, const char *uri, weft_op_t *op, weft_op_fn connected,
+                               void (*lost)(weft_ep_t *ep, weft_status_t why, void *user), void *user, weft_ep_t **ep_out);
+/* Hang up: `closed` is called, and drops the endpoint's reference. False: it is not, the runtime closes. Until it has, the
+ * endpoint may call its hook, and keeps its reference. */
+bool wefti_route_hang_up(element_route_t *route, weft_ep_t *ep, bool now, weft_op_t *op, weft_op_fn closed, void *user);
 void wefti_routes_free(element_state_t *es);
 
 /* single.c: to one element. replicas.c: to several. NULL: no memory. */
@@ -261,7 +277,6 @@ struct element_io {
     weft_op_t *op;               /* the program's; NULL: of a batch, or given up before it was begun */
     weft_transport_t *t;
     wefti_list_t link;           /* t->ios */
-    bool counted;                /* it has a reference of the action, and is one of t->slow */
     wefti_list_t held;           /* the route's */
     element_route_t *route;          /* from HELD or MOVING on; counted */
     weft_buffer_t *buf;          /* counted; NULL: it needs none */
@@ -285,19 +300,19 @@ struct element_io {
     size_t n, at, left, ok;      /* on replicas: the next, those under way, those that succeeded */
     bool stepping;
     wefti_list_t children;       /* by their link */
-    element_io_t *parent;        /* of one item of it */
+    element_io_t *parent;        /* of one item of it. Every other io has a reference of the action, and is one of t->slow */
     size_t item;
     element_io_t *next;          /* t->spare */
 };
 /* End it: the program's operation completes, and the io is gone. */
 void wefti_io_end(element_io_t *io, weft_status_t status);
-/* End those that wait for READY; all, with those that are under way. */
-void wefti_ios_waiting_end(weft_transport_t *t, weft_status_t why);
-void wefti_ios_end(weft_transport_t *t, weft_status_t why);
-void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why);
+/* Call fn for each io of a transport: one of those below. */
+void wefti_ios_each(weft_transport_t *t, void (*fn)(element_io_t *io, weft_status_t st), weft_status_t st);
+void wefti_io_go_if_waiting(element_io_t *io, weft_status_t st); /* the transport is READY */
+void wefti_io_end_if_waiting(element_io_t *io, weft_status_t why);
+void wefti_io_end_if_serving(element_io_t *io, weft_status_t why);
+void wefti_io_stop_unless_flush(element_io_t *io, weft_status_t why); /* it may be under way */
 void wefti_ios_limit(weft_transport_t *t); /* the durl has a timeout now */
-/* The transport is READY: what waits may go. */
-void wefti_ios_go(weft_transport_t *t);
 /* For routes: io->inner is about to be posted, and counts in es->under_way. */
 void wefti_io_inner(element_io_t *io, weft_op_fn fn);
 /* On replicas: an io for an item of a batch; NULL: no memory. It has ended. */

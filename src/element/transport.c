@@ -99,7 +99,7 @@ static void fail(weft_transport_t *t, weft_transport_state_t state, weft_status_
     if (!set_state(t, state, why))
         return;
     weft_log(WEFT_LOG_INFO, "transport %s is %s: %s", t->name, weft_transport_state_name(state), weft_status_text(why));
-    wefti_ios_waiting_end(t, why);
+    wefti_ios_each(t, wefti_io_end_if_waiting, why);
 }
 
 static void again(weft_transport_t *t)
@@ -164,7 +164,7 @@ void wefti_transport_up(weft_transport_t *t, element_route_t *route)
         return;
     }
     t->pause = t->action->retry_ns;
-    wefti_ios_go(t);
+    wefti_ios_each(t, wefti_io_go_if_waiting, WEFT_OK);
 }
 
 void wefti_transport_down(weft_transport_t *t, element_route_t *route, weft_status_t why)
@@ -213,7 +213,7 @@ static void go(weft_transport_t *t, const weft_durl_t *durl)
     unpin(t);
     if (t->server) {
         set_state(t, WEFT_TRANSPORT_READY, WEFT_OK);
-        wefti_ios_go(t);
+        wefti_ios_each(t, wefti_io_go_if_waiting, WEFT_OK);
         return;
     }
     if (!set_state(t, WEFT_TRANSPORT_CONNECTING, WEFT_OK))
@@ -228,7 +228,7 @@ static void obey(weft_ext_call_t *call)
     order_t *o = wefti_container_of(call, order_t, call);
     weft_transport_t *t = o->t;
     weft_action_t *action = t->action;
-    if (o->number > t->obeyed && t->state != WEFT_TRANSPORT_RELEASED && !action->closing) {
+    if (o->number > t->obeyed && t->state != WEFT_TRANSPORT_RELEASED) {
         go(t, &o->durl);
         pthread_mutex_lock(&t->lock); /* from now on io_at_once.c may use the new route */
         t->obeyed = o->number;
@@ -324,7 +324,7 @@ void wefti_transport_end(weft_transport_t *t)
     element_route_t *coming = t->coming, *was = take_route(t, false);
     t->coming = NULL;
     weft_ext_timer_stop(t->rt, &t->retry);
-    wefti_ios_end(t, WEFT_ERR_CLOSED);
+    wefti_ios_each(t, wefti_io_stop_unless_flush, WEFT_ERR_CLOSED);
     wefti_route_part(coming);
     wefti_route_part(was);
     unpin(t);
@@ -352,8 +352,8 @@ void wefti_transport_release(weft_transport_t *t)
 
 void wefti_transport_terminated(weft_transport_t *t)
 {
-    wefti_ios_waiting_end(t, WEFT_ERR_CANCELLED);
-    wefti_ios_serve_end(t, WEFT_OK);
+    wefti_ios_each(t, wefti_io_end_if_waiting, WEFT_ERR_CANCELLED);
+    wefti_ios_each(t, wefti_io_end_if_serving, WEFT_OK);
 }
 
 /* --- handles  --------------------------------------------------------------------------------------------------------- */
@@ -421,9 +421,4 @@ void wefti_transport_leave(weft_transport_t *t)
 {
     wefti_action_unref(t->action);
     atomic_fetch_sub(&t->inside, 1); /* if that was the last reference of the action, its memory is still an object */
-}
-
-bool wefti_transport_busy(weft_transport_t *t)
-{
-    return atomic_load(&t->inside);
 }

@@ -17,16 +17,6 @@ static weft_status_t shared_buffer(weft_transport_t *t, size_t size, weft_transp
     return WEFT_OK;
 }
 
-static weft_status_t new_buffer(weft_action_t *a, size_t size, weft_buffer_t **buf_out)
-{
-    weft_status_t st = WEFT_OK;
-    pthread_mutex_lock(&a->lock);
-    if (!a->pool)
-        st = wefti_element_pool_new(a->rt, &a->pool);
-    pthread_mutex_unlock(&a->lock);
-    return st ? st : wefti_element_buffer_new(a->pool, size, buf_out);
-}
-
 static weft_status_t set_buffer(weft_transport_t *t, weft_buffer_t *buf)
 {
     pthread_mutex_lock(&t->lock);
@@ -53,7 +43,7 @@ weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_tran
     if (other && other->rt != trans->rt)
         st = weft_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
     else
-        st = other ? shared_buffer(trans, size, other, &buf) : new_buffer(trans->action, size, &buf);
+        st = other ? shared_buffer(trans, size, other, &buf) : wefti_element_buffer_new(trans->action, size, &buf);
     if (!st)
         st = set_buffer(trans, buf);
     wefti_transport_leave(trans);

@@ -130,7 +130,7 @@ static bool cuda_owns(const weft_mem_kind_t *kind, const void *ptr)
     return wefti_cuda_in_use() && sort_of(ptr) == (kind == &wefti_mem_kind_managed ? MANAGED : DEVICE);
 }
 
-int wefti_cuda_device(const void *ptr)
+int weft_mem_device(const void *ptr)
 {
     int ordinal = -1;
     if (!wefti_cuda_in_use() || sort_of(ptr) == NOT_CUDA ||
@@ -141,7 +141,7 @@ int wefti_cuda_device(const void *ptr)
 
 /* --- the program's own streams ---------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_cuda_settle(const void *ptr, bool all)
+weft_status_t weft_mem_settle(const void *ptr, bool all)
 {
     bool pushed;
     if (!wefti_cuda_in_use() || sort_of(ptr) == NOT_CUDA)
@@ -207,34 +207,26 @@ static cu_result_t stream_take(cu_stream_t *stream_out, int *slot_out)
         return r;
     if (!wefti_cu.ctx_id || wefti_cu.ctx_id(ctx, &id))
         id = (unsigned long long)(uintptr_t)ctx;
-    *slot_out = -1;
+    cu_stream_t found = NULL;
+    int slot = -1;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < STREAMS_MAX; i++) {
-        if (streams[i].stream && streams[i].context == id && !streams[i].busy) {
-            streams[i].busy = true;
-            *slot_out = i;
-            *stream_out = streams[i].stream;
-            break;
-        }
+    for (int i = 0; i < STREAMS_MAX && !found; i++) {
+        if (streams[i].context == id && !streams[i].busy)
+            found = streams[i].stream;
+        if (found || (!streams[i].stream && slot < 0))
+            slot = i;
+    }
+    if (!found)
+        r = wefti_cu.stream_new(&found, CU_STREAM_NON_BLOCKING);
+    if (!r && slot >= 0) {
+        streams[slot].context = id;
+        streams[slot].stream = found;
+        streams[slot].busy = true;
     }
     pthread_mutex_unlock(&lock);
-    if (*slot_out >= 0)
-        return CU_SUCCESS;
-    cu_stream_t made = NULL;
-    r = wefti_cu.stream_new(&made, CU_STREAM_NON_BLOCKING);
-    if (r)
-        return r;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < STREAMS_MAX && *slot_out < 0; i++)
-        if (!streams[i].stream) {
-            streams[i].context = id;
-            streams[i].stream = made;
-            streams[i].busy = true;
-            *slot_out = i;
-        }
-    pthread_mutex_unlock(&lock);
-    *stream_out = made;
-    return CU_SUCCESS;
+    *stream_out = found;
+    *slot_out = slot;
+    return r;
 }
 
 /* keep false: it went with its context, and its handle means nothing any more. */

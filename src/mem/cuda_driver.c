@@ -23,7 +23,7 @@ static _Atomic int state;
 static _Atomic int starting; /* inside the driver's first call: a fork then has a driver that is half started */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of leaving UNKNOWN */
 static char why_absent[256];
-static bool has_managed;
+bool wefti_cuda_has_managed;
 
 const char *wefti_cuda_words(cu_result_t r)
 {
@@ -91,10 +91,10 @@ static bool start(void)
     }
     if (wefti_cuda_devices > WEFTI_CUDA_DEVICES_MAX)
         wefti_cuda_devices = WEFTI_CUDA_DEVICES_MAX;
-    for (int i = 0; i < wefti_cuda_devices && !has_managed; i++) {
+    for (int i = 0; i < wefti_cuda_devices && !wefti_cuda_has_managed; i++) {
         cu_device_t device;
         int yes = 0;
-        has_managed =
+        wefti_cuda_has_managed =
             !wefti_cu.device_get(&device, i) && !wefti_cu.device_attribute(&yes, CU_DEVICE_MANAGED_MEMORY, device) && yes;
     }
     return true;
@@ -157,11 +157,6 @@ weft_status_t wefti_cuda_use(const char *said)
 bool wefti_cuda_in_use(void)
 {
     return atomic_load_explicit(&state, memory_order_acquire) == READY;
-}
-
-bool wefti_cuda_has_managed(void)
-{
-    return has_managed;
 }
 
 weft_status_t wefti_cuda_usable(void)

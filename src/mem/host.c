@@ -22,26 +22,9 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* 0: it does not fit an address space. */
-static size_t round_up(size_t n, size_t to)
-{
-    return n > SIZE_MAX / 2 ? 0 : (n + to - 1) & ~(to - 1);
-}
-
-static size_t page_size(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
-
 static weft_status_t no_memory(const char *what, size_t n)
 {
     return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu bytes of the kind %s", n, what);
-}
-
-/* Tests make these fail as they do malloc(). */
-static bool told_to_fail(size_t n)
-{
-    return __builtin_expect(wefti_alloc_fails != NULL, 0) && wefti_alloc_fails(n);
 }
 
 /* --- host ------------------------------------------------------------------------------------------------------------------- */
@@ -71,7 +54,7 @@ const weft_mem_kind_t wefti_mem_kind_host = {
     .free = host_free,
 };
 
-/* --- huge ------------------------------------------------------------------------------------------------------------------- */
+/* --- huge and pinned -------------------------------------------------------------------------------------------------------- */
 
 /* mmap() at a multiple of HUGE_PAGE: a transparent huge page has to begin at one. */
 static void *map_aligned(size_t n)
@@ -88,41 +71,18 @@ static void *map_aligned(size_t n)
     return (void *)at;
 }
 
-static weft_status_t huge_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
+static void *map_huge(size_t n)
 {
-    (void)kind;
-    size_t all = round_up(n, HUGE_PAGE);
-    if (!all || told_to_fail(n))
-        return no_memory("huge", n);
     /* An explicit size: with the system's default, which may be another one, unmapping would need multiples of that. */
     int two_mib = 21 << 26;
-    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | two_mib, -1, 0);
-    if (p == MAP_FAILED) {
-        p = map_aligned(all);
-        if (p == MAP_FAILED)
-            return wefti_mem_fail_errno(errno, "the kind huge", n);
-        if (madvise(p, all, MADV_HUGEPAGE))
-            wefti_debug("mem: this system has no transparent huge pages (%s): the kind huge is ordinary pages", strerror(errno));
-    }
-    *ptr_out = p;
-    return WEFT_OK;
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | two_mib, -1, 0);
+    if (p != MAP_FAILED)
+        return p;
+    p = map_aligned(n);
+    if (p != MAP_FAILED && madvise(p, n, MADV_HUGEPAGE))
+        wefti_debug("mem: this system has no transparent huge pages (%s): the kind huge is ordinary pages", strerror(errno));
+    return p;
 }
-
-static void huge_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
-{
-    (void)kind;
-    munmap(ptr, round_up(n, HUGE_PAGE));
-}
-
-const weft_mem_kind_t wefti_mem_kind_huge = {
-    .size = sizeof(weft_mem_kind_t),
-    .name = "huge",
-    .flags = WEFT_MEM_CPU,
-    .alloc = huge_alloc,
-    .free = huge_free,
-};
-
-/* --- pinned ----------------------------------------------------------------------------------------------------------------- */
 
 static void say_unlocked(size_t n, int err)
 {
@@ -135,32 +95,48 @@ static void say_unlocked(size_t n, int err)
                strerror(err), (unsigned long long)limit.rlim_cur);
 }
 
-static weft_status_t pinned_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
+/* What n bytes of the kind take. 0: they do not fit an address space. */
+static size_t whole_pages(const weft_mem_kind_t *kind, size_t n)
 {
-    (void)kind;
-    size_t all = round_up(n, page_size());
-    if (!all || told_to_fail(n))
-        return no_memory("pinned", n);
-    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t page = kind == &wefti_mem_kind_huge ? HUGE_PAGE : (size_t)sysconf(_SC_PAGESIZE);
+    return n > SIZE_MAX / 2 ? 0 : (n + page - 1) & ~(page - 1);
+}
+
+static weft_status_t map_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
+{
+    bool huge = kind == &wefti_mem_kind_huge;
+    size_t all = whole_pages(kind, n);
+    /* Tests make this fail as they do malloc(). */
+    if (!all || (__builtin_expect(wefti_alloc_fails != NULL, 0) && wefti_alloc_fails(n)))
+        return no_memory(kind->name, n);
+    void *p = huge ? map_huge(all) : mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return wefti_mem_fail_errno(errno, "the kind pinned", n);
-    if (!wefti_cuda_pin(p, all) && mlock(p, all))
+        return wefti_mem_fail_errno(errno, huge ? "the kind huge" : "the kind pinned", n);
+    if (!huge && !wefti_cuda_pin(p, all) && mlock(p, all))
         say_unlocked(n, errno);
     *ptr_out = p;
     return WEFT_OK;
 }
 
-static void pinned_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
+static void map_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
 {
-    (void)kind;
-    wefti_cuda_unpin(ptr);
-    munmap(ptr, round_up(n, page_size()));
+    if (kind == &wefti_mem_kind_pinned)
+        wefti_cuda_unpin(ptr);
+    munmap(ptr, whole_pages(kind, n));
 }
+
+const weft_mem_kind_t wefti_mem_kind_huge = {
+    .size = sizeof(weft_mem_kind_t),
+    .name = "huge",
+    .flags = WEFT_MEM_CPU,
+    .alloc = map_alloc,
+    .free = map_free,
+};
 
 const weft_mem_kind_t wefti_mem_kind_pinned = {
     .size = sizeof(weft_mem_kind_t),
     .name = "pinned",
     .flags = WEFT_MEM_CPU,
-    .alloc = pinned_alloc,
-    .free = pinned_free,
+    .alloc = map_alloc,
+    .free = map_free,
 };

@@ -135,7 +135,7 @@ static bool present(const weft_mem_kind_t *kind)
         return true;
     if (wefti_cuda_use(NULL))
         return false;
-    if (kind == &wefti_mem_kind_managed && !wefti_cuda_has_managed()) {
+    if (kind == &wefti_mem_kind_managed && !wefti_cuda_has_managed) {
         wefti_fail(WEFT_ERR_UNSUPPORTED, "no CUDA device of this machine has managed memory");
         return false;
     }
@@ -199,24 +199,20 @@ void weft_mem_kind_each(weft_mem_kind_fn fn, void *user)
 }
 
 typedef struct text {
-    char *at;
-    size_t left;
-    bool more;
+    char *buf;
+    size_t cap;
 } text_t;
 
 static void add_name(const weft_mem_kind_t *kind, void *user)
 {
     text_t *t = user;
-    int n = snprintf(t->at, t->left, "%s%s", t->more ? ", " : "", kind->name);
-    size_t took = n < 0 ? 0 : (size_t)n < t->left ? (size_t)n : t->left - 1;
-    t->at += took;
-    t->left -= took;
-    t->more = true;
+    size_t n = strlen(t->buf);
+    snprintf(t->buf + n, t->cap - n, "%s%s", n ? ", " : "", kind->name);
 }
 
 void wefti_mem_kinds_text(char *buf, size_t n)
 {
-    text_t t = {.at = buf, .left = n};
+    text_t t = {.buf = buf, .cap = n};
     *buf = '\0';
     weft_mem_kind_each(add_name, &t);
 }
@@ -284,16 +280,6 @@ static weft_status_t copy_across(const weft_mem_kind_t *to, char *dst, const wef
     }
     wefti_free(bounce);
     return st;
-}
-
-int weft_mem_device(const void *ptr)
-{
-    return wefti_cuda_device(ptr);
-}
-
-weft_status_t weft_mem_settle(const void *ptr, bool all)
-{
-    return wefti_cuda_settle(ptr, all);
 }
 
 weft_status_t weft_mem_copy(void *dst, const weft_mem_kind_t *dst_kind, const void *src, const weft_mem_kind_t *src_kind,

@@ -28,9 +28,7 @@ weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n);
  * `said`: what WEFT_CUDA says where the caller knows, else NULL. */
 weft_status_t wefti_cuda_use(const char *said);
 bool wefti_cuda_in_use(void);
-bool wefti_cuda_has_managed(void);
-int wefti_cuda_device(const void *ptr);
-weft_status_t wefti_cuda_settle(const void *ptr, bool all);
+extern bool wefti_cuda_has_managed; /* some device of it has managed memory */
 /* Page-lock a range for the GPU, whichever thread this is; false where that is not to be had. Undone before the range is
  * unmapped. */
 bool wefti_cuda_pin(void *base, size_t n);

@@ -106,13 +106,12 @@ static weft_status_t put_record(weft_ep_t *ep, rma_acc_t *acc)
     return wefti_rma_put(ep, &rec, sizeof rec) ? WEFT_OK : WEFT_ERR_AGAIN;
 }
 
-static rma_big_acc_t *big_new(rma_acc_t *acc)
+rma_big_acc_t *wefti_rma_big_new(rma_acc_t *acc, size_t bytes)
 {
-    rma_big_acc_t *big = (rma_big_acc_t *)wefti_calloc(1, sizeof *big);
+    rma_big_acc_t *big = (rma_big_acc_t *)wefti_malloc(sizeof *big + bytes);
     if (!big)
         return NULL;
-    big->acc = acc;
-    big->one = (weft_iov_t){acc->iov_n ? NULL : acc->buf, acc->len};
+    *big = (rma_big_acc_t){.acc = acc, .one = {acc->iov_n ? NULL : acc->buf, acc->len}};
     return big;
 }
 
@@ -126,7 +125,7 @@ static weft_status_t put_announced(weft_ep_t *ep, rma_acc_t *acc)
                      .grant = acc->remote->grant,
                      .offset = acc->offset,
                      .value = acc->notify ? acc->operand : 0};
-    rma_big_acc_t *big = acc->big ? acc->big : big_new(acc); /* from the last try */
+    rma_big_acc_t *big = acc->big ? acc->big : wefti_rma_big_new(acc, 0); /* from the last try */
     if (!big)
         return WEFT_ERR_NOMEM;
     acc->big = big;
@@ -208,16 +207,18 @@ weft_status_t wefti_rma_ask(rma_acc_t *acc)
     return st;
 }
 
-void wefti_rma_ask_first(rma_acc_t *acc)
+bool wefti_rma_ask_first(rma_acc_t *acc)
 {
     weft_ep_t *ep = acc->remote->ep;
     weft_status_t st = put(ep, acc);
     if (st == WEFT_ERR_AGAIN) {
         acc->state = ACC_PENDING;
         wefti_list_push_front(&rma_ep(ep)->pending, &acc->link);
-    } else if (st) {
-        wefti_rma_end(acc, st);
+        return false;
     }
+    if (st)
+        wefti_rma_end(acc, st);
+    return true;
 }
 
 void wefti_rma_pending_flush(weft_ep_t *ep)
@@ -226,18 +227,9 @@ void wefti_rma_pending_flush(weft_ep_t *ep)
     if (e->flushing) /* an access that ended here let others go on: the loop below sees them */
         return;
     e->flushing = true;
-    for (wefti_list_t *l; (l = wefti_list_first(&e->pending));) {
-        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
-        /* put() links it elsewhere: take it out first, and back if it has to wait */
-        wefti_list_remove(l);
-        weft_status_t st = put(ep, acc);
-        if (st == WEFT_ERR_AGAIN) {
-            wefti_list_push_front(&e->pending, &acc->link);
+    for (wefti_list_t *l; (l = wefti_list_pop(&e->pending));)
+        if (!wefti_rma_ask_first(wefti_container_of(l, rma_acc_t, link)))
             break;
-        }
-        if (st)
-            wefti_rma_end(acc, st);
-    }
     e->flushing = false;
 }
 
@@ -270,20 +262,13 @@ static void out_done(wefti_out_t *out, weft_status_t status)
     weft_ep_t *ep = out->ep;
     wefti_out_free(ep->rt, out);
     big->out = NULL;
-    if (big->replied) {
-        wefti_list_remove(&acc->link);
-        wefti_rma_end(acc, big->reply && big->why ? big->why : big->reply);
-    } else if (!status || status == WEFT_ERR_REFUSED) {
+    if (!big->replied && !big->why && (!status || status == WEFT_ERR_REFUSED)) {
         acc->state = ACC_ASKED; /* its buffer is free; the owner's answer is on its way */
-        if (big->why) {
-            leave_behind(ep, acc);
-            wefti_list_remove(&acc->link);
-            wefti_rma_end(acc, big->why);
-        }
     } else {
+        weft_status_t st = big->replied ? big->reply : big->why ? big->why : wefti_ep_why(ep, status);
         leave_behind(ep, acc);
         wefti_list_remove(&acc->link);
-        wefti_rma_end(acc, big->why ? big->why : wefti_ep_why(ep, status));
+        wefti_rma_end(acc, st && big->why ? big->why : st);
     }
     wefti_ep_drained(ep);
 }
@@ -304,11 +289,11 @@ void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why)
 {
     weft_remote_t *r = acc->remote;
     weft_ep_t *ep = r->ep;
-    if (acc->state == ACC_NATIVE) {
-        wefti_rma_native_cancel(acc, why);
+    if (acc->state == ACC_NATIVE && acc->big->copied) {
+        wefti_rma_native_leave(acc, why);
         return;
     }
-    if (acc->state == ACC_OUT || acc->state == ACC_PULL) {
+    if (acc->state == ACC_OUT || acc->state == ACC_PULL || acc->state == ACC_NATIVE) { /* the fabric has its buffer */
         if (!acc->big->why)
             acc->big->why = why;
         if (acc->state == ACC_OUT && acc->big->out && ep && ep->lane)
@@ -414,9 +399,8 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         }
         wefti_rma_attached(ep, acc, rec, n);
     } else if (acc) {
-        int32_t ok = WEFT_OK;
         if (st == WEFT_ERR_STALE) /* for good */
-            atomic_compare_exchange_strong(&acc->remote->state, &ok, WEFT_ERR_STALE);
+            (void)wefti_rma_remote_fails(acc->remote, st);
         if (reply.kind == REC_DATA)
             st = wefti_rma_scatter(acc, 0, (const uint8_t *)wefti_wild_bare(wefti_wild_skip(rec, sizeof reply)), acc->len);
         if (reply.kind == REC_VALUE)
@@ -430,7 +414,7 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
 
 static void pull(weft_ep_t *ep, rma_acc_t *acc, wefti_in_t *in)
 {
-    rma_big_acc_t *big = acc->big = big_new(acc);
+    rma_big_acc_t *big = acc->big = wefti_rma_big_new(acc, 0);
     weft_status_t st = WEFT_ERR_NOMEM;
     unask(ep, acc);
     wefti_list_remove(&acc->link);

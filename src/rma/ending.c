@@ -46,8 +46,8 @@ static const wefti_op_kind_t revoke_kind, free_kind;
 
 static void make_stale(weft_region_t *region, uint64_t generation)
 {
-    wefti_list_each(it, &region->grants) {
-        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         if (g->generation < generation)
             wefti_rma_grant_stale(g);
     }
@@ -58,8 +58,8 @@ static bool any_lost(const weft_region_t *region)
 {
     const rma_share_t *s = &region->share;
     uint64_t lost = s->taken;
-    wefti_list_each(it, &region->grants) {
-        const rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         if (g->slot >= 0)
             lost &= ~(UINT64_C(1) << g->slot);
     }
@@ -73,8 +73,8 @@ static bool any_lost(const weft_region_t *region)
 static uint64_t oldest_busy(weft_region_t *region)
 {
     uint64_t oldest = UINT64_MAX;
-    wefti_list_each(it, &region->grants) {
-        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         if (!g->stale || g->slot < 0 || g->quiet)
             continue;
         g->quiet = !wefti_rma_slot_busy(&region->share, g->slot);
@@ -87,8 +87,8 @@ static uint64_t oldest_busy(weft_region_t *region)
 static uint64_t oldest_payload(const weft_region_t *region)
 {
     uint64_t oldest = UINT64_MAX;
-    wefti_list_each(it, &region->grants) {
-        const rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         if (g->under_way && g->generation < oldest)
             oldest = g->generation;
     }
@@ -97,15 +97,13 @@ static uint64_t oldest_payload(const weft_region_t *region)
 
 /* --- work that takes long: one piece per round ------------------------------------------------------------------------- */
 
-static void next_piece(rma_state_t *rs);
-
 static void work_begins(weft_region_t *region)
 {
-    rma_state_t *rs = region->rs;
-    bool first = wefti_list_empty(&rs->works);
-    wefti_list_push_back(&rs->works, &region->work_link);
+    rma_rounds_t *works = &region->rs->works;
+    bool first = wefti_list_empty(&works->list);
+    wefti_list_push_back(&works->list, &region->work_link);
     if (first)
-        next_piece(rs);
+        wefti_rma_rounds_go(works);
 }
 
 static void work_ends(weft_region_t *region)
@@ -123,8 +121,8 @@ static bool works(const weft_region_t *region)
 static weft_status_t move_away(weft_region_t *region)
 {
     /* A good grant that is mapped would write to the old memory from now on. */
-    wefti_list_each(it, &region->grants) {
-        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         if (g->slot >= 0)
             wefti_rma_grant_stale(g);
     }
@@ -133,8 +131,8 @@ static weft_status_t move_away(weft_region_t *region)
         return st;
     wefti_info("rma: a region of %llu bytes has fresh memory: a peer was lost or stopped in the middle of an access",
                (unsigned long long)atomic_load(&region->len));
-    wefti_list_each(it, &region->grants) {
-        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         if (g->slot >= 0)
             wefti_count_up(&region->mapped, (uint64_t)-1);
         g->slot = -1;
@@ -265,9 +263,9 @@ static void look_again(wefti_timer_t *t)
 }
 
 /* One piece of the first region. */
-static void piece(rma_state_t *rs)
+void wefti_rma_region_piece(rma_state_t *rs)
 {
-    weft_region_t *region = wefti_container_of(wefti_list_first(&rs->works), weft_region_t, work_link);
+    weft_region_t *region = wefti_container_of(wefti_list_first(&rs->works.list), weft_region_t, work_link);
     if (region->ending) {
         if (!wefti_rma_region_memory_give(region, GIVE * wefti_rma_step_bytes))
             gone(region);
@@ -281,31 +279,6 @@ static void piece(rma_state_t *rs)
         end_waiting(region, ALL_REVOKES, st);
     else
         wefti_rma_settle(region);
-}
-
-static void next_piece(rma_state_t *rs)
-{
-    while (!wefti_list_empty(&rs->works)) {
-        if (!wefti_timer_at(rs->rt, &rs->work, rs->rt->now)) {
-            rs->rt->until_clock = 0;
-            return;
-        }
-        piece(rs); /* no memory for a timer: the others have to wait */
-    }
-}
-
-static void on_work(wefti_timer_t *t)
-{
-    rma_state_t *rs = wefti_container_of(t, rma_state_t, work);
-    if (!wefti_list_empty(&rs->works))
-        piece(rs);
-    next_piece(rs);
-}
-
-void wefti_rma_works_init(rma_state_t *rs)
-{
-    wefti_list_init(&rs->works);
-    rs->work.fn = on_work;
 }
 
 /* --- revoking and freeing ---------------------------------------------------------------------------------------------- */
@@ -332,25 +305,19 @@ static weft_status_t end_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static void revoke_cancel(weft_op_t *op, weft_status_t why)
+static void end_cancel(weft_op_t *op, weft_status_t why)
 {
     weft_region_t *region = ending(op)->region;
+    if (wefti_opx(op)->kind == &free_kind && !region->own)
+        return;
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_op_complete(op, why);
     if (wefti_list_empty(&region->waiting))
         stop_looking(region);
 }
 
-static void free_cancel(weft_op_t *op, weft_status_t why)
-{
-    if (!ending(op)->region->own)
-        return;
-    wefti_list_remove(&wefti_opx(op)->link);
-    wefti_op_complete(op, why);
-}
-
-static const wefti_op_kind_t revoke_kind = {.name = "region revoke", .start = end_start, .cancel = revoke_cancel};
-static const wefti_op_kind_t free_kind = {.name = "region free", .start = end_start, .cancel = free_cancel};
+static const wefti_op_kind_t revoke_kind = {.name = "region revoke", .start = end_start, .cancel = end_cancel};
+static const wefti_op_kind_t free_kind = {.name = "region free", .start = end_start, .cancel = end_cancel};
 
 static void revoke_posted(wefti_call_t *call)
 {
@@ -435,13 +402,8 @@ void wefti_rma_regions_shutdown(rma_state_t *rs)
         end_waiting(region, ALL_REVOKES, WEFT_ERR_CLOSED);
         wefti_rma_settle(region);
     }
-    if (wefti_list_empty(&rs->works))
-        wefti_timer_stop(rs->rt, &rs->work);
-}
-
-bool wefti_rma_regions_idle(const rma_state_t *rs)
-{
-    return wefti_list_empty(&rs->regions);
+    if (wefti_list_empty(&rs->works.list))
+        wefti_timer_stop(rs->rt, &rs->works.timer);
 }
 
 void wefti_rma_ending_init(weft_region_t *region)

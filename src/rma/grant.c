@@ -73,7 +73,6 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool 
     if (st)
         goto err_slot;
     wefti_list_push_back(&region->grants, &g->region_link);
-    wefti_list_push_back(&e->grant_list, &g->ep_link);
     wefti_count_up(&region->attached, 1);
     if (map)
         map_it(region, g);
@@ -146,11 +145,6 @@ static void let_go_of_slot(rma_grant_t *g, bool lost)
     wefti_count_up(&region->mapped, (uint64_t)-1);
 }
 
-void wefti_rma_grant_unmap(rma_grant_t *g)
-{
-    let_go_of_slot(g, false);
-}
-
 static void gone(rma_grant_t *g)
 {
     if (g->region)
@@ -165,7 +159,6 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
     wefti_rma_native_drop(g, lost);
     wefti_rma_grant_stale(g);
     wefti_slots_remove(&e->grants, g->id);
-    wefti_list_remove(&g->ep_link);
     g->ep = NULL;
     if (region) {
         wefti_count_up(&region->attached, (uint64_t)-1);
@@ -179,8 +172,10 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
 
 void wefti_rma_grants_down(weft_ep_t *ep)
 {
-    for (wefti_list_t *l; (l = wefti_list_first(&rma_ep(ep)->grant_list));)
-        wefti_rma_grant_drop(wefti_container_of(l, rma_grant_t, ep_link), true);
+    const wefti_slots_t *grants = &rma_ep(ep)->grants;
+    for (uint32_t i = 0; i < grants->n; i++)
+        if (grants->at[i].generation & 1)
+            wefti_rma_grant_drop((rma_grant_t *)grants->at[i].value, true);
 }
 
 void wefti_rma_grant_end(rma_grant_t *g)
@@ -192,4 +187,64 @@ void wefti_rma_grant_end(rma_grant_t *g)
         gone(g);
     if (region)
         wefti_rma_settle(region);
+}
+
+/* --- attaching --------------------------------------------------------------------------------------------------------- */
+
+typedef struct attached {
+    rma_attached_t a;
+    uint8_t map_handle[WEFTI_KEY_MAX]; /* or a fabric key */
+} attached_t;
+
+/* How its peer may reach the memory without asking. How many bytes of rec->map_handle say so. */
+static size_t offer(rma_grant_t *g, uint8_t flags, attached_t *rec)
+{
+    if (g->slot < 0)
+        return flags & F_NATIVE ? wefti_rma_native_grant(g, rec->map_handle) : 0;
+    const rma_share_t *share = &g->region->share;
+    size_t n = g->ep->lane->ops->expose(g->ep->lane, share->fd, share->bytes, rec->map_handle);
+    if (!n) {
+        let_go_of_slot(g, false); /* its peer cannot map it after all */
+        return 0;
+    }
+    rec->a.slot = (uint32_t)g->slot;
+    rec->a.stamp = g->stamp;
+    rec->a.map_bytes = share->bytes;
+    rec->a.map_offset = RMA_CONTROL + g->offset;
+    return n;
+}
+
+void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n)
+{
+    rma_state_t *rs = rma_state(ep->rt);
+    rma_attach_t head = {.len = 0};
+    uint8_t claim_bytes[WEFT_REGION_KEY_MAX];
+    rma_claim_t claim;
+    rma_grant_t *g = NULL;
+    if (n >= sizeof head)
+        wefti_wild_take(&head, bytes, sizeof head);
+    if (head.flags & ~(F_NAME | F_MAP | F_NATIVE) || head.zero || !head.len || head.len > sizeof claim_bytes ||
+        head.len != n - sizeof head) {
+        wefti_rma_nonsense(ep);
+        return;
+    }
+    wefti_wild_take(claim_bytes, wefti_wild_skip(bytes, sizeof head), head.len);
+    weft_status_t st = head.flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head.len, &claim)
+                                           : wefti_rma_key_open(rs, claim_bytes, head.len, &claim);
+    if (!st)
+        st = wefti_rma_grant_new(ep, &claim, head.flags & F_MAP && ep->lane && ep->lane->ops->expose, &g);
+    if (st) {
+        wefti_rma_reply_status(ep, head.id, st);
+        return;
+    }
+    attached_t rec;
+    memset(&rec, 0, sizeof rec);
+    rec.a = (rma_attached_t){.reply = {.kind = REC_ATTACHED, .id = head.id},
+                             .grant = g->id,
+                             .len = g->len,
+                             .generation = g->generation,
+                             .rights = g->rights};
+    size_t offered = offer(g, head.flags, &rec);
+    wefti_count_up(&rs->served, 1);
+    wefti_rma_reply(ep, &rec, sizeof rec.a + offered);
 }

@@ -191,7 +191,6 @@ weft_status_t weft_region_key_read(const void *key, size_t len, weft_region_key_
     info.len = t.claim.len;
     info.rights = t.claim.rights;
     memcpy(info.owner, t.owner, sizeof t.owner);
-    info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
-    memcpy(info_out, &info, info.size);
+    wefti_opts_write(info_out, &info, sizeof info);
     return WEFT_OK;
 }

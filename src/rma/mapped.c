@@ -73,8 +73,6 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
 
 /* --- slots that are busy ----------------------------------------------------------------------------------------------- */
 
-static void next_round(rma_state_t *rs);
-
 static bool busy(const weft_remote_t *r)
 {
     return atomic_load_explicit(&r->slot->busy, memory_order_relaxed);
@@ -107,10 +105,10 @@ static void ask_owner(weft_remote_t *r)
 static void let_go(weft_remote_t *r)
 {
     rma_state_t *rs = r->rs;
-    bool first = wefti_list_empty(&rs->stepping);
-    wefti_list_splice(&rs->stepping, &r->held);
+    bool first = wefti_list_empty(&rs->stepping.list);
+    wefti_list_splice(&rs->stepping.list, &r->held);
     if (first)
-        next_round(rs);
+        wefti_rma_rounds_go(&rs->stepping);
 }
 
 /* The next look. WEFT_ERR_NOMEM. */
@@ -155,7 +153,7 @@ static void on_look(wefti_timer_t *t)
 static void hold(weft_remote_t *r)
 {
     rma_state_t *rs = r->rs;
-    wefti_list_each_safe(l, &rs->stepping) {
+    wefti_list_each_safe(l, &rs->stepping.list) {
         if (wefti_container_of(l, rma_acc_t, link)->remote != r)
             continue;
         wefti_list_remove(l);
@@ -177,7 +175,7 @@ static void hold(weft_remote_t *r)
 static void turn(rma_state_t *rs)
 {
     uint64_t done = 0;
-    for (wefti_list_t *l; done < wefti_rma_step_bytes && (l = wefti_list_first(&rs->stepping));) {
+    for (wefti_list_t *l; done < wefti_rma_step_bytes && (l = wefti_list_first(&rs->stepping.list));) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
         uint64_t left = acc->len - acc->stepped;
         weft_status_t st = step(acc, wefti_rma_step_bytes - done);
@@ -194,32 +192,39 @@ static void turn(rma_state_t *rs)
     }
 }
 
-/* The next step comes with the next round of progress, and not in this one: who is looked at in each has to wait for every
- * round. */
-static void next_round(rma_state_t *rs)
+/* A timer that is due now, and not a call in each round: that would cost every round something. */
+void wefti_rma_rounds_go(rma_rounds_t *r)
 {
-    while (!wefti_list_empty(&rs->stepping)) {
-        if (!wefti_timer_at(rs->rt, &rs->turn, rs->rt->now)) {
-            rs->rt->until_clock = 0;
+    weft_runtime_t *rt = r->rs->rt;
+    while (!wefti_list_empty(&r->list)) {
+        if (!wefti_timer_at(rt, &r->timer, rt->now)) {
+            rt->until_clock = 0;
             return;
         }
-        turn(rs); /* no memory for a timer: the others have to wait */
+        r->piece(r->rs); /* no memory for a timer: the others have to wait */
     }
 }
 
-static void on_turn(wefti_timer_t *t)
+static void on_round(wefti_timer_t *t)
 {
-    rma_state_t *rs = wefti_container_of(t, rma_state_t, turn);
-    if (!wefti_list_empty(&rs->stepping))
-        turn(rs);
-    next_round(rs);
+    rma_rounds_t *r = wefti_container_of(t, rma_rounds_t, timer);
+    if (!wefti_list_empty(&r->list))
+        r->piece(r->rs);
+    wefti_rma_rounds_go(r);
+}
+
+void wefti_rma_rounds_init(rma_rounds_t *r, rma_state_t *rs, void (*piece)(rma_state_t *rs))
+{
+    r->rs = rs;
+    r->piece = piece;
+    r->timer.fn = on_round;
+    wefti_list_init(&r->list);
 }
 
 void wefti_rma_steps_init(rma_state_t *rs)
 {
-    wefti_list_init(&rs->stepping);
+    wefti_rma_rounds_init(&rs->stepping, rs, turn);
     wefti_list_init(&rs->held);
-    rs->turn.fn = on_turn;
     rs->look.fn = on_look;
 }
 
@@ -227,20 +232,20 @@ void wefti_rma_step(rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
     rma_state_t *rs = r->rs;
-    bool first = wefti_list_empty(&rs->stepping), waits = wefti_list_linked(&r->held_link) || !wefti_list_empty(&r->held);
+    bool first = wefti_list_empty(&rs->stepping.list), waits = wefti_list_linked(&r->held_link) || !wefti_list_empty(&r->held);
     weft_status_t st = first && !waits && !rs->later ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_PENDING;
     acc->state = ACC_STEPS;
     if (st != WEFT_ERR_PENDING && st != WEFT_ERR_AGAIN) {
         stepped(acc, st);
         return;
     }
-    wefti_list_push_back(waits || st == WEFT_ERR_AGAIN ? &r->held : &rs->stepping, &acc->link);
+    wefti_list_push_back(waits || st == WEFT_ERR_AGAIN ? &r->held : &rs->stepping.list, &acc->link);
     if (!acc->batch)
         (void)wefti_op_track(rma_op(acc)); /* without memory for its deadline it still ends with its last step */
     if (st == WEFT_ERR_AGAIN)
         hold(r);
     else if (first && !waits)
-        next_round(rs);
+        wefti_rma_rounds_go(&rs->stepping);
 }
 
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)
@@ -249,7 +254,7 @@ void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)
         wefti_list_remove(&r->held_link);
     for (wefti_list_t *l; (l = wefti_list_pop(&r->held));)
         wefti_rma_end(wefti_container_of(l, rma_acc_t, link), why);
-    wefti_list_each_safe(l, &r->rs->stepping) {
+    wefti_list_each_safe(l, &r->rs->stepping.list) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
         if (acc->remote != r)
             continue;

@@ -19,19 +19,6 @@
  * Promise: no one-sided access touches a region after its revoke or its free has completed. tests/wire/rma_native.c. */
 #include "rma/state.h"
 
-/* An access that the fabric has. */
-typedef struct rma_native {
-    wefti_xfer_t x;
-    rma_acc_t *acc;        /* NULL: it has ended before */
-    weft_remote_t *remote; /* a reference */
-    weft_ep_t *ep;
-    weft_status_t why; /* it was cancelled, or its time is over: what it ends with unless it succeeds */
-    bool copied;       /* through `bytes` */
-    weft_iov_t whole;
-    rma_acc_t left; /* in its place among the loose, when it has ended before */
-    uint8_t bytes[];
-} rma_native_t;
-
 /* Both have proved an authentication key, and this end's fabric is trusted; if it only emulates, so that UCX may abort
  * (fabric/ucx/onesided.c), by name. */
 static bool trusted(const weft_ep_t *ep)
@@ -61,31 +48,11 @@ size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
     return n;
 }
 
-static bool tell(weft_ep_t *ep, const rma_grant_t *g)
-{
-    rma_drop_t rec = {.kind = REC_REVOKED, .grant = g->id};
-    return wefti_rma_put(ep, &rec, sizeof rec);
-}
-
-/* Not before the answers that wait: one may be the ATTACHED of this grant. */
+/* It waits behind the answers that wait: one may be the ATTACHED of this grant. */
 void wefti_rma_native_stale(rma_grant_t *g)
 {
-    weft_ep_t *ep = g->ep;
-    if (!g->fabric_key || !ep || !ep->lane)
-        return;
-    rma_ep_t *e = rma_ep(ep);
-    if (!wefti_list_empty(&e->replies) || !wefti_list_empty(&e->revokes) || !tell(ep, g))
-        wefti_list_push_back(&e->revokes, &g->revoke_link);
-}
-
-void wefti_rma_revokes_flush(weft_ep_t *ep)
-{
-    rma_ep_t *e = rma_ep(ep);
-    for (wefti_list_t *l; ep->lane && wefti_list_empty(&e->replies) && (l = wefti_list_first(&e->revokes));) {
-        if (!tell(ep, wefti_container_of(l, rma_grant_t, revoke_link)))
-            return;
-        wefti_list_remove(l);
-    }
+    if (g->fabric_key && g->ep && !wefti_rma_tell(g->ep, REC_REVOKED, g->id))
+        wefti_ep_cannot(g->ep, "no memory to say that a region was revoked");
 }
 
 static void key_gone(wefti_xfer_t *x, weft_status_t status)
@@ -97,8 +64,6 @@ static void key_gone(wefti_xfer_t *x, weft_status_t status)
 void wefti_rma_native_drop(rma_grant_t *g, bool lost)
 {
     void *key = g->fabric_key;
-    if (wefti_list_linked(&g->revoke_link))
-        wefti_list_remove(&g->revoke_link);
     if (!key)
         return;
     g->fabric_key = NULL;
@@ -114,8 +79,8 @@ void wefti_rma_native_drop(rma_grant_t *g, bool lost)
 bool wefti_rma_native_hold(weft_region_t *region)
 {
     bool any = false;
-    wefti_list_each(it, &region->grants) {
-        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+    rma_each_grant(g, region)
+    {
         any |= g->fabric_key || g->fabric_key_x.done;
         if (g->fabric_key)
             wefti_rma_grant_stale(g);
@@ -150,20 +115,13 @@ void wefti_rma_native_close(weft_remote_t *r)
     r->native = NULL;
 }
 
-void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
+void wefti_rma_revoked(weft_ep_t *ep, uint64_t grant)
 {
-    rma_drop_t revoked;
-    if (n != sizeof revoked) {
-        wefti_rma_nonsense(ep);
-        return;
-    }
-    wefti_wild_take(&revoked, rec, sizeof revoked);
     wefti_list_each(l, &rma_ep(ep)->remotes) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, ep_link);
-        int32_t ok = WEFT_OK;
-        if (r->grant != revoked.grant || !r->grant)
+        if (r->grant != grant || !r->grant)
             continue;
-        atomic_compare_exchange_strong(&r->state, &ok, WEFT_ERR_STALE);
+        (void)wefti_rma_remote_fails(r, WEFT_ERR_STALE);
         r->revoked = true;
         wefti_rma_native_quiet(r);
         return;
@@ -179,7 +137,7 @@ void wefti_rma_native_quiet(weft_remote_t *r)
     uint64_t grant = r->grant;
     r->grant = 0; /* what is still pending is stale to the owner */
     wefti_rma_native_close(r);
-    if (!wefti_rma_drop_send(r->ep, grant))
+    if (!wefti_rma_tell(r->ep, REC_DROP, grant))
         wefti_ep_cannot(r->ep, "no memory to say that a region is no longer used");
 }
 
@@ -191,59 +149,62 @@ bool wefti_rma_native_can(const rma_acc_t *acc)
     return r->native && !r->revoked && (acc->what == ACC_READ || acc->what == ACC_WRITE) && acc->len && !acc->device;
 }
 
-static void pass_on(rma_native_t *one, rma_acc_t *acc, weft_status_t status)
+static void pass_on(const rma_big_acc_t *big, rma_acc_t *acc, weft_status_t status)
 {
-    weft_remote_t *r = one->remote;
-    if (!status && acc->what == ACC_READ && one->copied)
-        status = wefti_rma_scatter(acc, 0, one->bytes, acc->len);
-    acc->id = 0;
+    const weft_remote_t *r = acc->remote;
+    if (!status && acc->what == ACC_READ && big->copied)
+        status = wefti_rma_scatter(acc, 0, big->bytes, acc->len);
     if (status || !acc->notify) {
         wefti_rma_end(acc, status);
         return;
     }
     /* The bytes are there: now tell the owner, before the accesses that wait for this one. */
     acc->what = ACC_NOTIFY;
-    if (one->why || !r->ep)
-        wefti_rma_end(acc, one->why ? one->why : (weft_status_t)atomic_load(&r->state));
+    if (big->why || !r->ep)
+        wefti_rma_end(acc, big->why ? big->why : (weft_status_t)atomic_load(&r->state));
     else
-        wefti_rma_ask_first(acc);
+        (void)wefti_rma_ask_first(acc);
 }
 
 static void native_done(wefti_xfer_t *x, weft_status_t status)
 {
-    rma_native_t *one = wefti_container_of(x, rma_native_t, x);
-    weft_ep_t *ep = one->ep;
-    weft_remote_t *r = one->remote;
+    rma_big_acc_t *big = wefti_container_of(x, rma_big_acc_t, x);
+    weft_ep_t *ep = big->ep;
+    weft_remote_t *r = big->left.remote;
     rma_ep(ep)->n_native--;
     r->n_native--;
-    if (one->acc) {
-        pass_on(one, one->acc, !status ? WEFT_OK : one->why ? one->why : wefti_ep_why(ep, status));
+    if (big->acc) {
+        big->acc->big = NULL;
+        pass_on(big, big->acc, !status ? WEFT_OK : big->why ? big->why : wefti_ep_why(ep, status));
     } else {
-        wefti_list_remove(&one->left.loose_link);
+        wefti_list_remove(&big->left.loose_link);
         if (r->ep && ep->lane)
             wefti_rma_pending_flush(ep); /* others may have waited for it */
     }
-    wefti_free(one);
+    wefti_free(big);
     wefti_rma_native_quiet(r);
     wefti_rma_remote_unref(r);
     wefti_ep_drained(ep);
 }
 
 /* A small access goes through a copy, so that it can end by its deadline while the fabric still has the bytes. */
-static rma_native_t *one_new(weft_ep_t *ep, rma_acc_t *acc)
+static rma_big_acc_t *native_new(weft_ep_t *ep, rma_acc_t *acc)
 {
     bool copied = acc->len <= RMA_INLINE;
-    rma_native_t *one = (rma_native_t *)wefti_malloc(sizeof *one + (copied ? (size_t)acc->len : 0));
-    if (!one)
+    rma_big_acc_t *big = wefti_rma_big_new(acc, copied ? (size_t)acc->len : 0);
+    if (!big)
         return NULL;
-    *one = (rma_native_t){.acc = acc, .remote = acc->remote, .ep = ep, .copied = copied, .x = {.done = native_done}};
-    one->whole =
-        copied ? (weft_iov_t){one->bytes, (size_t)acc->len} : (weft_iov_t){acc->iov_n ? NULL : acc->buf, (size_t)acc->len};
-    if (copied && acc->what == ACC_WRITE && wefti_rma_gather(acc, 0, one->bytes, acc->len)) {
-        wefti_free(one); /* not a device's memory: it does not fail */
+    big->ep = ep;
+    big->x.done = native_done;
+    big->left = (rma_acc_t){.remote = acc->remote, .what = acc->what, .offset = acc->offset, .len = acc->len, .seq = acc->seq};
+    big->copied = copied;
+    if (copied)
+        big->one.base = big->bytes;
+    if (copied && acc->what == ACC_WRITE && wefti_rma_gather(acc, 0, big->bytes, acc->len)) {
+        wefti_free(big); /* not a device's memory: it does not fail */
         return NULL;
     }
-    return one;
+    return big;
 }
 
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
@@ -253,21 +214,21 @@ weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
     weft_status_t st;
     if (rma_ep(ep)->n_native >= RMA_REQUESTS)
         return WEFT_ERR_AGAIN;
-    rma_native_t *one = one_new(ep, acc);
-    if (!one)
+    rma_big_acc_t *big = native_new(ep, acc);
+    if (!big)
         return WEFT_ERR_NOMEM;
-    bool pieces = acc->iov_n && !one->copied;
-    const weft_iov_t *iov = pieces ? acc->iov : &one->whole;
+    bool pieces = acc->iov_n && !big->copied;
+    const weft_iov_t *iov = pieces ? acc->iov : &big->one;
     size_t iov_n = pieces ? acc->iov_n : 1, n = (size_t)acc->len;
     if (acc->what == ACC_READ)
-        st = ops->get(ep->lane, r->native, acc->offset, iov, iov_n, n, &one->x);
+        st = ops->get(ep->lane, r->native, acc->offset, iov, iov_n, n, &big->x);
     else
-        st = ops->put(ep->lane, r->native, acc->offset, iov, iov_n, n, &one->x);
+        st = ops->put(ep->lane, r->native, acc->offset, iov, iov_n, n, &big->x);
     if (st) {
-        wefti_free(one);
+        wefti_free(big);
         return st;
     }
-    acc->native = one;
+    acc->big = big;
     acc->state = ACC_NATIVE;
     wefti_list_push_back(&r->loose, &acc->loose_link);
     r->refs++;
@@ -276,18 +237,12 @@ weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
     return WEFT_OK;
 }
 
-void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why)
+void wefti_rma_native_leave(rma_acc_t *acc, weft_status_t why)
 {
-    rma_native_t *one = acc->native;
-    if (!one->copied) {
-        if (!one->why)
-            one->why = why; /* the fabric has the program's buffer */
-        return;
-    }
-    /* It ends; `left` keeps its place among the loose, so that nothing overtakes it. */
-    one->left = (rma_acc_t){.remote = acc->remote, .what = acc->what, .offset = acc->offset, .len = acc->len, .seq = acc->seq};
-    wefti_list_insert_before(&acc->loose_link, &one->left.loose_link);
-    one->acc = NULL;
-    acc->id = 0;
+    /* `left` keeps its place among the loose, so that nothing overtakes it. */
+    rma_big_acc_t *big = acc->big;
+    wefti_list_insert_before(&acc->loose_link, &big->left.loose_link);
+    big->acc = NULL;
+    acc->big = NULL;
     wefti_rma_end(acc, why);
 }

@@ -25,7 +25,7 @@ static weft_status_t start(weft_op_t *op)
     return st;
 }
 
-static void cancel(weft_op_t *op, weft_status_t why)
+void wefti_rma_op_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_rma_cancel(rma_acc(op), why);
 }
@@ -35,29 +35,14 @@ static void skip(weft_op_t *op)
     wefti_rma_came(rma_acc(op)->remote);
 }
 
-static const wefti_op_kind_t kind = {.name = "remote memory", .start = start, .cancel = cancel, .skip = skip, .stops = true};
-
-static inline weft_status_t prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *of)
-{
-    weft_status_t st = wefti_op_prepare(r->rt, op, of);
-    if (st)
-        return st;
-    st = wefti_rma_coming(r);
-    if (st)
-        wefti_op_unprepare(op);
-    return st;
-}
-
-weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *of)
-{
-    return prepare(r, op, of);
-}
+static const wefti_op_kind_t kind = {
+    .name = "remote memory", .start = start, .cancel = wefti_rma_op_cancel, .skip = skip, .stops = true};
 
 static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
     weft_runtime_t *rt = r->rt;
-    weft_status_t st = prepare(r, op, &kind);
+    weft_status_t st = wefti_rma_prepare(r, op, &kind);
     if (st)
         return st;
     *rma_acc(op) = *acc;
@@ -225,11 +210,10 @@ weft_status_t weft_rma_fence(weft_remote_t *r)
 {
     if (!r)
         return wefti_fail(WEFT_ERR_INVALID, "a fence needs a remote");
-    if (!wefti_handle_enter(&r->handle))
-        return wefti_rma_fail_dropped();
-    weft_status_t st = wefti_rma_there(r);
-    if (!st)
-        atomic_store(&r->fence, true);
+    weft_status_t st = wefti_rma_remote_enter(r);
+    if (st)
+        return st;
+    atomic_store(&r->fence, true);
     wefti_handle_leave(&r->handle);
-    return st;
+    return WEFT_OK;
 }

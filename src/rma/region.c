@@ -18,7 +18,7 @@ void wefti_rma_regions_init(rma_state_t *rs)
     pthread_mutex_init(&rs->lock, NULL);
     wefti_slots_init(&rs->by_id, UINT32_MAX - 1);
     wefti_list_init(&rs->regions);
-    wefti_rma_works_init(rs);
+    wefti_rma_rounds_init(&rs->works, rs, wefti_rma_region_piece);
 }
 
 void wefti_rma_regions_free(rma_state_t *rs)
@@ -379,7 +379,6 @@ weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info
     rma_counts_copy(&info, &region->count);
     info.refused = __atomic_load_n(&region->refused, __ATOMIC_RELAXED);
     wefti_rma_region_leave(region);
-    info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
-    memcpy(info_out, &info, info.size);
+    wefti_opts_write(info_out, &info, sizeof info);
     return WEFT_OK;
 }

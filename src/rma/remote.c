@@ -22,49 +22,6 @@ const char *weft_rma_path_name(weft_rma_path_t path)
 
 /* --- letting go -------------------------------------------------------------------------------------------------------- */
 
-/* A DROP that waits for space on the lane. */
-typedef struct owed_drop {
-    wefti_list_t link; /* rma_ep_t.drops */
-    uint64_t grant;
-} owed_drop_t;
-
-static bool drop_put(weft_ep_t *ep, uint64_t grant)
-{
-    rma_drop_t rec = {.kind = REC_DROP, .grant = grant};
-    return wefti_rma_put(ep, &rec, sizeof rec);
-}
-
-bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant)
-{
-    rma_ep_t *e = rma_ep(ep);
-    if (!ep->lane || (wefti_list_empty(&e->drops) && drop_put(ep, grant)))
-        return true;
-    owed_drop_t *owed = (owed_drop_t *)wefti_malloc(sizeof *owed);
-    if (!owed)
-        return false;
-    owed->grant = grant;
-    wefti_list_push_back(&e->drops, &owed->link);
-    return true;
-}
-
-void wefti_rma_drops_flush(weft_ep_t *ep)
-{
-    rma_ep_t *e = rma_ep(ep);
-    for (wefti_list_t *l; (l = wefti_list_first(&e->drops));) {
-        owed_drop_t *owed = wefti_container_of(l, owed_drop_t, link);
-        if (!drop_put(ep, owed->grant))
-            return;
-        wefti_list_remove(l);
-        wefti_free(owed);
-    }
-}
-
-void wefti_rma_drops_free(weft_ep_t *ep)
-{
-    for (wefti_list_t *l; (l = wefti_list_pop(&rma_ep(ep)->drops));)
-        wefti_free(wefti_container_of(l, owed_drop_t, link));
-}
-
 #define LINGER WEFT_MILLISECOND
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_remote_t, rt);
@@ -111,7 +68,7 @@ static void remote_free(weft_remote_t *r)
     if (ep) {
         wefti_list_remove(&r->ep_link);
         if (r->grant) /* without memory for it, the end of the endpoint tells the owner */
-            (void)wefti_rma_drop_send(ep, r->grant);
+            (void)wefti_rma_tell(ep, REC_DROP, r->grant);
     }
     if (wefti_list_linked(&r->held_link)) /* all that was held was cancelled */
         wefti_list_remove(&r->held_link);
@@ -153,11 +110,18 @@ void wefti_rma_came(weft_remote_t *r)
     wefti_rma_remote_unref(r);
 }
 
-weft_status_t wefti_rma_there(const weft_remote_t *r)
+weft_status_t wefti_rma_remote_enter(weft_remote_t *r)
 {
+    if (!wefti_handle_enter(&r->handle))
+        return wefti_rma_fail_dropped();
+    weft_status_t st = WEFT_OK;
     if (atomic_load(&r->parted))
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the remote is closed");
-    return wefti_gone(r->rt) ? wefti_fail_gone(r->rt) : WEFT_OK;
+        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime of the remote is closed");
+    else if (wefti_gone(r->rt))
+        st = wefti_fail_gone(r->rt);
+    if (st)
+        wefti_handle_leave(&r->handle);
+    return st;
 }
 
 static void drop_now(wefti_call_t *call)
@@ -202,8 +166,7 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
     rma_ep_t *e = rma_ep(ep);
     wefti_list_each_safe(l, &e->remotes) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, ep_link);
-        int32_t ok = WEFT_OK;
-        if (atomic_compare_exchange_strong(&r->state, &ok, (int32_t)why))
+        if (wefti_rma_remote_fails(r, why))
             r->why_detail = ep->why_detail;
         if (ep->lane)
             continue; /* it closes gracefully: what is under way goes on */
@@ -269,7 +232,7 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
         return;
     }
     if (!acc) { /* it was cancelled */
-        (void)wefti_rma_drop_send(ep, a.grant);
+        (void)wefti_rma_tell(ep, REC_DROP, a.grant);
         return;
     }
     weft_remote_t *r = acc->remote;
@@ -316,12 +279,7 @@ static weft_status_t attach_start(weft_op_t *op)
     return st;
 }
 
-static void attach_cancel(weft_op_t *op, weft_status_t why)
-{
-    wefti_rma_cancel(rma_acc(op), why);
-}
-
-static const wefti_op_kind_t attach_kind = {.name = "attach", .start = attach_start, .cancel = attach_cancel};
+static const wefti_op_kind_t attach_kind = {.name = "attach", .start = attach_start, .cancel = wefti_rma_op_cancel};
 
 static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t flags, const weft_remote_opts_t *given,
                             weft_op_t *op)
@@ -381,13 +339,9 @@ weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info
     weft_remote_t *r = (weft_remote_t *)(uintptr_t)remote;
     if (!r || !out || !out->size)
         return wefti_fail(WEFT_ERR_INVALID, "asking needs a remote and an info made with WEFT_REMOTE_INFO_INIT");
-    if (!wefti_handle_enter(&r->handle))
-        return wefti_rma_fail_dropped();
-    weft_status_t st = wefti_rma_there(r);
-    if (st) {
-        wefti_handle_leave(&r->handle);
+    weft_status_t st = wefti_rma_remote_enter(r);
+    if (st)
         return st;
-    }
     info.len = r->len;
     info.rights = r->rights;
     info.path = r->path;
@@ -398,8 +352,6 @@ weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info
         info.state = WEFT_ERR_STALE;
     rma_counts_copy(&info, &r->count);
     wefti_handle_leave(&r->handle);
-    size_t size = out->size;
-    memcpy(out, &info, size < sizeof info ? size : sizeof info);
-    out->size = size;
+    wefti_opts_write(out, &info, sizeof info);
     return WEFT_OK;
 }

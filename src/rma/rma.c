@@ -14,10 +14,7 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->pending);
     wefti_list_init(&e->asked);
     wefti_list_init(&e->remotes);
-    wefti_list_init(&e->drops);
-    wefti_list_init(&e->grant_list);
-    wefti_list_init(&e->replies);
-    wefti_list_init(&e->revokes);
+    wefti_list_init(&e->owed);
 }
 
 static void ep_up(weft_ep_t *ep)
@@ -29,13 +26,25 @@ static void ep_up(weft_ep_t *ep)
 
 static void ep_space(weft_ep_t *ep)
 {
-    wefti_rma_replies_flush(ep);
-    if (ep->lane)
-        wefti_rma_revokes_flush(ep);
-    if (ep->lane)
-        wefti_rma_drops_flush(ep);
+    wefti_rma_owed_flush(ep);
     if (ep->lane)
         wefti_rma_pending_flush(ep);
+}
+
+/* DROP: the peer does not need a grant of ours any more. REVOKED: it took back what it granted us. */
+static void let_go(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, size_t n)
+{
+    rma_drop_t rec;
+    if (n != sizeof rec) {
+        wefti_rma_nonsense(ep);
+        return;
+    }
+    wefti_wild_take(&rec, bytes, sizeof rec);
+    rma_grant_t *grant = kind == REC_DROP ? wefti_slots_get(&rma_ep(ep)->grants, rec.grant) : NULL;
+    if (grant)
+        wefti_rma_grant_drop(grant, false);
+    else if (kind == REC_REVOKED)
+        wefti_rma_revoked(ep, rec.grant);
 }
 
 static void record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
@@ -47,8 +56,12 @@ static void record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t 
     case REC_ATTACHED:
         wefti_rma_answer(ep, kind, rec, n);
         return;
+    case REC_ATTACH:
+        wefti_rma_attach_asked(ep, rec, n);
+        return;
+    case REC_DROP:
     case REC_REVOKED:
-        wefti_rma_revoked(ep, rec, n);
+        let_go(ep, kind, rec, n);
         return;
     default:
         wefti_rma_serve(ep, kind, rec, n);
@@ -79,8 +92,7 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     if (ep->lane)
         return; /* it closes gracefully: requests and answers go on */
     wefti_rma_asked_down(ep, why);
-    wefti_rma_drops_free(ep);
-    wefti_rma_replies_down(ep);
+    wefti_rma_owed_down(ep);
     wefti_rma_grants_down(ep);
 }
 
@@ -88,8 +100,8 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 static bool ep_sends_pending(weft_ep_t *ep)
 {
     const rma_ep_t *e = rma_ep(ep);
-    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->replies) ||
-        !wefti_list_empty(&e->drops) || e->serving || e->pulling || e->n_native)
+    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->owed) || e->serving ||
+        e->pulling || e->n_native)
         return true;
     wefti_list_each(l, &e->remotes)
         if (wefti_container_of(l, weft_remote_t, ep_link)->n_live)
@@ -133,7 +145,7 @@ static const wefti_traffic_t traffic = {
 
 static void shutdown(weft_runtime_t *rt)
 {
-    wefti_timer_stop(rt, &rma_state(rt)->turn); /* what takes steps ends with its endpoint */
+    wefti_timer_stop(rt, &rma_state(rt)->stepping.timer); /* what takes steps ends with its endpoint */
     wefti_timer_stop(rt, &rma_state(rt)->look);
     wefti_rma_regions_shutdown(rma_state(rt));
 }
@@ -141,7 +153,7 @@ static void shutdown(weft_runtime_t *rt)
 static bool idle(weft_runtime_t *rt)
 {
     const rma_state_t *rs = rma_state(rt);
-    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping) && wefti_list_empty(&rs->held);
+    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping.list) && wefti_list_empty(&rs->held);
 }
 
 static void room_free(weft_runtime_t *rt)

@@ -20,15 +20,32 @@ typedef struct serve {
     wefti_xfer_t x; /* in */
 } serve_t;
 
-/* An answer that waits for space on the lane. */
+/* A record that waits for space on the lane. */
 typedef struct owed {
-    wefti_list_t link; /* rma_ep_t.replies */
+    wefti_list_t link; /* rma_ep_t.owed */
     serve_t *read;     /* announce this; else the record */
+    bool answer;       /* it counts: the peer may have so many unanswered */
     uint32_t n;
     _Alignas(8) uint8_t rec[];
 } owed_t;
 
 /* --- answers ----------------------------------------------------------------------------------------------------------- */
+
+/* Put a record on the lane, unless others wait or there is no space. True: that is all. */
+static bool send_now(weft_ep_t *ep, const void *rec, size_t n)
+{
+    return !ep->lane || (wefti_list_empty(&rma_ep(ep)->owed) && wefti_rma_put(ep, rec, n));
+}
+
+static owed_t *keep(weft_ep_t *ep, size_t n)
+{
+    owed_t *owed = (owed_t *)wefti_malloc(sizeof *owed + n);
+    if (!owed)
+        return NULL;
+    *owed = (owed_t){.n = (uint32_t)n};
+    wefti_list_push_back(&rma_ep(ep)->owed, &owed->link);
+    return owed;
+}
 
 /* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the
  * endpoint fails. */
@@ -40,14 +57,13 @@ static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
         wefti_ep_protocol_error(ep, "more requests to remote memory than may be unanswered");
         return NULL;
     }
-    owed_t *owed = (owed_t *)wefti_malloc(sizeof *owed + n);
+    owed_t *owed = keep(ep, n);
     if (!owed) {
         wefti_ep_cannot(ep, "no memory for an answer about remote memory");
         return NULL;
     }
     owed->read = read;
-    owed->n = (uint32_t)n;
-    wefti_list_push_back(&e->replies, &owed->link);
+    owed->answer = true;
     e->n_replies++;
     e->reply_bytes += n;
     return owed;
@@ -57,26 +73,35 @@ static void unowe(weft_ep_t *ep, owed_t *owed)
 {
     rma_ep_t *e = rma_ep(ep);
     wefti_list_remove(&owed->link);
-    e->n_replies--;
-    e->reply_bytes -= owed->n;
+    e->n_replies -= owed->answer;
+    e->reply_bytes -= owed->answer ? owed->n : 0;
     wefti_free(owed);
 }
 
-static void reply(weft_ep_t *ep, const void *rec, size_t n)
+void wefti_rma_reply(weft_ep_t *ep, const void *rec, size_t n)
 {
-    if (!ep->lane || (wefti_list_empty(&rma_ep(ep)->replies) && wefti_rma_put(ep, rec, n)))
-        return;
-    owed_t *owed = owe(ep, n, NULL);
+    owed_t *owed = send_now(ep, rec, n) ? NULL : owe(ep, n, NULL);
     if (owed)
         memcpy(owed->rec, rec, n);
 }
 
-static void reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
+bool wefti_rma_tell(weft_ep_t *ep, uint8_t kind, uint64_t grant)
+{
+    rma_drop_t rec = {.kind = kind, .grant = grant};
+    if (send_now(ep, &rec, sizeof rec))
+        return true;
+    owed_t *owed = keep(ep, sizeof rec);
+    if (owed)
+        memcpy(owed->rec, &rec, sizeof rec);
+    return owed;
+}
+
+void wefti_rma_reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
 {
     rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = id};
     if (!st) /* what is refused is counted where it is refused */
         wefti_count_up(&rma_state(ep->rt)->served, 1);
-    reply(ep, &rec, sizeof rec);
+    wefti_rma_reply(ep, &rec, sizeof rec);
 }
 
 /* --- payloads out: long reads ------------------------------------------------------------------------------------------ */
@@ -140,16 +165,16 @@ static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t l
 {
     serve_t *s = serve_new(ep, grant, at, len, id);
     if (!s) {
-        reply_status(ep, id, WEFT_ERR_NOMEM);
+        wefti_rma_reply_status(ep, id, WEFT_ERR_NOMEM);
         return;
     }
-    weft_status_t st = wefti_list_empty(&rma_ep(ep)->replies) && ep->lane ? read_announce(s) : WEFT_ERR_AGAIN;
+    weft_status_t st = wefti_list_empty(&rma_ep(ep)->owed) && ep->lane ? read_announce(s) : WEFT_ERR_AGAIN;
     if (st == WEFT_ERR_AGAIN) {
         if (!owe(ep, 0, s))
             serve_free(s);
     } else if (st) {
         serve_free(s);
-        reply_status(ep, id, st);
+        wefti_rma_reply_status(ep, id, st);
     } else {
         wefti_count_up(&rma_state(ep->rt)->served, 1);
     }
@@ -157,16 +182,11 @@ static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t l
 
 /* --- small requests ---------------------------------------------------------------------------------------------------- */
 
-static rma_grant_t *grant_of(weft_ep_t *ep, uint64_t id)
-{
-    return (rma_grant_t *)wefti_slots_get(&rma_ep(ep)->grants, id);
-}
-
 /* The grant of that id, if it allows that; the bytes are at *at_out. */
 static weft_status_t look_up(weft_ep_t *ep, uint64_t id, uint32_t rights, uint64_t offset, uint64_t len, rma_grant_t **grant_out,
                              uint8_t **at_out)
 {
-    rma_grant_t *grant = *grant_out = grant_of(ep, id);
+    rma_grant_t *grant = *grant_out = wefti_slots_get(&rma_ep(ep)->grants, id);
     if (grant)
         return wefti_rma_grant_check(grant, rights, offset, len, at_out);
     wefti_count_up(&rma_state(ep->rt)->refused, 1);
@@ -179,7 +199,7 @@ static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *a
     rma_reply_t head = {.kind = REC_DATA, .id = id};
     wefti_lane_t *lane = ep->lane;
     size_t n = sizeof head + len;
-    uint8_t *rec = lane && wefti_list_empty(&rma_ep(ep)->replies) ? (uint8_t *)lane->ops->reserve(lane, n) : NULL;
+    uint8_t *rec = lane && wefti_list_empty(&rma_ep(ep)->owed) ? (uint8_t *)lane->ops->reserve(lane, n) : NULL;
     owed_t *owed = NULL; /* NULL: it goes at once */
     if (!rec) {
         owed = lane ? owe(ep, n, NULL) : NULL;
@@ -205,15 +225,8 @@ static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *a
         wefti_count_up(&rma_state(ep->rt)->served, 1);
 }
 
-static void on_read(weft_ep_t *ep, const rma_request_t *req)
+static void on_read(weft_ep_t *ep, const rma_request_t *req, rma_grant_t *grant, uint8_t *at)
 {
-    rma_grant_t *grant;
-    uint8_t *at;
-    weft_status_t st = look_up(ep, req->grant, WEFT_RMA_READ, req->offset, req->len, &grant, &at);
-    if (st) {
-        reply_status(ep, req->id, st);
-        return;
-    }
     rma_count_read(&grant->region->count, req->len);
     if (sizeof(rma_reply_t) + req->len <= rma_ep(ep)->record_max)
         read_short(ep, grant, at, req->len, req->id);
@@ -229,19 +242,18 @@ static void notify(weft_ep_t *ep, const rma_grant_t *grant, uint64_t offset, uin
         region->notify(region, offset, len, value, ep->id, region->user);
 }
 
-static void on_write(weft_ep_t *ep, const rma_request_t *req, const wefti_wild_t *bytes, uint64_t value)
+/* bytes NULL: they are in mapped memory already, and the program is to be told. */
+static void on_write(weft_ep_t *ep, const rma_request_t *req, rma_grant_t *grant, uint8_t *at, const wefti_wild_t *bytes,
+                     uint64_t value)
 {
-    rma_grant_t *grant;
-    uint8_t *at;
-    weft_status_t st = look_up(ep, req->grant, WEFT_RMA_WRITE, req->offset, req->len, &grant, &at);
-    if (!st && req->len)
+    weft_status_t st = WEFT_OK;
+    if (bytes && req->len)
         st = wefti_mem_move(grant->region->device, at, wefti_wild_bare(bytes), req->len);
-    if (!st) {
+    if (!st && bytes)
         rma_count_write(&grant->region->count, req->len);
-        if (req->what & F_TELL)
-            notify(ep, grant, grant->offset + req->offset, req->len, value);
-    }
-    reply_status(ep, req->id, st);
+    if (!st && (!bytes || req->what & F_TELL))
+        notify(ep, grant, grant->offset + req->offset, req->len, value);
+    wefti_rma_reply_status(ep, req->id, st);
 }
 
 /* In memory of a device: all peers go through this process, so this is atomic to them. */
@@ -255,86 +267,24 @@ static weft_status_t device_atomic(const weft_mem_kind_t *device, uint8_t *at, c
     return wefti_mem_move(device, at, &word, rec->req.width);
 }
 
-static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec)
+static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec, rma_grant_t *grant, uint8_t *at)
 {
-    rma_grant_t *grant;
     struct {
         rma_reply_t reply;
         uint64_t before;
     } answer = {.reply = {.kind = REC_VALUE, .id = rec->req.id}};
-    uint8_t *at;
-    weft_status_t st = look_up(ep, rec->req.grant, WEFT_RMA_ATOMIC, rec->req.offset, rec->req.len, &grant, &at);
-    if (!st && (uintptr_t)at % rec->req.width)
-        st = WEFT_ERR_INVALID;
+    weft_status_t st = (uintptr_t)at % rec->req.width ? WEFT_ERR_INVALID : WEFT_OK;
     if (!st && grant->region->device)
         st = device_atomic(grant->region->device, at, rec, &answer.before);
     else if (!st)
         answer.before = rma_atomic_apply(at, rec->req.what, rec->req.width, rec->operand, rec->compare);
     if (st) {
-        reply_status(ep, rec->req.id, st);
+        wefti_rma_reply_status(ep, rec->req.id, st);
         return;
     }
     wefti_count_up(&grant->region->count.atomics, 1);
     wefti_count_up(&rma_state(ep->rt)->served, 1);
-    reply(ep, &answer, sizeof answer);
-}
-
-/* The bytes are in mapped memory already. */
-static void on_notify(weft_ep_t *ep, const rma_atomic_t *rec)
-{
-    rma_grant_t *grant;
-    uint8_t *at;
-    weft_status_t st = look_up(ep, rec->req.grant, WEFT_RMA_WRITE, rec->req.offset, rec->req.len, &grant, &at);
-    if (!st)
-        notify(ep, grant, grant->offset + rec->req.offset, rec->req.len, rec->operand);
-    reply_status(ep, rec->req.id, st);
-}
-
-/* --- attaching --------------------------------------------------------------------------------------------------------- */
-
-static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_t *bytes)
-{
-    rma_state_t *rs = rma_state(ep->rt);
-    struct {
-        rma_attached_t a;
-        uint8_t map_handle[WEFTI_KEY_MAX]; /* or a fabric key */
-    } rec;
-    uint8_t claim_bytes[WEFT_REGION_KEY_MAX];
-    rma_claim_t claim;
-    rma_grant_t *grant = NULL;
-    size_t map_handle_n = 0;
-    wefti_wild_take(claim_bytes, bytes, head->len);
-    weft_status_t st = head->flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head->len, &claim)
-                                            : wefti_rma_key_open(rs, claim_bytes, head->len, &claim);
-    bool map = head->flags & F_MAP && ep->lane && ep->lane->ops->expose;
-    if (!st)
-        st = wefti_rma_grant_new(ep, &claim, map, &grant);
-    if (st) {
-        reply_status(ep, head->id, st);
-        return;
-    }
-    memset(&rec, 0, sizeof rec);
-    rec.a = (rma_attached_t){.reply = {.kind = REC_ATTACHED, .id = head->id},
-                             .grant = grant->id,
-                             .len = grant->len,
-                             .generation = grant->generation,
-                             .rights = grant->rights};
-    if (grant->slot >= 0) {
-        const rma_share_t *share = &grant->region->share;
-        map_handle_n = ep->lane->ops->expose(ep->lane, share->fd, share->bytes, rec.map_handle);
-        if (!map_handle_n) {
-            wefti_rma_grant_unmap(grant);
-        } else {
-            rec.a.slot = (uint32_t)grant->slot;
-            rec.a.stamp = grant->stamp;
-            rec.a.map_bytes = share->bytes;
-            rec.a.map_offset = RMA_CONTROL + grant->offset;
-        }
-    } else if (head->flags & F_NATIVE) {
-        map_handle_n = wefti_rma_native_grant(grant, rec.map_handle);
-    }
-    wefti_count_up(&rs->served, 1);
-    reply(ep, &rec, sizeof rec.a + map_handle_n);
+    wefti_rma_reply(ep, &answer, sizeof answer);
 }
 
 /* --- records in -------------------------------------------------------------------------------------------------------- */
@@ -346,62 +296,54 @@ static bool sound(const rma_request_t *req)
                                                   : !req->width && !(req->what & ~(req->kind == REC_WRITE ? F_TELL : 0)));
 }
 
-void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, size_t n)
+/* Carry out a request that is sound. */
+static void carry_out(weft_ep_t *ep, const rma_atomic_t *rec, const wefti_wild_t *bytes, uint64_t value)
+{
+    const rma_request_t *req = &rec->req;
+    uint32_t rights = req->kind == REC_READ ? WEFT_RMA_READ : req->kind == REC_ATOMIC ? WEFT_RMA_ATOMIC : WEFT_RMA_WRITE;
+    rma_grant_t *grant;
+    uint8_t *at;
+    weft_status_t st = look_up(ep, req->grant, rights, req->offset, req->len, &grant, &at);
+    if (st)
+        wefti_rma_reply_status(ep, req->id, st);
+    else if (req->kind == REC_READ)
+        on_read(ep, req, grant, at);
+    else if (req->kind == REC_ATOMIC)
+        on_atomic(ep, rec, grant, at);
+    else
+        on_write(ep, req, grant, at, bytes, value);
+}
+
+/* False: the record is not as it has to be. */
+static bool request(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, size_t n)
 {
     rma_atomic_t rec;
     size_t head = kind == REC_READ || kind == REC_WRITE ? sizeof rec.req : sizeof rec;
-    if (kind == REC_ATTACH) {
-        rma_attach_t attach;
-        if (n < sizeof attach)
-            goto nonsense;
-        wefti_wild_take(&attach, bytes, sizeof attach);
-        if (attach.flags & ~(F_NAME | F_MAP | F_NATIVE) || attach.zero || !attach.len || attach.len > WEFT_REGION_KEY_MAX ||
-            attach.len != n - sizeof attach)
-            goto nonsense;
-        on_attach(ep, &attach, wefti_wild_skip(bytes, sizeof attach));
-        return;
-    }
-    if (kind == REC_DROP) {
-        rma_drop_t drop;
-        if (n != sizeof drop)
-            goto nonsense;
-        wefti_wild_take(&drop, bytes, sizeof drop);
-        rma_grant_t *grant = grant_of(ep, drop.grant);
-        if (grant)
-            wefti_rma_grant_drop(grant, false);
-        return;
-    }
     if (n < head || (kind != REC_WRITE && n != head))
-        goto nonsense;
+        return false;
     memset(&rec, 0, sizeof rec);
     wefti_wild_take(&rec, bytes, head);
     rec.req.kind = kind;
-    if (!sound(&rec.req))
-        goto nonsense;
-    if (kind == REC_READ) {
-        on_read(ep, &rec.req);
-    } else if (kind == REC_ATOMIC) {
-        on_atomic(ep, &rec);
-    } else if (kind == REC_NOTIFY && !rec.compare) {
-        on_notify(ep, &rec);
-    } else if (kind == REC_WRITE) {
-        uint64_t value = 0;
-        if (rec.req.what & F_TELL) {
-            if (n < head + sizeof value)
-                goto nonsense;
-            wefti_wild_take(&value, wefti_wild_skip(bytes, head), sizeof value);
-            head += sizeof value;
-        }
-        if (rec.req.len != n - head)
-            goto nonsense;
-        on_write(ep, &rec.req, wefti_wild_skip(bytes, head), value);
-    } else {
-        goto nonsense;
+    if (!sound(&rec.req) || (kind == REC_NOTIFY && rec.compare))
+        return false;
+    uint64_t value = rec.operand;
+    if (rec.req.what & F_TELL && kind == REC_WRITE) {
+        if (n < head + sizeof value)
+            return false;
+        wefti_wild_take(&value, wefti_wild_skip(bytes, head), sizeof value);
+        head += sizeof value;
     }
-    return;
+    if (kind == REC_WRITE && rec.req.len != n - head)
+        return false;
+    carry_out(ep, &rec, kind == REC_WRITE ? wefti_wild_skip(bytes, head) : NULL, value);
+    return true;
+}
 
-nonsense:
-    wefti_rma_nonsense(ep);
+void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, size_t n)
+{
+    bool known = kind == REC_READ || kind == REC_WRITE || kind == REC_ATOMIC || kind == REC_NOTIFY;
+    if (!known || !request(ep, kind, bytes, n))
+        wefti_rma_nonsense(ep);
 }
 
 /* --- payloads in: long writes ------------------------------------------------------------------------------------------ */
@@ -418,7 +360,7 @@ static void write_done(wefti_xfer_t *x, weft_status_t status)
             notify(ep, s->grant, s->offset, s->at.len, s->value);
     }
     if (ep->lane)
-        reply_status(ep, s->id, status);
+        wefti_rma_reply_status(ep, s->id, status);
     serve_free(s);
 }
 
@@ -449,45 +391,37 @@ void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n, wef
             serve_free(s);
     }
     if (st) {
-        reply_status(ep, rec.id, st); /* first: the writer then knows why it is refused */
+        wefti_rma_reply_status(ep, rec.id, st); /* first: the writer then knows why it is refused */
         wefti_in_refuse(in, false);
     }
 }
 
 /* --- later ------------------------------------------------------------------------------------------------------------- */
 
-void wefti_rma_replies_flush(weft_ep_t *ep)
+void wefti_rma_owed_flush(weft_ep_t *ep)
 {
     rma_ep_t *e = rma_ep(ep);
-    for (wefti_list_t *l; ep->lane && (l = wefti_list_first(&e->replies));) {
+    for (wefti_list_t *l; ep->lane && (l = wefti_list_first(&e->owed));) {
         owed_t *owed = wefti_container_of(l, owed_t, link);
         serve_t *read = owed->read;
-        weft_status_t st = WEFT_OK;
-        if (read) {
-            st = read_announce(read);
-            if (st == WEFT_ERR_AGAIN)
+        weft_status_t st = read ? read_announce(read) : wefti_rma_put(ep, owed->rec, owed->n) ? WEFT_OK : WEFT_ERR_AGAIN;
+        if (st == WEFT_ERR_AGAIN)
+            return;
+        if (st) { /* it cannot be announced: tell the reader, in its place in the order */
+            rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
+            if (!wefti_rma_put(ep, &rec, sizeof rec))
                 return;
-        } else if (!wefti_rma_put(ep, owed->rec, owed->n)) {
-            return;
+            serve_free(read);
         }
-        if (!st) {
-            unowe(ep, owed);
-            continue;
-        }
-        /* it cannot be announced: tell the reader, in its place in the order */
-        rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
-        if (!wefti_rma_put(ep, &rec, sizeof rec))
-            return;
-        serve_free(read);
         unowe(ep, owed);
     }
     wefti_ep_drained(ep);
 }
 
-void wefti_rma_replies_down(weft_ep_t *ep)
+void wefti_rma_owed_down(weft_ep_t *ep)
 {
     rma_ep_t *e = rma_ep(ep);
-    for (wefti_list_t *l; (l = wefti_list_first(&e->replies));) {
+    for (wefti_list_t *l; (l = wefti_list_first(&e->owed));) {
         owed_t *owed = wefti_container_of(l, owed_t, link);
         if (owed->read)
             serve_free(owed->read);

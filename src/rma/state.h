@@ -46,6 +46,8 @@ void wefti_rma_slot_give(rma_share_t *s, int32_t slot);                   /* its
 
 /* --- per runtime ------------------------------------------------------------------------------------------------------- */
 
+typedef struct rma_state rma_state_t;
+
 typedef struct rma_counts {
     uint64_t reads, writes, atomics, bytes_read, bytes_written;
 } rma_counts_t;
@@ -69,20 +71,26 @@ static inline void rma_count_write(rma_counts_t *c, uint64_t n)
         (info)->bytes_written = __atomic_load_n(&(c)->bytes_written, __ATOMIC_RELAXED); \
     } while (0)
 
-typedef struct rma_state {
+/* Work that takes long, and is done piece by piece: one piece per round of progress, so that others get their turn. */
+typedef struct rma_rounds {
+    rma_state_t *rs;
+    wefti_list_t list;            /* what there is to do */
+    void (*piece)(rma_state_t *rs); /* do some of it, from the first on */
+    wefti_timer_t timer;
+} rma_rounds_t;
+
+struct rma_state {
     weft_runtime_t *rt;
     pthread_mutex_t lock;         /* of what is beneath, for any thread, up to `stamps`; held for moments */
     wefti_slots_t by_id;          /* region id -> weft_region_t, freed ones not */
     wefti_map_t by_name;          /* hash of the name -> the first of a chain through name_next, freed ones not */
     wefti_list_t regions;         /* weft_region_t.link */
-    wefti_list_t works;           /* regions whose memory is moved or given back, piece by piece: work_link. The driver's */
-    wefti_timer_t work;           /* of the first of them */
+    rma_rounds_t works;           /* regions whose memory is moved or given back: work_link. The driver's */
     uint8_t secret[32];           /* of the MAC on keys of regions: random, for this runtime alone. Written once */
     uint8_t instance[16];         /* which runtime a region's key is for. Written once */
     _Atomic uint64_t stamps;      /* last one given out */
     /* the other side's */
-    wefti_list_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
-    wefti_timer_t turn;           /* of the first of them, in the next round of progress */
+    rma_rounds_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
     wefti_list_t held;            /* remotes whose slot somebody has, weft_remote_t.held_link */
     wefti_timer_t look;           /* whether it is free again */
     uint64_t looked;              /* when that was last seen to */
@@ -92,9 +100,11 @@ typedef struct rma_state {
     uint64_t mapped, checked, native;     /* operations by path, ours */
     uint64_t fast_gone;                   /* of the mapped, those of remotes that are gone and never saw the driver */
     uint64_t served, refused;             /* of peers, by us */
-} rma_state_t;
+};
 
 static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_state_t *)rt->room_state[WEFTI_ROOM_RMA]; }
+
+static inline bool wefti_rma_regions_idle(const rma_state_t *rs) { return wefti_list_empty(&rs->regions); }
 
 /* --- the owner's side: regions and grants ------------------------------------------------------------------------------ */
 
@@ -125,7 +135,7 @@ struct weft_region {
     wefti_list_t waiting;         /* revokes and the free that wait for accesses to end, through opx->link */
     wefti_timer_t look;           /* at slots that are busy */
     uint64_t look_until;          /* who is busy then is stuck */
-    wefti_list_t work_link;       /* linked while it is in rma_state_t.works */
+    wefti_list_t work_link;       /* linked while it is in rma_state_t.works.list */
     size_t given;                 /* bytes of its memory that were given back, while it ends */
     bool ending;                  /* nobody has it any more, and its memory is given back */
     bool freeing;                 /* weft_region_free() has reached the driver, or the runtime closes */
@@ -151,14 +161,17 @@ struct rma_grant {
     uint64_t stamp;
     bool stale;
     bool quiet;                   /* its slot was seen idle after it became stale: no access will be made any more */
-    wefti_list_t region_link, ep_link;
+    wefti_list_t region_link;
     uint64_t expires;             /* its key's time, in fabric time; 0: never */
     wefti_timer_t expiry;
     void *fabric_key;             /* native.c: what the peer's fabric was given; under way as long as there is one */
     void (*fabric_key_free)(void *key, wefti_xfer_t *x);
     wefti_xfer_t fabric_key_x;    /* its end, with the lane */
-    wefti_list_t revoke_link;     /* rma_ep_t.revokes */
 };
+
+#define rma_each_grant(g, region) \
+    for (rma_grant_t *g = wefti_container_of((region)->grants.next, rma_grant_t, region_link); \
+         &g->region_link != &(region)->grants; g = wefti_container_of(g->region_link.next, rma_grant_t, region_link))
 
 /* What a key or a name says that its bearer may have. */
 typedef struct rma_claim {
@@ -190,17 +203,16 @@ static inline void wefti_rma_region_leave(const weft_region_t *region)
 }
 
 /* ending.c */
-void wefti_rma_works_init(rma_state_t *rs);
+void wefti_rma_region_piece(rma_state_t *rs); /* move or give back one piece of the first of rs->works */
 void wefti_rma_ending_init(weft_region_t *region);
 void wefti_rma_settle(weft_region_t *region); /* an access ended: complete what waited for it. May free the region */
 void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
-bool wefti_rma_regions_idle(const rma_state_t *rs);
 
 /* grant.c */
 /* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is
  * one. */
+void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* ATTACH: answers it */
 weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out);
-void wefti_rma_grant_unmap(rma_grant_t *grant);                           /* its peer cannot map it after all */
 /* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
 void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
 void wefti_rma_grants_down(weft_ep_t *ep);
@@ -226,13 +238,10 @@ typedef struct rma_ep {
     wefti_list_t pending;         /* accesses not yet on the lane, in order */
     wefti_list_t asked;           /* accesses on their way */
     wefti_list_t remotes;         /* weft_remote_t.ep_link */
-    wefti_list_t drops;           /* DROPs that wait for space: remote.c */
     /* theirs: what the peer asks of us */
     wefti_slots_t grants;         /* id -> rma_grant_t */
-    wefti_list_t grant_list;      /* rma_grant_t.ep_link */
-    wefti_list_t replies;         /* answers that wait for space: owed_t of serve.c */
-    wefti_list_t revokes;         /* REVOKEDs that wait for space: rma_grant_t.revoke_link */
-    uint32_t n_replies;
+    wefti_list_t owed;            /* records that wait for space, in order: owed_t of serve.c */
+    uint32_t n_replies;           /* of them, answers to the peer, and their bytes */
     uint64_t reply_bytes;
     uint32_t serving;             /* payloads under way, from and to our regions: RMA_SERVING at most */
 } rma_ep_t;
@@ -306,6 +315,13 @@ struct weft_remote {
     uint8_t *claim;
 };
 
+/* It cannot be used from now on. False: it could not be used before, for another reason. */
+static inline bool wefti_rma_remote_fails(weft_remote_t *r, weft_status_t why)
+{
+    int32_t ok = WEFT_OK;
+    return atomic_compare_exchange_strong(&r->state, &ok, (int32_t)why);
+}
+
 /* One access: in the scratch of its operation, or one of a batch. */
 enum { ACC_READ = 1, ACC_WRITE, ACC_ATOMIC, ACC_NOTIFY, ACC_ATTACH };
 enum {
@@ -313,12 +329,12 @@ enum {
     ACC_ASKED,    /* in rma_ep_t.asked: `id` awaits its answer */
     ACC_OUT,      /* the same, and its bytes are announced: `big` has them */
     ACC_PULL,     /* its bytes are on their way here: `big` */
-    ACC_STEPS,    /* in rma_state_t.stepping, or weft_remote_t.held */
-    ACC_NATIVE    /* the fabric has it: `native` */
+    ACC_STEPS,    /* in rma_state_t.stepping.list, or weft_remote_t.held */
+    ACC_NATIVE    /* the fabric has it: `big` */
 };
 
 typedef struct rma_batch rma_batch_t;
-typedef struct rma_big_acc rma_big_acc_t; /* access.c */
+typedef struct rma_big_acc rma_big_acc_t;
 
 typedef struct rma_acc {
     wefti_list_t live_link;
@@ -336,7 +352,6 @@ typedef struct rma_acc {
     union {
         uint64_t id;              /* in rma_ep_t.requests, from ASKED on */
         uint64_t stepped;         /* STEPS: bytes done */
-        struct rma_native *native; /* NATIVE: what the fabric has */
     };
     rma_big_acc_t *big;
     rma_batch_t *batch;           /* NULL: it is in the scratch of its operation */
@@ -359,15 +374,19 @@ struct rma_batch {
     rma_acc_t acc[];              /* one per item from `first` on */
 };
 
+/* The bytes of an access, while the fabric moves them. */
 struct rma_big_acc {
-    rma_acc_t *acc;
-    weft_ep_t *ep;                /* PULL: where it comes from; the remote may forget it before */
-    wefti_xfer_t x;               /* PULL */
+    rma_acc_t *acc;               /* NULL: NATIVE, and it has ended before */
+    weft_ep_t *ep;                /* PULL, NATIVE: whose lane; the remote may forget it before */
+    wefti_xfer_t x;               /* PULL, NATIVE */
     wefti_out_t *out;             /* OUT */
-    weft_iov_t one;
+    weft_iov_t one;               /* its buffer, unless it has pieces */
     weft_status_t why;            /* it was cancelled, or its time is over: what it ends with unless it succeeds */
     weft_status_t reply;          /* OUT: what the owner said, if it has */
     bool replied;
+    bool copied;                  /* NATIVE: through `bytes` */
+    rma_acc_t left;               /* NATIVE: in its place among the loose, when it has ended before */
+    uint8_t bytes[];
 };
 
 static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch->op : wefti_op_of_scratch(acc); }
@@ -377,16 +396,15 @@ static inline bool rma_writes(const rma_acc_t *acc) { return acc->what == ACC_WR
 /* --- post.c: checking and posting -------------------------------------------- */
 
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len); /* _RANGE, _RIGHTS */
-/* Prepare an operation on a remote, which is counted in r->coming from then on. WEFT_ERR_CLOSED: it was dropped; as
- * wefti_op_prepare(). */
-weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *kind);
+void wefti_rma_op_cancel(weft_op_t *op, weft_status_t why); /* for a wefti_op_kind_t whose scratch is an access */
 
 /* --- access.c and checked.c ------------------------------------------------------------------------- */
 
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
+rma_big_acc_t *wefti_rma_big_new(rma_acc_t *acc, size_t bytes);     /* NULL: no memory */
 weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: send its request, or let it wait */
-void wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait */
+bool wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait. False: it has to wait */
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
 void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why);
 /* Copy into its buffer, and out of it, from byte `at` on. */
@@ -407,6 +425,8 @@ void wefti_rma_step(rma_acc_t *acc);                                /* live: beg
 bool wefti_rma_asks(weft_remote_t *r);                              /* it is mapped, but its owner has to be asked */
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
+void wefti_rma_rounds_init(rma_rounds_t *r, rma_state_t *rs, void (*piece)(rma_state_t *rs));
+void wefti_rma_rounds_go(rma_rounds_t *r);                          /* its list was empty: the next round has a piece */
 extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */
 
 /* --- native.c ---------------------------------------------------------------------------------------------------------- */
@@ -415,15 +435,14 @@ size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a fabric 
 void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
 void wefti_rma_native_drop(rma_grant_t *grant, bool lost);          /* its peer lets go, or its endpoint is down */
 bool wefti_rma_native_hold(weft_region_t *region);                  /* take all fabric keys back. True: some are still out */
-void wefti_rma_revokes_flush(weft_ep_t *ep);
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
 bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n);
 void wefti_rma_native_close(weft_remote_t *r);
 void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access of it ended: the owner may wait for the last */
-void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* REVOKED */
+void wefti_rma_revoked(weft_ep_t *ep, uint64_t grant);              /* REVOKED */
 bool wefti_rma_native_can(const rma_acc_t *acc);
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric; it is loose then. WEFT_ERR_AGAIN */
-void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
+void wefti_rma_native_leave(rma_acc_t *acc, weft_status_t why);      /* one that is copied ends before the fabric is done */
 
 /* --- batch.c, remote.c ------------------------------------------------------------------------------------------------- */
 
@@ -435,7 +454,8 @@ void wefti_rma_remote_unref(weft_remote_t *r);
 /* Something is posted on it, by any thread; and has begun, on the driver. Between the two it may be in the inbox, and neither
  * an access that needs no driver nor a drop may pass it. WEFT_ERR_CLOSED: it was dropped. */
 weft_status_t wefti_rma_fail_dropped(void);
-weft_status_t wefti_rma_there(const weft_remote_t *r);              /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone */
+/* For moments: it stays until wefti_handle_leave(). WEFT_ERR_CLOSED, _FORKED: it was dropped, or its runtime is gone. */
+weft_status_t wefti_rma_remote_enter(weft_remote_t *r);
 static inline weft_status_t wefti_rma_coming(weft_remote_t *r)
 {
     atomic_fetch_add(&r->coming, 1);
@@ -446,18 +466,31 @@ static inline weft_status_t wefti_rma_coming(weft_remote_t *r)
 }
 /* It could not be handed to the driver. */
 static inline void wefti_rma_comes_not(weft_remote_t *r) { atomic_fetch_sub(&r->coming, 1); }
+/* Prepare an operation on a remote, which is counted in r->coming from then on. WEFT_ERR_CLOSED: it was dropped; as
+ * wefti_op_prepare(). */
+static inline weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *kind)
+{
+    weft_status_t st = wefti_op_prepare(r->rt, op, kind);
+    if (st)
+        return st;
+    st = wefti_rma_coming(r);
+    if (st)
+        wefti_op_unprepare(op);
+    return st;
+}
 void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
 void wefti_rma_remotes_part(rma_state_t *rs);                       /* the room is freed: the program keeps its remotes */
-bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no memory to keep it until there is space */
-void wefti_rma_drops_flush(weft_ep_t *ep);
-void wefti_rma_drops_free(weft_ep_t *ep);
 
 /* --- serve.c: what peers ask of us ------------------------------------------------------------------------------------- */
 
 void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
 void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
-void wefti_rma_replies_flush(weft_ep_t *ep);
-void wefti_rma_replies_down(weft_ep_t *ep);
+/* Send DROP or REVOKED, after what waits for space. False: no memory to keep it until there is space. */
+bool wefti_rma_tell(weft_ep_t *ep, uint8_t kind, uint64_t grant);
+void wefti_rma_reply(weft_ep_t *ep, const void *rec, size_t n);
+void wefti_rma_reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st);
+void wefti_rma_owed_flush(weft_ep_t *ep);
+void wefti_rma_owed_down(weft_ep_t *ep);
 
 #endif
