@@ -244,9 +244,10 @@ void wefti_close_begin(wefti_epx_t *ep, bool force)
     }
 }
 
-/* WEFT_ERR_CLOSED: it was closed before, and op was not touched. */
-static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
+static weft_status_t run_close(const wefti_conn_call_t *c)
 {
+    wefti_epx_t *ep = c->ep;
+    weft_op_t *op = c->user_op;
     if (!wefti_ep_is_there(&ep->pub) || ep->owner_closed)
         return wefti_fail(WEFT_ERR_CLOSED, "the endpoint was closed before");
     if (!wefti_cache_release(ep)) { /* others share it */
@@ -264,11 +265,11 @@ static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
     }
     if (ep->starting) { /* its start is on its way to the driver, and must find it */
         ep->closed_early = true;
-        ep->closed_hard = force;
+        ep->closed_hard = c->force;
     } else if (early && ep->close_stage != WEFTI_CLOSE_DOWN) {
         wefti_close_end(ep, WEFT_ERR_CANCELLED, early);
     } else {
-        wefti_close_begin(ep, force);
+        wefti_close_begin(ep, c->force);
     }
     return WEFT_OK;
 }
@@ -285,11 +286,6 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 }
 
 static const wefti_op_kind_t close_kind = {.name = "close", .cancel = close_cancel};
-
-static weft_status_t run_close(const wefti_conn_call_t *c)
-{
-    return close_now(c->ep, c->user_op, c->force);
-}
 
 static weft_status_t post_close(weft_ep_t *pub, weft_op_t *op, bool force)
 {

@@ -162,14 +162,15 @@ static void connect_join(wefti_epx_t *ep, weft_op_t *op)
     }
 }
 
-/* On the driver: a new endpoint begins. */
-static void begin(wefti_epx_t *ep, weft_op_t *op)
+/* A new endpoint begins. */
+static weft_status_t run_begin(const wefti_conn_call_t *c)
 {
+    wefti_epx_t *ep = c->ep;
     wefti_conn_t *conn = ep->conn;
     ep->starting = false;
     wefti_list_push_back(&conn->eps, &ep->all);
-    if (op)
-        connect_join(ep, op);
+    if (c->user_op)
+        connect_join(ep, c->user_op);
     if (ep->closed_early)
         wefti_close_begin(ep, ep->closed_hard);
     else if (conn->shut)
@@ -180,11 +181,6 @@ static void begin(wefti_epx_t *ep, weft_op_t *op)
         ep->dial->pause_ns = FIRST_PAUSE;
         wefti_ep_dial_round(ep);
     }
-}
-
-static weft_status_t run_begin(const wefti_conn_call_t *c)
-{
-    begin(c->ep, c->user_op);
     return WEFT_OK;
 }
 
