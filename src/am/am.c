@@ -39,11 +39,6 @@ static bool answers_wait(weft_ep_t *ep)
     return !wefti_list_empty(&am_ep(ep)->answers);
 }
 
-static uint64_t ep_unreceived(weft_ep_t *ep)
-{
-    return am_ep(ep)->n_arrived;
-}
-
 static void ep_free(weft_ep_t *ep)
 {
     wefti_am_messages_down(ep, ep->why ? ep->why : WEFT_ERR_CLOSED, true);
@@ -80,7 +75,6 @@ static const wefti_traffic_t traffic = {
     .ep_space = wefti_am_answers_flush,
     .ep_sends_pending = answers_wait,
     .ep_busy = answers_wait,
-    .ep_unreceived = ep_unreceived,
     .ep_info = ep_info,
 };
 

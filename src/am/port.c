@@ -134,7 +134,7 @@ bool wefti_am_hold(am_msg_t *m)
     wefti_list_push_back(&port->arrived, &m->port_link);
     wefti_list_push_back(&as->arrived, &m->all_link);
     wefti_list_push_back(&am_ep(m->ep)->arrived, &m->ep_link);
-    am_ep(m->ep)->n_arrived++;
+    am_ep(m->ep)->box.unreceived++;
     if (port->fn)
         drain_soon(as, port);
     return true;
@@ -148,7 +148,7 @@ void wefti_am_unhold(am_msg_t *m)
     wefti_list_remove(&m->port_link);
     wefti_list_remove(&m->all_link);
     wefti_list_remove(&m->ep_link);
-    am_ep(m->ep)->n_arrived--;
+    am_ep(m->ep)->box.unreceived--;
     port_unuse(m->as, port);
 }
 

@@ -91,7 +91,7 @@ static uint64_t unreceived(wefti_epx_t *ep)
 {
     uint64_t n = 0;
     EACH_TRAFFIC(ep, t)
-        n += t->ep_unreceived ? t->ep_unreceived(&ep->pub) : 0;
+        n += t->outbox ? ((const wefti_outbox_t *)ep->pub.traffic[t_i])->unreceived : 0;
     return n;
 }
 

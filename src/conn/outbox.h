@@ -34,6 +34,7 @@ typedef struct wefti_outbox {
     wefti_list_t urgent;       /* those that go before them */
     wefti_count_t count;       /* since the endpoint exists */
     uint64_t sent_before;      /* of count.sent, over earlier lanes */
+    uint32_t unreceived;       /* messages arrived that no receive has taken: the traffic counts them, for CLOSE_ACK */
     wefti_list_t announced;
     wefti_list_t confirming;
     wefti_slots_t confirms;    /* id of an answer -> operation */

@@ -31,11 +31,6 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     wefti_msg_arrive_down(ep, discard);
 }
 
-static uint64_t ep_unreceived(weft_ep_t *ep)
-{
-    return msg_ep(ep)->n_arrived;
-}
-
 static void ep_free(weft_ep_t *ep)
 {
     wefti_msg_arrive_down(ep, true);
@@ -65,7 +60,6 @@ static const wefti_traffic_t traffic = {
     .withdrawn = wefti_msg_withdrawn,
     .ep_down = ep_down,
     .ep_free = ep_free,
-    .ep_unreceived = ep_unreceived,
     .ep_info = ep_info,
 };
 
