@@ -88,7 +88,7 @@ static void hold_over(wefti_timer_t *t)
     am_msg_t *m = wefti_container_of(t, am_msg_t, hold);
     if (m->arrived &&
         small(m)) { /* those wait for as long as it takes; what a program has and does not pull is too late next time */
-        (void)wefti_timer_at(m->as->rt, t, wefti_now(m->as->rt) + m->as->rt->am_hold_ns);
+        (void)wefti_timer_at(m->as->rt, t, wefti_now(m->as->rt) + m->as->rt->config.am_hold);
         return;
     }
     wefti_am_turn_down(m, WEFT_AM_TOO_LATE);
@@ -128,7 +128,7 @@ am_msg_t *wefti_am_block(am_msg_t *from)
         from->in = NULL;
         m->hold.fn = hold_over;
         /* Without memory for its timer it waits until it is pulled, released, or its sender is gone. */
-        (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->am_hold_ns);
+        (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->config.am_hold);
     }
     from->moved = m;
     wefti_flow_hold(&am_ep(m->ep)->box.flow, m->cost);

@@ -138,7 +138,7 @@ static void linger(wefti_epx_t *ep)
     link->deliver = false;
     ep->pub.lane = NULL;
     wefti_timer_stop(rt, &ep->timer);
-    if (ep->dying || wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->close_timeout_ns))
+    if (ep->dying || wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->config.close_timeout))
         wefti_link_drop(link); /* its wire has ended already; or no memory to bound the wait, and so none */
     ep->dying = false;
 }
@@ -232,7 +232,7 @@ void wefti_close_begin(wefti_epx_t *ep, bool force)
         ep->close_stage = WEFTI_CLOSE_DRAIN;
         wefti_ep_set_state(ep, WEFT_EP_CLOSING);
         wefti_ep_down(ep, WEFT_ERR_CLOSED, true); /* with the lane still there: receives only */
-        if (!ep->dying && wefti_timer_at(rt, &ep->timer, wefti_now(rt) + rt->close_timeout_ns))
+        if (!ep->dying && wefti_timer_at(rt, &ep->timer, wefti_now(rt) + rt->config.close_timeout))
             wefti_close_end(ep, WEFT_ERR_CANCELLED, WEFT_ERR_NOMEM);
         wefti_ep_kick(ep);
     } else if (state == WEFT_EP_CONNECTING) {

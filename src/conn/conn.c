@@ -364,7 +364,7 @@ weft_status_t wefti_conn_attach(weft_runtime_t *rt)
     conn->work_op.fn = work_fn;
     conn->work_op.user = conn;
     pthread_mutex_init(&conn->lock, NULL);
-    wefti_slots_init(&conn->slots, rt->max_endpoints);
+    wefti_slots_init(&conn->slots, (uint32_t)rt->config.max_endpoints);
     rt->fabric->ops->random(rt->fabric, conn->uuid, sizeof conn->uuid);
     wefti_address_host(conn->host);
     rt->fabric->up = &upcalls;

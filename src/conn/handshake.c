@@ -92,8 +92,8 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     memcpy(h->host, conn->host, sizeof h->host);
     EACH_TRAFFIC(link, t)
         h->capabilities |= t->capability;
-    h->heartbeat_ns = rt->heartbeat_ns;
-    h->recv_window = rt->recv_window;
+    h->heartbeat_ns = rt->config.heartbeat;
+    h->recv_window = rt->config.recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);
     memcpy(h->name, rt->name, h->name_len);
     for (unsigned i = 0; i < conn->fabric->n_transports; i++)

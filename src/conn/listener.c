@@ -138,7 +138,7 @@ void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from)
     wire->user = link;
     link->wire = wire;
     link->source = wire->source;
-    if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->connect_timeout_ns)) {
+    if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->config.connect_timeout)) {
         wefti_link_lost(link, WEFT_ERR_NOMEM, "the listener has no memory for one more");
         return;
     }
