@@ -16,10 +16,10 @@
 
 #include "conn/ep.h"
 
-bool wefti_close_tell(wefti_epx_t *ep)
+void wefti_close_tell(wefti_epx_t *ep)
 {
     if (ep->told || !ep->was_up)
-        return false;
+        return;
     ep->told = true;
     /* A close here has its status; otherwise it was the peer's (OK) or a failure. */
     weft_status_t why = ep->close_stage == WEFTI_CLOSE_DOWN         ? ep->close_status
@@ -27,14 +27,15 @@ bool wefti_close_tell(wefti_epx_t *ep)
                                                                     : ep->pub.why;
     if (ep->hooks.closed)
         ep->hooks.closed(&ep->pub, why, ep->hooks.user);
-    return true;
 }
 
 /* From here on it only waits for others to let go. A link that lingers is left to it; one that was up stays until its lane is
  * closed. */
-static void go_down(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
+void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
 {
     wefti_link_t *link = ep->link;
+    if (ep->close_stage == WEFTI_CLOSE_DOWN)
+        return;
     if (wefti_ep_state(ep) != WEFT_EP_FAILED && !ep->conn->rt->why)
         ep->pub.why_detail = 0; /* it ends in another way than it began to */
     ep->close_stage = WEFTI_CLOSE_DOWN;
@@ -63,12 +64,6 @@ static void go_down(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status
         ep->listener = NULL;
     }
     wefti_ep_kick(ep);
-}
-
-void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
-{
-    if (ep->close_stage != WEFTI_CLOSE_DOWN)
-        go_down(ep, ops_why, status);
 }
 
 static void finish(wefti_epx_t *ep)
@@ -157,7 +152,7 @@ void wefti_close_record(wefti_epx_t *ep, uint64_t count)
     if (ep->close_stage == WEFTI_CLOSE_DRAIN) { /* our sends have lost their receiver; that is for them to say */
         answer(ep, 0);
         linger(ep);
-        go_down(ep, WEFT_ERR_CLOSED, WEFT_OK);
+        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);
         return;
     }
     if (wefti_ep_state(ep) != WEFT_EP_UP)
@@ -183,13 +178,13 @@ void wefti_close_ack(wefti_epx_t *ep, uint64_t count)
         return;
     }
     ep->close_len = ep->peer_closed ? 0 : count;
-    go_down(ep, WEFT_ERR_CLOSED, WEFT_OK);
+    wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);
 }
 
 void wefti_close_lost(wefti_epx_t *ep, weft_status_t why)
 {
     if (ep->close_stage == WEFTI_CLOSE_SENT && ep->peer_closed)
-        go_down(ep, WEFT_ERR_CLOSED, WEFT_OK);
+        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);
     else
         wefti_close_end(ep, why, why);
 }

@@ -254,7 +254,7 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
         return;
     }
     if (!dialling && why == WEFT_ERR_PEER)
-        why = WEFT_ERR_REFUSED;               /* it was there and left in the middle of the hello: nobody will ever be sure why */
+        why = WEFT_ERR_REFUSED;               /* it was there, and left during the hello without saying why */
     if (silent && link->ep && link->ep->dial) /* it has not said a word: it may be about to start, or to stop */
         link->ep->dial->nobody = true;
     wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");
@@ -286,11 +286,8 @@ static void room_shutdown(weft_runtime_t *rt)
     }
     wefti_list_each_safe(it, &conn->listeners)
         wefti_listener_shut(wefti_container_of(it, weft_listener_t, all));
-    wefti_list_each_safe(it, &conn->eps) {
-        wefti_epx_t *ep = wefti_container_of(it, wefti_epx_t, all);
-        if (ep->close_stage != WEFTI_CLOSE_DOWN)
-            wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
-    }
+    wefti_list_each_safe(it, &conn->eps)
+        wefti_close_end(wefti_container_of(it, wefti_epx_t, all), WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
     if (now - conn->shut_at >= SHUT_GRACE)
         wefti_list_each_safe(it, &conn->links) {
             wefti_link_t *link = wefti_container_of(it, wefti_link_t, all);

@@ -310,7 +310,7 @@ void wefti_close_record(wefti_epx_t *ep, uint64_t count);
 void wefti_close_ack(wefti_epx_t *ep, uint64_t count);
 void wefti_close_lost(wefti_epx_t *ep, weft_status_t why);    /* the connection is lost while closing */
 void wefti_close_timeout(wefti_epx_t *ep);
-bool wefti_close_tell(wefti_epx_t *ep);                       /* the closed hook, once */
+void wefti_close_tell(wefti_epx_t *ep);                       /* the closed hook, once */
 
 /* reconnect.c */
 void wefti_reconnect_begin(wefti_epx_t *ep);
