@@ -149,7 +149,7 @@ void wefti_close_record(wefti_epx_t *ep, uint64_t count)
         answer(ep, 0);
         return;
     }
-    if (ep->close_stage == WEFTI_CLOSE_DRAIN) { /* our sends have lost their receiver; that is for them to say */
+    if (ep->close_stage == WEFTI_CLOSE_DRAIN) { /* our sends have lost their receiver, and fail; the close does not */
         answer(ep, 0);
         linger(ep);
         wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);

@@ -34,7 +34,7 @@ void wefti_listener_leave(wefti_link_t *link)
     link->listener = NULL;
 }
 
-/* Nobody else than who has the key gets that far. */
+/* Only a peer that has the key gets that far. */
 static bool has_shown_key(const wefti_link_t *link)
 {
     return link->conn->rt->has_key && link->shake->got_peer;

@@ -28,7 +28,7 @@ static weft_runtime_t *runtime_new(void)
     return rt;
 }
 
-/* What it holds is freed. Whoever closes it is its driver, and stays it, so that nobody who comes too late becomes it. */
+/* Free what it holds. The thread that closes it is its driver for good, so that a thread that comes too late cannot become it. */
 void wefti_runtime_release(weft_runtime_t *rt)
 {
     wefti_fork_unlist(rt);
