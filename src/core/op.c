@@ -229,7 +229,7 @@ unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
     return n;
 }
 
-/* --- operations of the library's own ----------------------------------------------------------------------------------------- */
+/* --- operations of the library's own ------------------------------------------------------------------------------------- */
 
 void wefti_op_no_cancel(weft_op_t *op, weft_status_t why)
 {
