@@ -9,7 +9,7 @@
 """
 try:
     from . import _core
-except ImportError as error:  # the loader names the library, and people want to know what to install
+except ImportError as error:  # the loader names the library, but not the package to install
     if "libsodi" in str(error):
         raise ImportError(f"{error}: weft stands on libsodium (Debian's package libsodium23)") from error
     raise
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .array import RemoteArray
     from .service import Service
 else:
-    # Loaded when they are first asked for: an element of a few milliseconds has no use for asyncio.
+    # Loaded at first use: an element that runs for milliseconds must not load asyncio.
     _WHERE = {name: module for module, names in {
         "codes": "", "array": "RemoteArray", "service": "Service", "_client": "Client", "_registry": "Change Entry",
         "_serving": "BlockingServer Server", "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",

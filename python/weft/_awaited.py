@@ -44,7 +44,7 @@ def _new(loop: asyncio.AbstractEventLoop) -> _CompletionFd:
                 try:
                     _all.remove(entry)
                 except ValueError:
-                    pass  # a loop of another thread was faster
+                    pass  # a loop of another thread has removed it
     made = _CompletionFd()
     loop.add_reader(made.fd, made.drain)
     _fds[loop] = made

@@ -143,11 +143,11 @@ class BlockingIncoming:
 def answer(function: Function, request: Request, result: Any) -> BaseException | None:
     """Reply with what the function returned. What it returns is to be reported."""
     if request.answered:
-        return None  # by the function itself, or nobody waits any more
+        return None  # the function answered itself, or nobody waits any more
     try:
         request.reply(result)
     except (_core.ClosedError, _core.ForkedError):
-        return None  # the runtime is gone, and its callers know
+        return None  # the runtime is closed, and the callers know that
     except Exception as error:
         return fail(function, request, WrongResult(str(error)))
     return None
@@ -166,7 +166,7 @@ def fail(function: Function, request: Request, error: BaseException) -> BaseExce
         text = str(error)
         told, said = error, (codes.UNKNOWN, f"{type(error).__name__}: {text}" if text else type(error).__name__, 0, 0)
     if request.cancelled() and isinstance(error, _core.WeftError):
-        told = None  # that is how functions hear that nobody waits any more
+        told = None  # not a failure: the function noticed this way that the call is cancelled
     if not request.answered:
         try:
             request.fail(*said)

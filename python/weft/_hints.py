@@ -51,9 +51,9 @@ class Kind(typing.NamedTuple):
     """A hint, read: the type of the wire, and what a value becomes on its way to the function."""
     type: str
     stream: bool = False
-    waits: bool = False  # of a stream: a plain iterator, which waits for its values
+    waits: bool = False  # for a stream: it is a plain iterator, which waits
     list: bool = False
-    array: bool = False  # of numpy
+    array: bool = False  # a numpy array
 
 
 def is_array(hint: Any) -> bool:
@@ -76,7 +76,7 @@ def read(hint: Any, where: str, streams: bool = False) -> Kind:
         if hint in PLAIN:
             return Kind(PLAIN[hint])
     except TypeError:
-        pass  # not hashable: no type either
+        pass  # not hashable, so not a type
     if is_array(hint):
         return Kind("tensor", array=True)
     if origin is list:

@@ -139,7 +139,7 @@ class Runtime(_core.Runtime):
             if task.cancelled():
                 return
             error = task.exception()
-            if error and not isinstance(error, _core.ClosedError):  # a peer that has closed is how most of them end
+            if error and not isinstance(error, _core.ClosedError):  # a normal end: the peer has closed
                 loop.call_exception_handler({"message": f"weft: {handler!r} failed", "exception": error, "task": task})
 
         def called(argument: Any) -> None:

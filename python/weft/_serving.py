@@ -60,7 +60,7 @@ class _Base:
     def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], **limits: Unpack[Limits]) -> None:
         self._core = _core.Service(runtime, name, **limits)
         self._runtime: Any = runtime
-        # of the package's runtimes, which end them before themselves
+        # a runtime of this package has a set of its servers, and ends them before itself
         self._servers: set[Any] = getattr(runtime, "_servers", set())
         self._index: dict[str, int] = {}
         self._uris: list[str] = []
@@ -134,7 +134,7 @@ class Server(_Base):
         self._loop: asyncio.AbstractEventLoop = runtime.loop
         self._threads = threads
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._tasks: dict[asyncio.Task[None], tuple[Request, bool]] = {}  # may it be cancelled?
+        self._tasks: dict[asyncio.Task[None], tuple[Request, bool]] = {}  # task: its request, may it be cancelled
         super().__init__(runtime, name, functions, **limits)
 
     def _report(self, function: Function, error: BaseException) -> None:
@@ -144,7 +144,7 @@ class Server(_Base):
     def _in_thread(self, function: Function) -> bool:
         if function.is_async or function.thread is False and function.stream is None:
             return False
-        # a plain iterator waits, which the loop must not
+        # a plain iterator waits, and the loop must not wait
         return bool(self._threads or function.thread or function.stream is not None)
 
     def _handler(self, function: Function) -> Callable[[Request], None]:
@@ -185,9 +185,9 @@ class Server(_Base):
         try:
             request.release()
         except _core.WeftError:
-            pass  # with its runtime
+            pass  # it ended with its runtime
         if not task.cancelled():
-            task.exception()  # it was reported
+            task.exception()  # asyncio must not report it again
 
     async def _run(self, function: Function, request: Request, threaded: bool) -> None:
         told: BaseException | None = None
@@ -284,7 +284,7 @@ class Server(_Base):
         try:
             await self.close(CLOSE_TIMEOUT)
         except _core.WeftError:
-            pass  # one of its functions does not end: it goes on without us
+            pass  # one of its functions does not end: do not wait for it
 
     def abort(self) -> None:
         super().abort()
@@ -336,7 +336,7 @@ class BlockingServer(_Base):
                     if function.kind == "generator":
                         give(request, result)
                 told = answer(function, request, None if function.streams else result)
-            except BaseException as error:  # what would end a thread of the program's does not end one of ours
+            except BaseException as error:  # SystemExit and the like must not end a thread of the server
                 told = fail(function, request, error)
             finally:
                 request.release()
@@ -375,7 +375,7 @@ class BlockingServer(_Base):
         try:
             self.close(CLOSE_TIMEOUT)
         except _core.WeftError:
-            pass  # one of its functions does not end: it goes on without us
+            pass  # one of its functions does not end: do not wait for it
 
     def abort(self) -> None:
         super().abort()

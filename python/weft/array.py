@@ -59,8 +59,7 @@ class RemoteArray:
         self._size = size
         if self._offset + self.nbytes > remote.nbytes:
             raise ValueError(f"{self.nbytes} bytes from {offset} on are not within the {remote.nbytes} of the remote")
-        # An array with our strides over no memory: numpy does the arithmetic of indices with it, and nobody looks at what it
-        # holds.
+        # An array with our strides, without memory of its own: numpy computes indices with it, and nobody reads its content.
         strides, step = [], self._dtype.itemsize
         for n in reversed(self._shape):
             strides.append(step)
@@ -135,7 +134,7 @@ class RemoteArray:
                 raise TypeError(f"an index of a RemoteArray is made of numbers, slices, ... and None, and {one!r} is none: "
                                 "read what is around it, and index that")
         dots = any(one is Ellipsis for one in keys)
-        view = self._paper[keys if dots else (*keys, Ellipsis)]  # with dots it is always a view, never an element
+        view = self._paper[keys if dots else (*keys, Ellipsis)]  # with an Ellipsis, numpy always returns a view, never an element
         first = view.__array_interface__["data"][0] - self._paper.__array_interface__["data"][0]
         alone = view.ndim == 0 and not dots
         run, axis = self.itemsize, view.ndim
@@ -179,7 +178,7 @@ class RemoteArray:
                 while under_way:
                     await under_way.pop(0)
             finally:
-                for op in under_way:  # one failed, or we were cancelled: the others end, too
+                for op in under_way:  # one failed, or we were cancelled: cancel the others too
                     op.cancel()
         return all_of_it()
 

@@ -92,7 +92,7 @@ class Runtime(_core.Runtime):
                     raise _core.StateError(f"id {id} has a handler: take it away first, with am_handler({id}, None)")
                 if not callable(handler):
                     raise TypeError("handler is a function of a message, or None")
-                self.stats()  # which says so if it is closed
+                self.stats()  # raises if the runtime is closed
                 stop = threading.Event()
                 thread = threading.Thread(target=_serve, args=(self, id, handler, stop), name=f"weft-am-{id}", daemon=True)
                 self._handlers[id] = (thread, stop)
@@ -137,7 +137,7 @@ class Runtime(_core.Runtime):
                 try:
                     ep.close()
                 except _core.WeftError:
-                    pass  # the peer is lost: there is nothing more to do for it
+                    pass  # the peer is lost: nothing is left to do
         self._close()
 
     def __enter__(self) -> Runtime:
@@ -158,14 +158,14 @@ def _serve(own: Runtime, id: int, handler: MessageHandler, stop: threading.Event
         try:
             message = own.am_recv_any(id, timeout=0.25)
         except _core.TimeoutError:
-            continue  # to look whether it was taken away
+            continue  # check whether the handler was removed
         except _core.WeftError:
-            return  # it is closed, or this is a forked child
+            return  # the runtime is closed, or this is a forked child
         try:
             handler(message)
         except BaseException:
             _report()
-        del message  # which tells a sender who waits
+        del message  # releases it, and so completes the sender's operation
 
 
 def _watch(own: Runtime) -> None:

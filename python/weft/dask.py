@@ -33,7 +33,7 @@ from ._core import AddressError, AuthError, Endpoint, InvalidError, Op, VersionE
 from ._core import Listener as _Door
 from ._runtime import Runtime
 
-if TYPE_CHECKING:  # that the types are checked does not depend on which distributed is there, if any
+if TYPE_CHECKING:  # so that type checks do not depend on the installed distributed
     class _Comm:
         local_info: dict[str, Any]
         remote_info: dict[str, Any]
@@ -89,9 +89,9 @@ PREFIX = "weft://"
 
 _MAGIC = b"WDK1"
 _HEAD = struct.Struct("<4sI")
-_INLINE = 4096          # a frame up to this long travels in the head: copying it is cheaper than a message of its own
-_INLINE_ALL = 1 << 20   # as long as all of them are no more than this
-_NO_SPLIT = 1 << 62     # frames of any length are sent whole: pieces would have to be put together again
+_INLINE = 4096          # a frame up to this long goes into the head: a copy is cheaper than another message
+_INLINE_ALL = 1 << 20   # the most bytes of frames in one head
+_NO_SPLIT = 1 << 62     # Dask must not split frames: the receiver would have to join the pieces
 
 
 def pack(frames: Sequence[Any]) -> tuple[bytes, list[memoryview], int]:
@@ -145,7 +145,7 @@ def unpack(head: bytes) -> tuple[list[memoryview], list[memoryview]]:
 
 # --- the runtime of a loop ------------------------------------------------------------------------------------------------------
 
-# how long close() waits for a peer whose loop is busy; the closing itself goes on for as long as the peer may be silent
+# how long close() waits for a peer whose loop is busy; closing itself continues for up to the heartbeat time
 _CLOSE_WAIT = 2.0
 
 
@@ -287,7 +287,7 @@ class Comm(_Comm):
         except (WeftError, ValueError, MemoryError) as error:
             raise self._lost(error) from error
         except BaseException:
-            self.abort()  # a part of the message may have been taken: what comes next is not the beginning of one
+            self.abort()  # a part of the message may be received already: the next bytes do not begin a message
             raise
         try:
             return await from_frames(frames, deserialize=self.deserialize, deserializers=deserializers,
@@ -332,7 +332,7 @@ class Comm(_Comm):
                 closing = self._home.close(ep)
                 patience = loop.call_later(_CLOSE_WAIT, end)
                 closing.add_done_callback(end)
-            except WeftError:  # it is lost already
+            except WeftError:  # it is already lost
                 end()
         return ended
 
@@ -376,7 +376,7 @@ class Connector(_Connector):
         home = _home()
         try:
             ep = await home.runtime.connect(f"tcp://{unparse_host_port(host, port)}", retry=False)
-        except (AuthError, VersionError) as error:  # trying again will not help
+        except (AuthError, VersionError) as error:  # a second try cannot succeed
             raise FatalCommClosedError(f"cannot connect to {PREFIX}{address}: {error}") from error
         except InvalidError as error:
             raise ValueError(f"{PREFIX}{address} is no address: {error}") from error
@@ -422,7 +422,7 @@ class Listener(_Listener):
     async def _accepted(self, ep: Endpoint) -> None:
         home = self._home
         if self._door is None or home is None:
-            _quiet_abort(ep)  # stopped meanwhile: the peer is not left waiting for a handshake
+            _quiet_abort(ep)  # stopped: do not let the peer wait for a handshake
             return
         try:
             peer = PREFIX + ep.info["peer_address"].partition("://")[2]
@@ -435,7 +435,7 @@ class Listener(_Listener):
         except CommClosedError:
             logger.info("the connection from %s was closed before its handshake was over", peer)
             return
-        except Exception as error:  # its frames are ours and what is in them is not Dask's
+        except Exception as error:  # the frames are valid, but their content is not Dask's handshake
             logger.warning("the connection from %s is refused, since its handshake is none: %r", peer, error)
             comm.abort()
             return

@@ -64,7 +64,7 @@ def _from_signature(function: Callable[..., Any], signature: str, name: str | No
     try:
         hints = _hints.hints_of(function, own, local)
     except TypeError:
-        hints = {}  # the signature says it all
+        hints = {}  # the signature has all types
     slots = _hints.parameters(function, own, hints, Request, [] if fetch else takes)
     streams = bool(gives) and gives[0][2]
     if streams != ("generator" in kind):
@@ -124,7 +124,7 @@ class Service:
         for mark, wanted in (("idempotent", idempotent), ("oneway", oneway)):
             if wanted and mark not in text.rsplit(")", 1)[-1].split():
                 text += " " + mark
-        # raises what is not allowed: names, more than one stream, oneway with a result
+        # raises for what is not allowed: wrong names, two streams in one direction, oneway with a result
         text, own, takes, _ = _core.Service.parse(text)
         if thread is not None and "async" in kind or thread and kind == "coroutine":
             raise TypeError(f"{own}: a coroutine runs in its event loop; `thread` is for plain functions and generators")
@@ -245,12 +245,12 @@ class Serving:
             if kind is None:
                 await server.drain(self._drain)
         except _core.WeftError:
-            pass  # they are cancelled now
+            pass  # their time is over: close() cancels them
         finally:
             try:
                 await server.close(self._drain)
             except _core.WeftError:
-                if kind is None:  # else that is what to hear of
+                if kind is None:  # else the exception of the block is raised
                     raise
 
     def __enter__(self) -> BlockingServer:
@@ -267,10 +267,10 @@ class Serving:
             if kind is None:
                 server.drain(self._drain)
         except _core.WeftError:
-            pass  # they are cancelled now
+            pass  # their time is over: close() cancels them
         finally:
             try:
                 server.close(self._drain)
             except _core.WeftError:
-                if kind is None:  # else that is what to hear of
+                if kind is None:  # else the exception of the block is raised
                     raise

@@ -21,7 +21,7 @@ typedef struct wefti_writer {
 
 static inline wefti_reader_t wefti_reader(const void *p, size_t n)
 {
-    const uint8_t *at = p ? (const uint8_t *)p : (const uint8_t *)""; /* NULL with n 0 is allowed */
+    const uint8_t *at = n ? (const uint8_t *)p : (const uint8_t *)""; /* NULL with n 0 is allowed */
     wefti_reader_t r = {at, at + n, false};
     return r;
 }

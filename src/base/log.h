@@ -30,6 +30,10 @@ extern _Atomic int wefti_log_level;
  * "port %d is not between 0 and 65535", port);` */
 #define wefti_fail weft_fail
 
+/* Branches that end in one of them are rare: the compiler lays them out of the way, and makes them small. */
+__attribute__((cold)) weft_status_t weft_fail(weft_status_t status, const char *format, ...);
+__attribute__((cold)) void weft_log(weft_log_level_t level, const char *format, ...);
+
 /* The same without a detail, for a status that is often no failure (not done yet, there is none). Cheap. */
 weft_status_t wefti_fail_plain(weft_status_t status);
 

@@ -40,8 +40,8 @@ static bool of_element(PyObject *name, const char *element)
     return !strncmp(text, element, len) && (text[len] == 0 || text[len] == '@');
 }
 
-/* They cannot be used from now on; a block that is still coming may come, and is known until it has. No exception is set
- * or lost. */
+/* End the remotes: they cannot be used any more. A block whose operation is under way stays known until that completes. No
+ * exception is set or lost. */
 static void forget_remotes(weftpy_action_t *a, const char *element)
 {
     for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
@@ -59,7 +59,7 @@ static void forget_remotes(weftpy_action_t *a, const char *element)
         if (block)
             weftpy_handle_end(known);
         else
-            weftpy_handle_take(known); /* the library's, not the remote's */
+            weftpy_handle_take(known); /* the library owns it, not the remote */
     }
 }
 
@@ -85,7 +85,7 @@ int weftpy_action_know(weftpy_action_t *a, PyObject *name, PyObject *handle)
 static void let_finish(weftpy_action_t *a)
 {
     if (weftpy_runtime_forked(a->h.run))
-        a->busy = 0; /* they are threads of the parent's */
+        a->busy = 0; /* those threads are in the parent process */
     while (a->busy) {
         PyThreadState *save = PyEval_SaveThread();
         usleep(50);
@@ -162,7 +162,7 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
         return NULL;
     weft_action_t *of = weftpy_handle_take(&a->h);
     let_finish(a);
-    if (weftpy_runtime_check(a->h.run)) { /* closed meanwhile, and the action with it */
+    if (weftpy_runtime_check(a->h.run)) { /* the runtime was closed, and the action with it */
         PyErr_Clear();
         Py_DECREF(op);
         return weftpy_done(a->h.run, Py_NewRef(Py_None));
@@ -174,7 +174,7 @@ static const weftpy_handle_kind_t kind = {"the action", let_go, close_it};
 
 /* --- transports ---------------------------------------------------------------------------------------------------------- */
 
-/* What comes of a call that the library answers at once. */
+/* The result of a call that completes at once. */
 static PyObject *answered(weftpy_action_t *a, weft_status_t status)
 {
     if (status)
@@ -206,7 +206,7 @@ static PyObject *configure(FAST_ARGS)
         return NULL;
     weft_durl_t parts = WEFT_DURL_INIT;
     weft_transport_t *of;
-    /* only a transport that will be led elsewhere loses its remotes */
+    /* a transport loses its remotes only if it gets another address */
     if (!weft_durl_parse(durl, &parts) && !weft_action_get(a->h.of, name, "rdma", &of))
         forget_remotes(a, name);
     return answered(a, weft_action_configure(a->h.of, name, durl));
@@ -225,7 +225,7 @@ static PyObject *release(PyObject *self, PyObject *arg)
 static PyObject *terminate(PyObject *self, PyObject *unused)
 {
     SELF;
-    if (a->h.of && a->h.run->rt) /* one that is closed is over as it is */
+    if (a->h.of && a->h.run->rt) /* a closed action needs no terminate */
         weft_action_terminate(a->h.of);
     Py_RETURN_NONE;
 }

@@ -84,7 +84,7 @@ int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out)
         return -1;
     if (failed || value > most) {
         PyErr_Clear();
-        PyObject *shown = PyObject_Repr(arg); /* which may be too long to be printed */
+        PyObject *shown = PyObject_Repr(arg); /* it may fail: the number may be too long to print */
         if (shown)
             PyErr_Format(PyExc_OverflowError, "%s is %U, which is not between 0 and %llu", what, shown, (unsigned long long)most);
         else
@@ -103,14 +103,14 @@ int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out)
     double seconds = PyFloat_AsDouble(arg);
     if (seconds == -1.0 && PyErr_Occurred())
         return -1;
-    if (!(seconds >= 0) || seconds > 9e9) { /* a number that is none, too */
+    if (!(seconds >= 0) || seconds > 9e9) { /* also true for NaN */
         if (isinf(seconds) && seconds > 0)
             return 0;
         PyErr_Format(PyExc_ValueError, "%s is %R, which is not a number of seconds", what, arg);
         return -1;
     }
     double ns = seconds * 1e9;
-    *ns_out = ns < 1 ? 1 : (uint64_t)ns; /* 0 would mean none */
+    *ns_out = ns < 1 ? 1 : (uint64_t)ns; /* 0 would mean no timeout */
     return 0;
 }
 

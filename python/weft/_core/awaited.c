@@ -38,7 +38,7 @@ weftpy_awaited_t *weftpy_awaited_new(weftpy_runtime_t *run, const weftpy_gives_t
         Py_XDECREF(module);
         if (!later)
             goto out;
-        if (st->begin_awaited) /* importing runs other threads, too */
+        if (st->begin_awaited) /* an import can let other threads run */
             Py_DECREF(later);
         else
             st->begin_awaited = later;
@@ -71,7 +71,7 @@ out:
 void weftpy_awaited_refused(weftpy_awaited_t *awaited)
 {
     awaited->under_way = false;
-    Py_CLEAR(awaited->future); /* which has us */
+    Py_CLEAR(awaited->future); /* it holds a reference to us */
     Py_DECREF(awaited);
 }
 
@@ -81,7 +81,7 @@ void weftpy_awaited_direct(weftpy_awaited_t *awaited)
     awaited->op.user = awaited;
 }
 
-/* Give the future what it came to, unless it was cancelled. */
+/* Set the result of the future, unless the future was cancelled. */
 static int tell(weftpy_awaited_t *awaited)
 {
     PyObject *future = awaited->future, *given = NULL, *r = NULL;
@@ -109,7 +109,7 @@ static int tell(weftpy_awaited_t *awaited)
     return r ? 0 : -1;
 }
 
-/* What it needed is let go of. */
+/* Release what the operation needed. */
 static void over(weftpy_awaited_t *awaited, bool somebody)
 {
     awaited->under_way = false;
@@ -125,7 +125,7 @@ static void over(weftpy_awaited_t *awaited, bool somebody)
 void weftpy_awaited_end(weftpy_awaited_t *awaited, bool tell_it)
 {
     over(awaited, tell_it);
-    Py_DECREF(awaited); /* the library's */
+    Py_DECREF(awaited); /* the reference that the library held */
 }
 
 PyObject *weftpy_awaited_future(weftpy_awaited_t *awaited)
@@ -134,7 +134,7 @@ PyObject *weftpy_awaited_future(weftpy_awaited_t *awaited)
     awaited->under_way = true;
     if (awaited->op.fn) {
         weftpy_completion_fd_begin(awaited->completion_fd);
-        return future; /* our reference is the library's */
+        return future; /* our reference now belongs to the library */
     }
     if (!weft_op_done(&awaited->op)) {
         weft_op_t *one = &awaited->op;
@@ -145,7 +145,7 @@ PyObject *weftpy_awaited_future(weftpy_awaited_t *awaited)
             weftpy_completion_fd_begin(awaited->completion_fd);
             return future;
         }
-        weftpy_raise(awaited->run->st, status); /* nothing would tell of its end: wait for it here */
+        weftpy_raise(awaited->run->st, status); /* nobody would report its end: wait for it here */
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
         weft_op_cancel(&awaited->op);
@@ -169,7 +169,7 @@ static PyObject *cancel(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Only the library's reference keeps one that is under way alive, and while it has it nothing is collected. */
+/* While an operation is under way, only the library's reference keeps the object alive, and the collector must not touch it. */
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
     weftpy_awaited_t *awaited = (weftpy_awaited_t *)self;

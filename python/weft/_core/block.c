@@ -17,7 +17,7 @@
 typedef struct block {
     weftpy_handle_t h;
     PyObject *remotes; /* list of weak references, or NULL */
-    bool alone;        /* no other client can know of it */
+    bool alone;        /* no other client can know the block */
 } block_t;
 
 static const weftpy_handle_kind_t kind;
@@ -187,7 +187,7 @@ static const weftpy_handle_kind_t kind = {"the block", let_go, NULL};
 static PyObject *get_store(PyObject *self, void *unused)
 {
     SELF;
-    bool store = b->h.over && Py_TYPE(b->h.over) == b->h.run->st->store; /* else it is a transport's */
+    bool store = b->h.over && Py_TYPE(b->h.over) == b->h.run->st->store; /* otherwise the block belongs to a transport */
     return Py_NewRef(store ? b->h.over : Py_None);
 }
 

@@ -50,7 +50,7 @@ static int wait_for(weftpy_runtime_t *run, weft_op_t *op, bool signals)
         PyEval_RestoreThread(save);
         if (weft_op_done(op))
             break;
-        if (status && status != WEFT_ERR_PENDING) { /* forked: it will never end, and nobody drives it */
+        if (status && status != WEFT_ERR_PENDING) { /* a forked child: nobody drives it, so it never ends */
             op->status = status;
             break;
         }
@@ -80,7 +80,7 @@ void weftpy_wait_through(weftpy_runtime_t *run, weft_op_t *op)
 bool weftpy_wait_end_all(weftpy_runtime_t *run)
 {
     if (weftpy_runtime_forked(run))
-        run->waiters = NULL; /* threads of the parent: here there are none */
+        run->waiters = NULL; /* they are threads of the parent process */
     for (struct weftpy_waiter *w = run->waiters; w; w = w->next)
         if (w->thread == PyThread_get_thread_ident())
             return false;
@@ -89,19 +89,19 @@ bool weftpy_wait_end_all(weftpy_runtime_t *run)
         for (struct weftpy_waiter *w = run->waiters; w; w = w->next)
             weft_op_cancel(w->op);
         PyThreadState *save = PyEval_SaveThread();
-        usleep(200); /* they drive it themselves, or its thread does; the library bounds how long that takes */
+        usleep(200); /* they or the runtime's thread drive it; the library limits how long this takes */
         PyEval_RestoreThread(save);
     }
     return true;
 }
 
-/* Last before the post: reading the arguments can run anything, and other threads. */
+/* Check this last before the post: reading the arguments can run any code and other threads. */
 static int begin(weftpy_endpoint_t *ep)
 {
     return weftpy_endpoint_check(ep) || weftpy_wait_check(ep->st) ? -1 : 0;
 }
 
-/* What the operation gives once it is waited for. */
+/* Wait for the operation and return its result. */
 static PyObject *end(weftpy_endpoint_t *ep, weft_op_t *op, weft_status_t status, const weftpy_gives_t *gives)
 {
     if (__builtin_expect(status, 0))
@@ -199,7 +199,7 @@ static PyObject *close_it(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, bo
     weft_ep_t *wep = ep->ep;
     if (!wep || !ep->run->rt)
         return gives == &weftpy_gives_len ? PyLong_FromLong(0) : Py_NewRef(Py_None);
-    if (abort && weftpy_inside) { /* which needs no waiting */
+    if (abort && weftpy_inside) { /* an abort needs no wait */
         ep->ep = NULL;
         weft_ep_abort(wep, NULL);
         Py_RETURN_NONE;

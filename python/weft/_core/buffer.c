@@ -9,7 +9,7 @@
  * tests/python/test_buffers.py holds us to it. */
 #include "core.h"
 
-/* Whether a format has Python objects in it: their addresses mean nothing elsewhere, and written to they would be a crash. */
+/* Does a format contain Python objects? Their addresses mean nothing in another process, and overwriting them would crash. */
 static bool has_objects(const char *format)
 {
     bool name = false;
@@ -22,7 +22,7 @@ static bool has_objects(const char *format)
     return false;
 }
 
-/* numpy cannot say the format of dates; those of its arrays that hold objects say so otherwise. */
+/* numpy has no format for dates. Its arrays of objects are recognised by their dtype. */
 static bool is_object_array(PyObject *object)
 {
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
@@ -44,8 +44,8 @@ static int refuse_objects(weftpy_state_t *st, PyObject *object, weftpy_buf_t *ou
     return -1;
 }
 
-/* It has the buffer protocol and failed at it: CuPy's arrays do, since their memory is not of this processor. Whoever has no
- * other way has trouble of its own, which is raised. */
+/* The object has the buffer protocol, but the call failed. CuPy's arrays do that, because the processor cannot access their
+ * memory. If the object offers no other way, its own exception is raised. */
 static int elsewhere(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
 {
     PyObject *type, *error, *trace;
@@ -69,7 +69,7 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
     int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, &out->view, flags | PyBUF_FORMAT) == 0)
         return __builtin_expect(has_objects(out->view.format), 0) ? refuse_objects(st, object, out) : 0;
-    if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* there is no format for what it holds */
+    if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* its items have no format */
         PyErr_Clear();
         if (PyObject_GetBuffer(object, &out->view, flags) == 0)
             return is_object_array(object) ? refuse_objects(st, object, out) : 0;

@@ -24,7 +24,7 @@ weftpy_call_t *weftpy_call_new(weftpy_method_t *m)
     c->values = c->room;
     c->into.view.obj = NULL;
     c->timeout_ns = m->link->timeout_ns;
-    c->reply.more = NULL; /* the rest is the library's to set */
+    c->reply.more = NULL; /* the library sets the rest */
     c->reply.message = NULL;
     c->reply.code = WEFT_CODE_OK;
     return c;
@@ -62,7 +62,7 @@ static int is(PyObject *key, PyObject *name)
     return key == name || PyUnicode_Compare(key, name) == 0;
 }
 
-/* 1: it is an option, and was taken. */
+/* 1: the keyword is an option, and was used. */
 static int option(weftpy_call_t *c, PyObject *key, PyObject *value)
 {
     PyObject *const *names = c->method->st->names;
@@ -158,7 +158,7 @@ int weftpy_call_args(weftpy_call_t *c, PyObject *args, PyObject *kw)
             return -1;
         }
         weftpy_where_t where = {m->fn, "argument", m->param_names[i], (Py_ssize_t)i + 1};
-        Py_INCREF(given[i]); /* what converting another runs may change the dictionary */
+        Py_INCREF(given[i]); /* code that runs in the conversion may change the dictionary */
         int failed = weftpy_value_get(m->st, &where, m->types[i], given[i], &c->holds, &c->values[i]);
         Py_DECREF(given[i]);
         if (failed)
@@ -175,7 +175,7 @@ static bool inside(const weftpy_buf_t *into, const void *at)
     return (const char *)at >= from && (const char *)at < from + into->view.len;
 }
 
-/* Small results come with the reply: who gave memory for them finds them there all the same. */
+/* Small results come with the reply. If the caller gave memory for them, copy them there. */
 static PyObject *result_into(weftpy_call_t *c, PyObject *self)
 {
     weftpy_state_t *st = c->method->st;
@@ -191,7 +191,7 @@ static PyObject *result_into(weftpy_call_t *c, PyObject *self)
     const weft_mem_kind_t *kind = c->into.kind;
     bool device = kind && !(kind->flags & WEFT_MEM_CPU);
     if (!t.data || inside(&c->into, t.data)) {
-        t.device_type = device && t.data ? 2 : t.device_type; /* a vector does not say where it is */
+        t.device_type = device && t.data ? 2 : t.device_type; /* a vector has no device type */
         return weftpy_tensor_make(st, &t, self, WEFTPY_WRITABLE);
     }
     uint64_t own = 0;
@@ -200,7 +200,7 @@ static PyObject *result_into(weftpy_call_t *c, PyObject *self)
         bytes = weftpy_tensor_copy(&t, c->into.view.buf, (size_t)c->into.view.len);
     } else if (!weft_tensor_compact(&t)) {
         return weftpy_value_make(st, &v, self,
-                                 WEFTPY_WRITABLE | WEFTPY_VIEWS); /* as it came: there is nothing to gather it with */
+                                 WEFTPY_WRITABLE | WEFTPY_VIEWS); /* return it as it is: nothing here can make it compact */
     } else if (!weft_tensor_bytes(&t, &own) && own <= (uint64_t)c->into.view.len) {
         weft_status_t status =
             weft_mem_copy(c->into.view.buf, kind, (const char *)t.data + t.byte_offset, weft_mem_host(), (size_t)own);
@@ -243,7 +243,7 @@ const weftpy_gives_t weftpy_gives_call = {.value = value, .failed = failed};
 
 /* --- many in one go ----------------------------------------------------------------------------------------------- */
 
-/* The value of each, or of the first that failed its exception; with return_exceptions exceptions are values. */
+/* The values of all calls. The first failure is raised; with return_exceptions, exceptions are values. */
 static PyObject *values(weftpy_many_t *many, PyObject *calls, bool exceptions)
 {
     PyObject *list = PyList_New((Py_ssize_t)many->n);
@@ -285,7 +285,7 @@ static PyObject *many_outcomes(weftpy_runtime_t *run, weft_op_t *op, PyObject *m
 static const weftpy_gives_t gives_values = {.value = many_values, .failed = weftpy_many_failed};
 static const weftpy_gives_t gives_outcomes = {.value = many_outcomes, .failed = weftpy_many_failed};
 
-/* Those of a blocking runtime, one after the other; a signal ends them all. Steals op. */
+/* The values in a blocking runtime: waits for one call after the other. A signal ends them all. Steals op. */
 static PyObject *wait_all(weftpy_op_t *op, size_t posted, weft_status_t status)
 {
     weftpy_many_t *many = op->many;
@@ -310,7 +310,7 @@ static PyObject *wait_all(weftpy_op_t *op, size_t posted, weft_status_t status)
     return list;
 }
 
-/* A tuple is the arguments by their places, a dict by their names; anything else is the only one. */
+/* A tuple has the arguments by position, a dict by name. Anything else is the only argument. */
 static int call_item(weftpy_call_t *c, PyObject *item)
 {
     PyObject *args = PyTuple_Check(item) ? Py_NewRef(item) : PyDict_Check(item) ? PyTuple_New(0) : PyTuple_Pack(1, item);

@@ -7,14 +7,14 @@
 
 #include "values.h"
 
-/* A client of the library. The Client has it, and every Method; it is closed with the last of them, if not before. */
+/* A client of the library. The Client and every Method share it. It is closed with the last of them, or earlier. */
 typedef struct weftpy_link {
     PyObject_HEAD
     weftpy_state_t *st;
     weftpy_runtime_t *run;
     weft_client_t *client; /* NULL: closed */
     PyObject *uri, *held;  /* held: the registry */
-    uint64_t timeout_ns;   /* of a call that names none; 0: none */
+    uint64_t timeout_ns;   /* the timeout of a call without its own; 0: none */
 } weftpy_link_t;
 
 typedef struct weftpy_method {
@@ -22,11 +22,11 @@ typedef struct weftpy_method {
     weftpy_state_t *st;
     weftpy_link_t *link;
     weft_method_t *method;
-    PyObject *name;        /* before the signature is known: what was asked for */
-    const char *fn;        /* the same, as C has it */
+    PyObject *name;        /* before the signature is known: the name that was asked for */
+    const char *fn;        /* the same as a C string */
     PyObject *text;        /* the signature; NULL: not known yet */
-    PyObject *names;       /* of the parameters without the stream: a tuple, interned */
-    uint32_t n;            /* of them */
+    PyObject *names;       /* names of the parameters without the stream: a tuple, interned */
+    uint32_t n;            /* how many parameters these are */
     uint32_t sends, gives; /* types of the streams' values; 0: none */
     bool oneway, idempotent, views; /* views: a single result that is a vector or a tensor */
     uint8_t types[WEFT_SIG_PARAMS];
@@ -35,13 +35,13 @@ typedef struct weftpy_method {
 
 enum { WEFTPY_CALL_ROOM = 4 };
 
-/* What a call borrows until it is complete, and what it came to: the `made` of its Op. */
+/* What a call borrows until it is complete, and its result. It is the `made` of its Op. */
 typedef struct weftpy_call {
     PyObject_HEAD
     weftpy_method_t *method;
     weft_value_t *values;           /* room, or memory of ours */
     weftpy_holds_t holds;
-    PyObject *value, *error;        /* where it is not the reply's: a Stream; an exception that is not the library's */
+    PyObject *value, *error;        /* a result that is not in the reply: a Stream, or an exception that is not the library's */
     PyObject *args, *kw;            /* until the signature is known */
     uint64_t timeout_ns, began;
     bool with_opts;
@@ -65,7 +65,7 @@ extern const weftpy_gives_t weftpy_gives_call;
 weftpy_call_t *weftpy_call_new(weftpy_method_t *method);
 /* The arguments of a call, and its options, into it. -1 with an exception. */
 int weftpy_call_args(weftpy_call_t *call, PyObject *args, PyObject *kw);
-int weftpy_call_timeout(weftpy_call_t *call, PyObject *kw); /* that alone */
+int weftpy_call_timeout(weftpy_call_t *call, PyObject *kw); /* only the timeout */
 PyObject *weftpy_call_many(weftpy_method_t *method, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* stream.c: a Stream; the call is prepared, and is stolen. NULL with an exception. */

@@ -39,7 +39,7 @@ static const weftpy_sig_t sig_claim = {"claim", 2, 0, 2, {N_tag, N_mask}};
 static const weftpy_sig_t sig_recv = {"recv", 1, 0, 0, {N_timeout}};
 static const weftpy_sig_t sig_recv_into = {"recv_into", 2, 1, 1, {N_buffer, N_timeout}};
 
-/* Of an endpoint, or with NULL of whichever. */
+/* A claim on a message of this endpoint, or with NULL of any endpoint. */
 static PyObject *claim(weftpy_runtime_t *run, weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     PyObject *arg[2];

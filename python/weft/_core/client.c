@@ -46,7 +46,7 @@ static weftpy_link_t *link_new(weftpy_state_t *st, weftpy_runtime_t *run, PyObje
     return l;
 }
 
-/* Closed without waiting for its end, from any thread. */
+/* Close it without waiting. Any thread. */
 static void link_dealloc(PyObject *self)
 {
     weftpy_link_t *l = (weftpy_link_t *)self;
@@ -59,7 +59,7 @@ static void link_dealloc(PyObject *self)
             PyObject *kind, *error, *trace;
             PyErr_Fetch(&kind, &error, &trace);
             if (weftpy_loop_schedule(run))
-                PyErr_Clear(); /* the loop is closed: the runtime will be, too */
+                PyErr_Clear(); /* the loop is closed, and the runtime will be closed too */
             PyErr_Restore(kind, error, trace);
         }
     }
@@ -179,7 +179,7 @@ static PyObject *get_attribute(PyObject *self, PyObject *name)
     if (PyErr_Occurred() || (found = PyObject_GenericGetAttr(self, name)) || !PyErr_ExceptionMatches(PyExc_AttributeError))
         return found;
     const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
-    if (!text || *text == '_' || !c->link) /* what others look for in objects is no function of a server */
+    if (!text || *text == '_' || !c->link) /* names with an underscore are protocol names of Python, not functions of a server */
         return NULL;
     PyErr_Clear();
     found = method_of(c, name);
@@ -202,7 +202,7 @@ static PyObject *method(PyObject *self, PyObject *text)
     return method_of(c, text);
 }
 
-/* What reflection said: methods whose signatures are known from now on. Gives how many. */
+/* Read the answer of reflection: it has the signatures of methods. Returns how many. */
 static PyObject *learn(PyObject *self, PyObject *lines)
 {
     SELF;
@@ -220,7 +220,7 @@ static PyObject *learn(PyObject *self, PyObject *lines)
             sig++;
         if (sig && *sig == ' ')
             sig++;
-        if (!sig || weft_sig_parse(sig, &parsed)) { /* of a version that knows more than we do: by its name it may still work */
+        if (!sig || weft_sig_parse(sig, &parsed)) { /* the server has a newer version: a call by name may still work */
             PyErr_Clear();
             continue;
         }
@@ -228,7 +228,7 @@ static PyObject *learn(PyObject *self, PyObject *lines)
         weft_sig_free(parsed);
         PyObject *known_one = name && whole ? method_of(c, whole) : NULL;
         int failed = !known_one || !c->texts || PyDict_SetItem(c->texts, name, known_one);
-        PyObject *own = failed ? NULL : PyObject_GenericGetAttr(self, name); /* what the class itself has goes first */
+        PyObject *own = failed ? NULL : PyObject_GenericGetAttr(self, name); /* attributes of the class come first */
         if (!own)
             PyErr_Clear();
         failed = failed || (!own && (!c->methods || PyDict_SetItem(c->methods, name, known_one)));

@@ -58,7 +58,7 @@ void weftpy_closed_eps_ended(weft_ep_t *wep, weft_status_t why, void *user)
             ends->room = room;
         }
     }
-    if (ends->watched && ends->n < ends->room) { /* with no memory left one is not called */
+    if (ends->watched && ends->n < ends->room) { /* without memory, its on_close is not called */
         ends->ids[ends->n++] = weft_ep_id(wep);
         pthread_cond_broadcast(&ends->more);
     }
@@ -84,7 +84,7 @@ void weftpy_closed_eps_watch(weftpy_closed_eps_t *ends)
     pthread_mutex_unlock(&ends->lock);
 }
 
-/* Without the GIL: an id, or 0 when time is up, or when there will be none any more. */
+/* Without the GIL. Returns an id, or 0 when the time is over or no more ids will come. */
 static weft_ep_id_t next(weftpy_closed_eps_t *ends, uint64_t ns, bool *over_out)
 {
     weft_ep_id_t id = 0;
@@ -110,7 +110,7 @@ static weft_ep_id_t next(weftpy_closed_eps_t *ends, uint64_t ns, bool *over_out)
     return id;
 }
 
-/* (function, endpoint) to call; None: nothing yet; False: the runtime is closed, and there will be no more. */
+/* Returns (function, endpoint) to call; None: nothing yet; False: the runtime is closed, and no more will come. */
 PyObject *weftpy_closed_eps_next(PyObject *self, PyObject *unused)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;

@@ -17,15 +17,15 @@
 #include <unistd.h>
 
 typedef struct list {
-    _Atomic uint32_t holders;         /* the object, and those who are adding to the list */
-    _Atomic(weftpy_awaited_t *) head; /* the last that was added */
+    _Atomic uint32_t holders;         /* references: the object, and threads that add to the list */
+    _Atomic(weftpy_awaited_t *) head; /* the operation that was added last */
     int fd;
 } list_t;
 
 typedef struct completion_fd {
     PyObject_HEAD list_t *list;
-    Py_ssize_t under_way; /* will be added, or are on the list */
-    pid_t pid;            /* a forked child has the same fd: what it reads is missing here */
+    Py_ssize_t under_way; /* operations that will be added, or are on the list */
+    pid_t pid;            /* a forked child shares the fd, so it must not read from it */
 } completion_fd_t;
 
 static void let_go(list_t *list)
@@ -45,12 +45,12 @@ void weftpy_completion_fd_add(PyObject *self, weftpy_awaited_t *awaited)
 {
     list_t *list = ((completion_fd_t *)self)->list;
     weftpy_awaited_t *head = atomic_load_explicit(&list->head, memory_order_relaxed);
-    atomic_fetch_add_explicit(&list->holders, 1, memory_order_relaxed); /* `awaited` and `self` may be gone soon */
+    atomic_fetch_add_explicit(&list->holders, 1, memory_order_relaxed); /* `awaited` and `self` may be freed soon */
     do
         awaited->next = head;
     while (!atomic_compare_exchange_weak_explicit(&list->head, &head, awaited, memory_order_release, memory_order_relaxed));
     if (!head)
-        (void)eventfd_write(list->fd, 1); /* it cannot be full: drain() empties it */
+        (void)eventfd_write(list->fd, 1); /* it cannot overflow: drain() empties it */
     let_go(list);
 }
 
@@ -60,11 +60,11 @@ static PyObject *empty(PyObject *self, bool tell)
     eventfd_t count;
     unsigned long n = 0;
     if (c->pid != getpid()) {
-        c->under_way = 0; /* they are the parent's, as is what they hold */
+        c->under_way = 0; /* the operations and what they hold belong to the parent process */
         return PyLong_FromUnsignedLong(0);
     }
-    Py_INCREF(self);                         /* the last operation may be all that keeps it alive */
-    (void)eventfd_read(c->list->fd, &count); /* before the list is taken: what is added later writes again */
+    Py_INCREF(self);                         /* the last operation may hold the last reference */
+    (void)eventfd_read(c->list->fd, &count); /* read before the list is taken: a later addition writes again */
     weftpy_awaited_t *all = atomic_exchange_explicit(&c->list->head, NULL, memory_order_acquire), *in_order = NULL;
     while (all) {
         weftpy_awaited_t *next = all->next;

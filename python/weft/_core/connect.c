@@ -60,7 +60,7 @@ static PyObject *connect_and_wait(weftpy_runtime_t *run, target_t *t)
         return weftpy_raise(run->st, status);
     int interrupted = weftpy_wait(run, &op);
     if (interrupted || op.status) {
-        weft_ep_abort(wep, NULL); /* first: making an exception can run anything, and another thread may close the runtime */
+        weft_ep_abort(wep, NULL); /* first: making the exception can run any code, which may close the runtime */
         if (!interrupted)
             weftpy_raise_op(run->st, &op);
         return NULL;
@@ -80,7 +80,7 @@ static PyObject *connect_in_loop(weftpy_runtime_t *run, target_t *t)
     op->op.timeout_ns = t->timeout;
     weft_status_t status = weft_ep_open(run->rt, t->uri, &t->opts, &op->op, &wep);
     if (!status && !(op->made = (PyObject *)weftpy_endpoint_new(run, wep))) {
-        /* it was aborted: the operation ends by itself, and is nobody's */
+        /* the endpoint was aborted: the operation ends by itself, and nobody waits for it */
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
         Py_XDECREF(weftpy_op_posted(op, WEFT_OK));

@@ -46,7 +46,7 @@ WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
 
 /* --- names of arguments -------------------------------------------------------------------------------------------------- */
 
-/* Interned once, so that keywords are compared by address. */
+/* Interned once, so keywords are compared by address. */
 #define WEFTPY_NAME_LIST(X) \
     X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) \
     X(action) X(type) X(durl) X(spare) X(named) X(mirrored) X(addr) X(trans) X(expected) X(desired) X(runtime) X(name) \
@@ -66,7 +66,7 @@ typedef enum weftpy_name {
 
 enum { WEFTPY_ARGS_MOST = 14, WEFTPY_STATUSES = 40, WEFTPY_OPS_KEPT = 1024 };
 
-/* What a function takes: its arguments in order, how many of them have to be given, and how many may be given without a name. */
+/* The signature of a function: its arguments in order, how many are required, and how many may be positional. */
 typedef struct weftpy_sig {
     const char *fn;
     uint8_t n, required, unnamed;
@@ -79,9 +79,9 @@ typedef struct weftpy_sig {
 #define WEFTPY_OBJECT_LIST(X) \
     X(error)        /* WeftError */ \
     X(s_run)        /* "run" */ \
-    X(begin_awaited)        /* begin() of weft._awaited, once it was needed */ \
-    X(entry)        /* the package's class for entries of registries, once it was needed */ \
-    /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */ \
+    X(begin_awaited)        /* begin() of weft._awaited, after its first use */ \
+    X(entry)        /* the package's class for registry entries, after its first use */ \
+    /* from asyncio and contextvars, after the first runtime in an event loop: see weftpy_asyncio() */ \
     X(cancelled_error) X(invalid_state_error) X(task) X(get_running_loop) X(copy_context)
 
 struct weftpy_state {
@@ -91,57 +91,56 @@ struct weftpy_state {
     WEFTPY_OBJECT_LIST(WEFTPY_OBJECT_FIELD)
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
     PyObject *names[WEFTPY_NAMES];
-    weftpy_op_t *ops;                   /* memory of operations that are over, for the next ones */
+    weftpy_op_t *ops;                   /* memory of completed operations, for the next ones */
     unsigned ops_kept;
 };
 
 weftpy_state_t *weftpy_state_of(PyTypeObject *type);
-/* what is needed of it; importing it costs programs without a loop more than all of ours */
+/* import what we need of asyncio; for programs without a loop the import would cost more than all of ours */
 int weftpy_asyncio(weftpy_state_t *st);
 
-/* errors.c: the exception of a status. Those that return PyObject * or int return NULL or -1, for `return`. */
+/* errors.c: raise the exception of a status. They return NULL or -1, so a caller can return the result. */
 int weftpy_errors_init(weftpy_state_t *st, PyObject *module);
 PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status);               /* for a call: with weft_last_error() */
 PyObject *weftpy_raise_op(weftpy_state_t *st, const weft_op_t *op);             /* for an operation that ended with a failure */
 PyObject *weftpy_raise_text(weftpy_state_t *st, weft_status_t status, const char *format, ...);
 PyObject *weftpy_error_class(weftpy_state_t *st, weft_status_t status);         /* borrowed */
 
-/* callerror.c: that of a call that failed, with what its reply says */
+/* callerror.c: raise the exception of a failed RPC, with the details of its reply */
 int weftpy_call_error_init(weftpy_state_t *st);
 PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const weft_reply_t *reply);
 
-PyObject *weftpy_itself(PyObject *self, PyObject *unused); /* args.c: how a `with` begins */
-/* args.c: the last step of a dealloc: its memory, and its hold on its type */
+PyObject *weftpy_itself(PyObject *self, PyObject *unused); /* args.c: __enter__ */
+/* args.c: the last step of a dealloc: free the memory, and drop the type */
 void weftpy_free(PyObject *self);
 
-/* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
+/* args.c: read arguments into out[sig->n], borrowed, NULL where not given; convert numbers to C. -1 with an exception. */
 int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
                 PyObject **out);
 /* The same for a function that takes nothing but a timeout. */
 int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
                         uint64_t *ns_out);
-int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
+int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out is unchanged */
 typedef struct weftpy_count {
     const char *name;
     uint64_t value;
 } weftpy_count_t;
 PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n);                  /* as a dict */
-/* text without a NUL in it, borrowed; NULL: an exception */
+/* text without a NUL, borrowed; NULL: an exception */
 const char *weftpy_str(PyObject *arg, const char *what);
-/* text of the library's or of a peer's; NULL is "" */
+/* text of the library or of a peer; NULL is "" */
 PyObject *weftpy_text(const char *text);
 int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out);               /* seconds to ns; NULL or None: *ns_out stays */
 
 /* --- buffers ------------------------------------------------------------------------------------------------------------- */
 
-/* Memory of an object, held until it is released: the pointer, the length, and what kind of memory it is (NULL: the library
- * looks). */
+/* Memory of an object, held until it is released: the pointer, the length, and the kind of memory (NULL: the library checks). */
 typedef struct weftpy_buf {
     Py_buffer view; /* view.obj NULL: not held */
     const weft_mem_kind_t *kind;
 } weftpy_buf_t;
 
-/* The one function that makes memory of an object. Writable: it will be written to. */
+/* The only function that gets the memory of an object. Writable: it will be written to. */
 int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
 static inline void weftpy_buf_release(weftpy_buf_t *buf)
 {
@@ -156,8 +155,8 @@ typedef struct weftpy_claim weftpy_claim_t;
 typedef struct weftpy_closed_eps weftpy_closed_eps_t;
 typedef struct weftpy_handle weftpy_handle_t;
 
-/* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL,
- * once, unless it left by itself. */
+/* An object that holds something of the library that must end before the runtime. leave() is called once when the runtime closes,
+ * with the GIL, unless the object has left before. */
 typedef struct weftpy_guest {
     void (*leave)(struct weftpy_guest *guest);
     struct weftpy_guest *next, **before; /* in run->guests, or those of a registry; before NULL: in none */
@@ -170,33 +169,33 @@ struct weftpy_runtime {
     PyObject *weakrefs;
     PyObject *endpoints;            /* id: weak reference to the Endpoint */
     PyObject *handlers;             /* id: function for active messages */
-    weftpy_message_t *messages;     /* those that hold something of the runtime */
+    weftpy_message_t *messages;     /* objects that hold something of the runtime */
     weftpy_guest_t *guests;
-    weftpy_handle_t *handles;       /* the same of regions, remotes and their like: see handle.c */
-    PyObject *afterwards;           /* list of what is held until it is closed, or NULL */
+    weftpy_handle_t *handles;       /* the same for regions, remotes and the like: see handle.c */
+    PyObject *afterwards;           /* list of objects that are held until it is closed, or NULL */
     weftpy_claim_t *claims;         /* and so do these */
-    weftpy_closed_eps_t *closed_eps;            /* of a blocking runtime: endpoints that have ended, see closed_endpoints.c */
+    weftpy_closed_eps_t *closed_eps;            /* for a blocking runtime: endpoints that have ended, see closed_endpoints.c */
     bool blocking;                  /* there is no event loop: calls wait */
-    bool caller;                    /* and only they drive it */
+    bool caller;                    /* only callers drive it */
     bool closing;
-    unsigned driving;               /* inside weft_runtime_progress(), with the GIL: what runs there may not close it */
-    int pid;                        /* of the process that opened it */
+    unsigned driving;               /* inside weft_runtime_progress(), with the GIL: code that runs there must not close it */
+    int pid;                        /* the process that opened it */
     struct weftpy_waiter *waiters;  /* threads in weftpy_wait() */
 
-    /* of a runtime in an event loop: see loop.c */
+    /* the next members are for a runtime in an event loop: see loop.c */
     PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *soon, *ready, *timer;
-    /* list of (function, argument) for the next turn; (function, argument, None): for after the close, too */
+    /* list of (function, argument) for the next turn; (function, argument, None): also after the close */
     PyObject *calls;
     weftpy_op_t *woken, **woken_end; /* complete, and someone waits */
     unsigned long thread;
-    bool scheduled;                 /* a turn is among the loop's next things to do; else the runtime is armed */
+    bool scheduled;                 /* a turn is scheduled in the loop; otherwise the runtime is armed */
     bool turning;
-    bool handed;                    /* the loop has been told of the fd */
+    bool handed;                    /* the loop watches the fd */
     bool by_hand;                   /* the loop is a program that calls _progress() and _arm() itself */
     int fd;
-    int credit;                     /* completions that may yet be had without giving the loop a turn */
+    int credit;                     /* how many completions are still allowed without a turn of the loop */
     uint64_t under_way;
-    uint64_t moves;                 /* from loop to loop: a turn during which it moved is over */
+    uint64_t moves;                 /* counts moves from loop to loop: a turn ends if the runtime moved during it */
     uint64_t timer_due, spin_most, spin, looped_at;
     uint64_t turns, spins, spins_won, inline_wakes; /* for tests and for people */
 };
@@ -204,23 +203,23 @@ struct weftpy_runtime {
 /* loop.c */
 int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop);
 void weftpy_loop_detach(weftpy_runtime_t *run);
-int weftpy_loop_wake(weftpy_runtime_t *run, bool at_once); /* whoever waits for what is complete */
+int weftpy_loop_wake(weftpy_runtime_t *run, bool at_once); /* wake those who wait for completed operations */
 int weftpy_loop_before_post_slow(weftpy_runtime_t *run);
-int weftpy_loop_thread_check(weftpy_runtime_t *run); /* -1: this is not its loop's thread; by hand: another drives it now */
+int weftpy_loop_thread_check(weftpy_runtime_t *run); /* -1: not the thread of its loop; by hand: another one drives now */
 int weftpy_loop_schedule(weftpy_runtime_t *run);
 bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op); /* true: it is complete */
-int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn */
-int weftpy_loop_call_ever(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* that, or after the runtime was closed */
-void weftpy_loop_call_rest(weftpy_runtime_t *run); /* it is closed: have the loop call those */
+int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* call it in the next turn */
+int weftpy_loop_call_ever(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn, or after the close */
+void weftpy_loop_call_rest(weftpy_runtime_t *run); /* the runtime is closed: let the loop call the rest */
 PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused);
 PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused);
-PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop); /* from the loop it has to another */
+PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop); /* move it to another loop */
 PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused);
 PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused);
 PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused);
 uint64_t weftpy_clock(void);
 
-/* Before anything is posted: the runtime is open, this is its thread, and it does not think the loop asleep. */
+/* Before a post: check that the runtime is open and that this is its thread, and schedule a turn so the loop does not sleep. */
 static inline int weftpy_loop_before_post(weftpy_runtime_t *run)
 {
     if (__builtin_expect(run->rt && run->scheduled && run->thread == PyThread_get_thread_ident(), 1))
@@ -228,10 +227,10 @@ static inline int weftpy_loop_before_post(weftpy_runtime_t *run)
     return weftpy_loop_before_post_slow(run);
 }
 
-/* This thread is inside the progress of a runtime of a loop: the library lets nobody wait there. */
+/* This thread is inside the progress of a runtime of a loop: the library allows no waits there. */
 extern _Thread_local unsigned weftpy_inside;
 
-/* Drive it once. Only runtimes of a loop: what it runs has the GIL. */
+/* Drive it once. Only for runtimes of a loop: code that it runs has the GIL. */
 static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 {
     run->driving++;
@@ -249,23 +248,23 @@ PyObject *weftpy_runtime_close_method(PyObject *self, PyObject *unused);
 /* runtime.c */
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
-void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object); /* until it is closed; sets no exception */
+void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object); /* held until it is closed; sets no exception */
 void weftpy_guest_enter(weftpy_guest_t **guests, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest));
 void weftpy_guests_leave(weftpy_guest_t **guests); /* all of them */
-void weftpy_guest_leave(weftpy_guest_t *guest); /* also one that is nowhere */
+void weftpy_guest_leave(weftpy_guest_t *guest); /* also a guest that is in no list */
 
 /* --- operations ---------------------------------------------------------------------------------------------------------- */
 
-/* What an operation comes to for whoever asks. `made` is what was made before the post (borrowed, may be NULL). */
-typedef struct weftpy_gives { /* the runtime may be closed by then (run->rt is NULL), and what was the library's with it */
+/* How an operation gives its result. `made` is what was made before the post (borrowed, may be NULL). */
+typedef struct weftpy_gives { /* the runtime may be closed by then (run->rt is NULL), and with it what the library owned */
     PyObject *(*value)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* it succeeded; NULL here: None */
-    /* nobody asks: let go of what the library left. NULL here: nothing */
+    /* nobody asks: release what the library left. NULL here: nothing */
     void (*drop)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made);
     void (*failed)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* set the exception. NULL here: that of its status */
     bool none_ever; /* None, even if it failed */
 } weftpy_gives_t;
 
-/* op.c: None; None even if it failed; op.len; the bytes at op.buf, which are freed; what was made before the post */
+/* op.c: results: None; None even if it failed; op.len; the bytes at op.buf, which are freed; what was made before the post */
 extern const weftpy_gives_t weftpy_gives_none, weftpy_gives_none_ever, weftpy_gives_len, weftpy_gives_bytes, weftpy_gives_made;
 extern const weftpy_gives_t weftpy_gives_owned;    /* owned.c: the memory at op.buf, as an OwnedBuffer */
 extern const weftpy_gives_t weftpy_gives_endpoint; /* endpoint.c: the endpoint at op.buf */
@@ -280,8 +279,8 @@ struct weftpy_op {
     weftpy_buf_t buf;
     PyObject *held;          /* what else must live until it is complete: an endpoint, a header */
     PyObject *made;          /* see weftpy_gives_t */
-    PyObject *value;         /* what it gave, once asked */
-    PyObject *waker, *waker_context; /* the task that waits, as asyncio left it with us */
+    PyObject *value;         /* its value, after the first request */
+    PyObject *waker, *waker_context; /* the wake-up function of the task that waits */
     PyObject *callbacks;     /* list of (function, context) */
     PyObject *message;       /* of cancel() */
     weftpy_many_t *many;
@@ -292,17 +291,17 @@ struct weftpy_op {
 enum { OP_NEW = 0, OP_UNDER_WAY = 1, OP_DONE = 2 };
 
 weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives);
-/* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. What comes
- * back is for the caller in Python: in an event loop the Op; in a blocking runtime what it came to, for which this waits. */
+/* After the post. With status WEFT_OK the library has the operation. Otherwise drop it and set the exception. Steals op. Returns
+ * the result for Python: in an event loop the Op; in a blocking runtime the value, for which this waits. */
 PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status);
-/* The same for one that was posted without a callback, because it is likely to be complete at once. */
+/* The same for an operation that was posted without a callback, because it is probably complete at once. */
 PyObject *weftpy_op_sent(weftpy_op_t *op, weft_status_t status);
 PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value); /* already complete with value (stolen). Steals op */
 void weftpy_op_told(weftpy_op_t *op);
 PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made); /* it is complete */
-int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* by a turn: -1 with an exception only the loop may see; else by call_soon */
+int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* in a turn: -1 with an exception for the loop; else by call_soon */
 void weftpy_ops_free(weftpy_state_t *st);
-void weftpy_op_queue(weftpy_op_t *op);     /* for the turn to wake whoever waits */
+void weftpy_op_queue(weftpy_op_t *op);     /* so the turn wakes those who wait */
 int weftpy_op_call_soon(weftpy_op_t *op, PyObject *function, PyObject *context);
 PyObject *weftpy_op_result(PyObject *self, PyObject *unused);
 PyObject *weftpy_op_exception(PyObject *self, PyObject *unused);
@@ -314,9 +313,9 @@ extern PyMemberDef weftpy_op_members[];
 struct weftpy_many {
     size_t n, left;
     weftpy_op_t *owner;
-    weft_status_t status; /* of the post that failed */
-    PyObject *why;        /* and what the library said of it, or NULL */
-    bool each; /* the caller looks at each: one that fails does not fail all */
+    weft_status_t status; /* the status of the post that failed */
+    PyObject *why;        /* the library's message about it, or NULL */
+    bool each; /* the caller checks each: a failure of one does not fail all */
     struct weftpy_one {
         weft_op_t op;
         weftpy_buf_t buf;
@@ -326,7 +325,7 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 /* for n operations that others post; NULL: no memory */
 weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n);
-/* n of them were posted; why not more. Steals op */
+/* n of them were posted; the status says why not more. Steals op */
 PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status);
 void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* weftpy_gives_t.failed of an Op that has many */
 void weftpy_many_cancel(weftpy_many_t *many);
@@ -344,25 +343,26 @@ struct weftpy_endpoint {
     PyObject *on_close;
 };
 
-/* An object for an endpoint of the library, which it owns from then on; NULL: no memory, and the endpoint is aborted. */
+/* Make an object that owns an endpoint of the library. NULL: no memory, and the endpoint is aborted. */
 weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep);
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id); /* new reference, or NULL and no exception */
-weftpy_endpoint_t *weftpy_endpoint_find_any(weftpy_runtime_t *run, weft_ep_id_t id); /* closed ones, too */
-/* -1: it is closed. Last thing before a post: reading arguments can run anything */
+weftpy_endpoint_t *weftpy_endpoint_find_any(weftpy_runtime_t *run, weft_ep_id_t id); /* also closed ones */
+/* -1: it is closed. Check last before a post: reading arguments can run any code */
 int weftpy_endpoint_check(weftpy_endpoint_t *ep);
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 void weftpy_endpoint_closed(weft_ep_t *ep, weft_status_t why, void *user);
 extern PyGetSetDef weftpy_endpoint_getset[];
 PyObject *weftpy_endpoint_probe(FAST_ARGS);
 PyObject *weftpy_endpoint_repr(PyObject *self);
-/* for reprs: " WORD URI (NAME)"; "" of None, or if it is not known */
+/* for reprs: " WORD URI (NAME)"; "" for None, or if it is not known */
 PyObject *weftpy_endpoint_peer(PyObject *endpoint, const char *word);
 void weftpy_endpoint_dealloc(PyObject *self);
 int weftpy_endpoint_traverse(PyObject *self, visitproc visit, void *arg);
 int weftpy_endpoint_clear(PyObject *self);
 extern PyMemberDef weftpy_endpoint_members[];
 
-/* What the calls of both kinds of endpoints take. Buffers are taken where they stay: a Py_buffer may point into itself. */
+/* The arguments of the calls of both kinds of endpoints. A buffer must be read into its final place: a Py_buffer may point into
+ * itself. */
 typedef struct weftpy_send_args {
     weftpy_buf_t *buf;
     uint64_t tag, timeout;
@@ -370,7 +370,7 @@ typedef struct weftpy_send_args {
 typedef struct weftpy_recv_args {
     weftpy_buf_t *buf; /* of recv_into */
     uint64_t tag, mask, max_len, timeout;
-    bool copy; /* of recv: bytes, else an OwnedBuffer */
+    bool copy; /* for recv: true: bytes, false: an OwnedBuffer */
 } weftpy_recv_args_t;
 typedef struct weftpy_am_args {
     weftpy_buf_t *buf;
@@ -385,7 +385,7 @@ int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, P
 int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out,
                         uint64_t *timeout_out);
 
-/* claim.c: messages to be received by a handle */
+/* claim.c: messages that only their claim can receive */
 void weftpy_claims_drop(weftpy_runtime_t *run);
 PyObject *weftpy_endpoint_claim(FAST_ARGS);
 PyObject *weftpy_any_claim(FAST_ARGS);
@@ -399,7 +399,7 @@ void weftpy_closed_eps_watch(weftpy_closed_eps_t *ends);
 void weftpy_closed_eps_over(weftpy_closed_eps_t *ends);
 PyObject *weftpy_closed_eps_next(PyObject *self, PyObject *unused);
 
-/* any.c: from whichever endpoint, and the address by which a peer finds the runtime */
+/* recv_any.c: receives from any endpoint, and the address by which a peer finds the runtime */
 PyObject *weftpy_any_recv(FAST_ARGS);
 PyObject *weftpy_any_recv_into(FAST_ARGS);
 PyObject *weftpy_any_am_recv(FAST_ARGS);
@@ -422,7 +422,7 @@ struct weftpy_message {
 void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
-/* registry.c: the library's; NULL with an exception: it is none, it is closed, it is another runtime's */
+/* registry.c: the library's registry; NULL with an exception: not a registry, closed, or of another runtime */
 weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object);
 
 /* timerfd.c: the clock of a loop that is driven by hand */
@@ -431,12 +431,12 @@ PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 
 /* --- what else is the library's ------------------------------------------------------------------------------------------ */
 
-/* what a call gives that is done at once: an Op, or the value. Steals value */
+/* the result of a call that is complete at once: an Op, or the value. Steals value */
 PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value);
 
-/* foreign.c: memory of objects without the buffer protocol. 1: *out has it, 0: the object has none, -1 with an exception */
+/* foreign.c: memory of objects without the buffer protocol. 1: *out has it, 0: the object has no memory, -1 with an exception */
 int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
-/* memory.c: 1: it is a Memory that the processor cannot touch */
+/* memory.c: 1: it is a Memory that the processor cannot access */
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
 
@@ -451,14 +451,13 @@ PyObject *weftpy_endpoint_attach(FAST_ARGS);
 PyObject *weftpy_endpoint_find_name(FAST_ARGS);
 PyObject *weftpy_rights_text(uint32_t rights);
 
-/* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over
- * then, too. */
+/* blocking.c: wait for an operation without the GIL, and handle signals. -1 with KeyboardInterrupt or the like: the operation is
+ * complete then too. */
 int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);
-void weftpy_wait_through(weftpy_runtime_t *run, weft_op_t *op); /* the same for destructors: signals wait until it is over */
-/* Before the post of what will be waited for: -1 with an exception where this thread may not wait. */
+void weftpy_wait_through(weftpy_runtime_t *run, weft_op_t *op); /* the same for destructors: signals are handled after it */
+/* Before the post of an operation that will be waited for: -1 with an exception if this thread may not wait. */
 int weftpy_wait_check(weftpy_state_t *st);
-/* Before the runtime is closed: nobody is in a wait any more when it returns. False: this very thread is in one, and a signal
- * handler calls. */
+/* Before the runtime is closed: end all waits. False: this thread itself waits, and a signal handler called. */
 bool weftpy_wait_end_all(weftpy_runtime_t *run);
 
 #endif

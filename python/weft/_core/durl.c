@@ -156,7 +156,7 @@ PyObject *weftpy_durl_format(PyObject *module, PyObject *parts)
         PyErr_SetString(PyExc_TypeError, "durl_format() takes a dict, such as durl_parse() gives");
         return NULL;
     }
-    PyObject *items = PyDict_Items(parts); /* a copy: reading the values can run anything */
+    PyObject *items = PyDict_Items(parts); /* a copy, because reading the values can run any code */
     int failed = !items;
     for (Py_ssize_t i = 0; !failed && i < PyList_Size(items); i++) {
         PyObject *item = PyList_GetItem(items, i), *value = PyTuple_GetItem(item, 1);

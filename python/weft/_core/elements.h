@@ -9,9 +9,9 @@
 /* The last operations of an action, for profile(). */
 typedef struct weftpy_profile {
     size_t room;
-    uint64_t n;              /* since it was asked for; the last `room` of them are here */
+    uint64_t n;              /* how many since record() was called; the last `room` of them are kept */
     struct weftpy_profiled {
-        PyObject *name;      /* of the transport */
+        PyObject *name;      /* the name of the transport */
         const char *what;
         uint64_t size, began, took;
     } of[];
@@ -19,7 +19,7 @@ typedef struct weftpy_profile {
 
 typedef struct weftpy_action {
     weftpy_handle_t h;
-    unsigned busy;           /* threads that post without the GIL: it is closed when there are none */
+    unsigned busy;           /* threads that post without the GIL: the close waits for them */
     PyObject *remotes;       /* list of (name of the transport, weak reference to a Remote or Block of it), or NULL */
     weftpy_profile_t *profile;
 } weftpy_action_t;
@@ -27,17 +27,17 @@ typedef struct weftpy_action {
 typedef struct weftpy_transport {
     PyObject_HEAD
     weftpy_action_t *action;
-    weft_transport_t *of;    /* good for as long as the action is open */
+    weft_transport_t *of;    /* valid while the action is open */
     PyObject *name;
     PyObject *weakrefs;
-    PyObject *exporter;      /* of `buf`: the object that has the memory of `exported`, so that all views are of one */
+    PyObject *exporter;      /* for `buf`: the object that owns the memory of `exported`, so all views share it */
     weft_buffer_t *exported;
     bool server;             /* of type rdma_server */
 } weftpy_transport_t;
 
 
 /* action.c */
-int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is */
+int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is closed */
 /* a Remote or Block of the transport of that name */
 int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle);
 void weftpy_action_profiled(weftpy_action_t *action, PyObject *name, const char *what, uint64_t size, uint64_t began);
@@ -48,10 +48,10 @@ PyObject *weftpy_durl_format(PyObject *module, PyObject *parts);
 
 /* transport.c */
 int weftpy_transport_check(weftpy_transport_t *trans); /* -1: its action is closed; last before a post */
-/* a post was refused; without a buffer that is a MemoryError */
+/* raise for a refused post; MemoryError if no buffer is registered */
 PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status);
 
-/* transport_io.c: an operation that is to be posted. */
+/* transport_io.c: an operation to post. */
 typedef struct weftpy_io {
     const char *name;
     bool async;
@@ -61,15 +61,15 @@ typedef struct weftpy_io {
     weft_status_t (*post)(weft_transport_t *of, const struct weftpy_io *w, weft_op_t *op);
 } weftpy_io_t;
 extern const weftpy_gives_t weftpy_io_gives_none, weftpy_io_gives_len;
-/* Post it, and wait, or give what is awaited. made is the transport, or a tuple of it and a capsule of the weftpy_io_t; held,
- * which may be NULL, is what the operation needs until it is over. */
+/* Post it, and wait, or return a future. `made` is the transport, or a tuple of it and a capsule of the weftpy_io_t. `held` (may
+ * be NULL) is what the operation needs until it is complete. */
 PyObject *weftpy_io_go_with(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made,
                             PyObject *held);
 /* complete when the element is reached */
 weft_status_t weftpy_io_post_ready(weft_transport_t *of, const weftpy_io_t *io, weft_op_t *op);
 PyObject *weftpy_io_go(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made);
 
-/* transport_io.c and transport_many.c: the methods that move something. Those that end in _async are for a loop to await. */
+/* transport_io.c and transport_many.c: the methods that move bytes. Those that end in _async are for an event loop. */
 #define WEFTPY_IO_LIST(X) \
     X(read) X(write) X(batch) X(readv) X(writev) X(read_many) X(write_many) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
 #define WEFTPY_IO(name) \
@@ -82,28 +82,28 @@ PyObject *weftpy_io_serve(PyObject *self, PyObject *unused);
 /* transport_buffer.c: an object that holds a buffer of a transport, for views of it. */
 PyObject *weftpy_transport_buffer_new(weftpy_state_t *st, weft_buffer_t *buffer);
 
-/* A number of bytes, or a place among them: whole floats are numbers, too. -1 with an exception. */
-int weftpy_count(PyObject *arg, const char *what, uint64_t *out); /* None, and no argument, leave it as it is */
-int weftpy_bytes(PyObject *arg, const char *what, uint64_t *out); /* None is none */
+/* A number of bytes or an offset. Floats without a fraction are accepted. -1 with an exception. */
+int weftpy_count(PyObject *arg, const char *what, uint64_t *out); /* None or no argument: unchanged */
+int weftpy_bytes(PyObject *arg, const char *what, uint64_t *out); /* None is refused */
 
 /* awaited.c: an operation of a blocking runtime that an event loop awaits; the loop learns of its end by a completion fd. */
 typedef struct weftpy_awaited {
     PyObject_HEAD
-    weft_op_t op, told;      /* told: complete after op, for one that was posted without a function */
+    weft_op_t op, told;      /* told: completes after op, if op was posted without a callback */
     weftpy_runtime_t *run;
     PyObject *completion_fd, *future, *held, *made;
     const weftpy_gives_t *gives;
     struct weftpy_awaited *next; /* on the list of the completion fd */
     bool under_way;
 } weftpy_awaited_t;
-/* A new one in the running loop, or NULL with the exception. Steals made and held, which may be NULL. */
+/* Make one in the running loop, or NULL with the exception. Steals `made` and `held`, which may be NULL. */
 weftpy_awaited_t *weftpy_awaited_new(weftpy_runtime_t *run, const weftpy_gives_t *gives, PyObject *made, PyObject *held);
-/* Before the post: it will not be over when the post returns, so that it is told of directly. */
+/* Before the post, if the operation cannot be complete when the post returns: its callback then reports it directly. */
 void weftpy_awaited_direct(weftpy_awaited_t *awaited);
-/* It was posted: the future to be awaited. Steals awaited. */
+/* After the post: returns the future. Steals awaited. */
 PyObject *weftpy_awaited_future(weftpy_awaited_t *awaited);
-void weftpy_awaited_refused(weftpy_awaited_t *awaited); /* the post failed. Steals awaited */
-void weftpy_awaited_end(weftpy_awaited_t *awaited, bool tell_it); /* it is over: called by drain() */
+void weftpy_awaited_refused(weftpy_awaited_t *awaited); /* after a failed post. Steals awaited */
+void weftpy_awaited_end(weftpy_awaited_t *awaited, bool tell_it); /* it is complete: called by drain() */
 void weftpy_completion_fd_begin(PyObject *completion_fd); /* one more will be added */
 void weftpy_completion_fd_add(PyObject *completion_fd, weftpy_awaited_t *awaited); /* from any thread, without the GIL */
 

@@ -88,7 +88,7 @@ weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
     weftpy_endpoint_t *ep = weftpy_endpoint_find_any(run, id);
     if (!ep || ep->ep)
         return ep;
-    Py_DECREF(ep); /* closed here: it is nobody's sender any more */
+    Py_DECREF(ep); /* closed on this side: do not show it as a sender */
     return NULL;
 }
 
@@ -322,7 +322,7 @@ static PyObject *aenter(PyObject *self, PyObject *unused)
     return weftpy_done(((weftpy_endpoint_t *)self)->run, Py_NewRef(self));
 }
 
-/* Failures of the closing are not raised here: they would hide what ended the block. */
+/* Do not raise failures of the close: they would hide the exception that ended the block. */
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, false, 0);
@@ -388,7 +388,7 @@ static int set_on_close(PyObject *self, PyObject *value, void *unused)
     if (!ep->run->blocking || !ep->on_close || weftpy_runtime_forked(ep->run))
         return 0;
     weftpy_closed_eps_watch(ep->run->closed_eps);
-    PyObject *r = PyObject_CallMethod((PyObject *)ep->run, "_watch", NULL); /* the package's: a thread that calls it */
+    PyObject *r = PyObject_CallMethod((PyObject *)ep->run, "_watch", NULL); /* starts the thread that calls on_close */
     Py_XDECREF(r);
     return r ? 0 : -1;
 }

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* WEFT_ERR_PEER is weft.PeerError; what else it is */
+/* WEFT_ERR_PEER is weft.PeerError. This table has the base classes of each exception. */
 static const struct word {
     weft_status_t status;
     const char *name;
@@ -89,7 +89,7 @@ static PyObject *make(weftpy_state_t *st, PyObject *module, weft_status_t status
 {
     char own[48], full[64];
     const char *word = name_of(status);
-    if (!word) { /* a status that is newer than this file: WEFT_ERR_SOME is SomeError all the same */
+    if (!word) { /* a status that this file does not know: WEFT_ERR_SOME becomes SomeError */
         snprintf(own, sizeof own, "%sError", constant + strlen("WEFT_ERR_"));
         word = own;
     }
@@ -127,15 +127,15 @@ PyObject *weftpy_error_class(weftpy_state_t *st, weft_status_t status)
 {
     int at = -(int)status;
     PyObject *known = at > 0 && at < WEFTPY_STATUSES ? st->errors[at] : NULL;
-    return known ? known : st->error ? st->error : PyExc_RuntimeError; /* none are left when the interpreter ends */
+    return known ? known : st->error ? st->error : PyExc_RuntimeError; /* the classes are gone when the interpreter ends */
 }
 
 PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status)
 {
     const char *text = weft_last_error_status() == status && *weft_last_error() ? weft_last_error() : weft_status_text(status);
-    if (status == WEFT_ERR_CALL) /* its class is made from a code */
+    if (status == WEFT_ERR_CALL) /* its class depends on a code */
         return weftpy_raise_reply(st, status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN, .message = text});
-    PyErr_Format(weftpy_error_class(st, status), "%s", text); /* which minds no broken UTF-8 */
+    PyErr_Format(weftpy_error_class(st, status), "%s", text); /* PyErr_Format accepts invalid UTF-8 */
     return NULL;
 }
 
@@ -150,7 +150,7 @@ PyObject *weftpy_raise_op(weftpy_state_t *st, const weft_op_t *op)
         return weftpy_raise_reply(st, op->status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN});
     if (op->status != WEFT_ERR_REJECTED) {
         const char *said = weft_op_error(op);
-        PyErr_Format(class, "%s", *said ? said : weft_status_text(op->status)); /* which minds no broken UTF-8 */
+        PyErr_Format(class, "%s", *said ? said : weft_status_text(op->status)); /* PyErr_Format accepts invalid UTF-8 */
         return NULL;
     }
     PyObject *error = PyObject_CallFunction(class, "s", weft_status_text(op->status));

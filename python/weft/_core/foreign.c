@@ -40,7 +40,7 @@ static PyObject *refuse(weftpy_state_t *st, PyObject *object, const char *why)
 static const char *const not_contiguous = "is not contiguous: copy it first, or use a view of whole rows";
 static const char *const read_only = "is read-only: receive into one that can be written";
 
-/* In one piece, in either order. Steps in units of `unit`. */
+/* Is it contiguous, in C or in Fortran order? Steps are in units of `unit`. */
 static bool contiguous(const int64_t *shape, const int64_t *steps, int ndim, int64_t unit)
 {
     bool c = true, f = true;
@@ -52,13 +52,13 @@ static bool contiguous(const int64_t *shape, const int64_t *steps, int ndim, int
         int last = ndim - 1 - i;
         c = c && (shape[last] == 1 || steps[last] == at);
         f = f && (shape[i] == 1 || steps[i] == step);
-        at *= shape[last]; /* neither overflows: all of it fits */
+        at *= shape[last]; /* no overflow: the whole array fits into memory */
         step *= shape[i];
     }
     return c || f;
 }
 
-/* Is all of it where its owner says? Only a GPU's memory can be told. */
+/* Is all of the memory on the device that its owner names? Only GPU memory can be checked. */
 static int check_device(weftpy_state_t *st, PyObject *object, const char *at, uint64_t n, const weft_mem_kind_t **kind_out)
 {
     const weft_mem_kind_t *cuda = weft_mem_kind_find("cuda");
@@ -94,8 +94,8 @@ static int settle(weftpy_state_t *st, const void *at, uint64_t n, bool all)
 static void fill(weftpy_buf_t *out, PyObject *owner, void *at, uint64_t n, bool readonly, const weft_mem_kind_t *kind)
 {
     memset(&out->view, 0, sizeof out->view);
-    out->view.obj = owner;                           /* whose type has no buffer protocol: releasing it is letting go of it */
-    out->view.buf = n ? at : (void *)(uintptr_t) ""; /* no bytes may be anywhere */
+    out->view.obj = owner;                           /* without a buffer protocol, a release only drops it */
+    out->view.buf = n ? at : (void *)(uintptr_t) ""; /* an empty buffer may have any address */
     out->view.len = (Py_ssize_t)n;
     out->view.itemsize = 1;
     out->view.readonly = readonly;
@@ -144,7 +144,7 @@ static int device_of(weftpy_state_t *st, PyObject *object, int *type_out)
     return result;
 }
 
-/* The capsule it gives: of a version with flags if it has heard of versions. */
+/* Ask for the capsule: a versioned one with flags, if the object supports versions. */
 static PyObject *ask(PyObject *method, bool stream)
 {
     PyObject *none = PyTuple_New(0), *capsule = NULL;
@@ -210,7 +210,7 @@ static int by_dlpack(weftpy_state_t *st, PyObject *object, PyObject *method, boo
         result = gpu ? check_device(st, object, at, bytes, &kind) : 0;
     if (result || (result = gpu ? settle(st, at, bytes, false) : 0))
         goto out;
-    /* from here on it is ours, and nobody else's who has the capsule */
+    /* take it over: no other user of the capsule may use it now */
     owner = PyCapsule_SetName(capsule, used[v]) || PyCapsule_SetDestructor(capsule, NULL)
                 ? NULL
                 : PyCapsule_New(foreign, held[v], give_back);
@@ -231,7 +231,7 @@ static PyObject *entry(PyObject *dict, const char *name)
     return value == Py_None ? NULL : value;
 }
 
-/* "<f4": 4. 0: it is none that has memory of its own. */
+/* Bytes of an item by its type string: "<f4" is 4. 0: the type has no plain memory. */
 static int64_t item_bytes(PyObject *text)
 {
     const char *s = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
@@ -250,7 +250,7 @@ static int64_t item_bytes(PyObject *text)
     return s[1] == 'U' ? 4 * n : n;
 }
 
-/* A tuple of numbers; how many, or -1: it is none. */
+/* Read a tuple of numbers. Returns how many, or -1 if it is not one. */
 static int numbers(PyObject *tuple, int64_t *out)
 {
     Py_ssize_t n = tuple && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;

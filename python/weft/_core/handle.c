@@ -50,7 +50,7 @@ void *weftpy_handle_take(weftpy_handle_t *h)
 {
     void *of = h->of;
     if (!of && h->coming && weft_op_done(h->coming) && !h->coming->status) {
-        of = h->coming->buf; /* it came, and nobody has asked for it yet */
+        of = h->coming->buf; /* it has arrived, but nobody has asked for it yet */
         h->coming->buf = NULL;
     }
     h->of = NULL;
@@ -66,7 +66,7 @@ void weftpy_handle_end(weftpy_handle_t *h)
         h->kind->let_go(h, of);
 }
 
-/* Ask those that a loop awaits to end. False: none is under way. */
+/* Cancel the operations that a loop awaits. False: none is under way. */
 static bool cancel_later(weftpy_runtime_t *run)
 {
     bool any = false;
@@ -80,9 +80,9 @@ static bool cancel_later(weftpy_runtime_t *run)
 
 void weftpy_handles_end(weftpy_runtime_t *run)
 {
-    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* a handle that came later would not be ended */
+    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* one that arrives later would not be ended */
         PyThreadState *save = PyEval_SaveThread();
-        usleep(200); /* the library bounds how long that takes */
+        usleep(200); /* the library limits how long this takes */
         PyEval_RestoreThread(save);
     }
     while (run->handles)
@@ -165,7 +165,7 @@ void weftpy_handle_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     if (h->weakrefs)
         PyObject_ClearWeakRefs(self);
-    h->coming = NULL; /* the operation that has it is going, and has said what it left */
+    h->coming = NULL; /* its operation is being freed, and has already released what it had */
     if (h->run)
         weftpy_handle_end(h);
     Py_CLEAR(h->over);
@@ -213,7 +213,7 @@ PyObject *weftpy_handle_drop(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Closed where that can be waited for, else let go of. */
+/* Close it if this thread may wait, otherwise release it without waiting. */
 PyObject *weftpy_handle_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     weftpy_handle_t *h = (weftpy_handle_t *)self;

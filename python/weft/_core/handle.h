@@ -7,35 +7,35 @@
 typedef struct weftpy_handle_kind {
     const char *what;        /* "the region" */
     void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
-    /* an operation that ends it; NULL: it is only let go of */
+    /* an operation that ends it; NULL: it is only dropped */
     PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives);
 } weftpy_handle_kind_t;
 
-/* handle.c: how objects begin that hold something of the library's which must go before the runtime does. */
+/* handle.c: the beginning of objects that hold something of the library that must end before the runtime. */
 struct weftpy_handle {
     PyObject_HEAD
     weftpy_runtime_t *run;
-    void *of;                /* the library's; NULL: not here yet, or gone */
+    void *of;                /* the library's object; NULL: not here yet, or gone */
     weft_op_t *coming;       /* the operation that brings it in its buf */
-    bool later;              /* which a loop awaits while another thread drives the runtime */
-    PyObject *over;          /* what it needs alive: an endpoint, a store */
+    bool later;              /* true if a loop awaits it while another thread drives the runtime */
+    PyObject *over;          /* what must live as long: an endpoint, a store */
     PyObject *weakrefs;
     const weftpy_handle_kind_t *kind;
     weftpy_handle_t *next, **before; /* in run->handles */
 };
 /* A new object of a type whose struct begins with a handle; over may be NULL. */
 void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, const weftpy_handle_kind_t *kind);
-int weftpy_handle_check(weftpy_handle_t *handle); /* -1: it is gone, or its runtime is */
-/* Post what brings it: an Op that has the handle, and gives it. Steals handle. */
+int weftpy_handle_check(weftpy_handle_t *handle); /* -1: it is gone, or its runtime is closed */
+/* Post the operation that brings it: returns an Op with the handle as its result. Steals handle. */
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
-extern const weftpy_gives_t weftpy_gives_handle; /* what such an operation comes to; made is the handle, whose `coming` it is */
-void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
+extern const weftpy_gives_t weftpy_gives_handle; /* the result of such an operation; `made` is the handle */
+void weftpy_handle_end(weftpy_handle_t *handle); /* end it, if it is here */
 void *weftpy_handle_take(weftpy_handle_t *handle); /* the caller owns it from now on, and has to end it */
 void weftpy_handles_end(weftpy_runtime_t *run);
 int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg);
 void weftpy_handle_dealloc(PyObject *self);
 extern PyMemberDef weftpy_handle_members[];
-/* An operation that takes nothing but a timeout. */
+/* An operation whose only argument is a timeout. */
 PyObject *weftpy_handle_simple(weftpy_handle_t *handle, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
                                PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_handle_closed(PyObject *self, void *unused);

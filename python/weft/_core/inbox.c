@@ -23,7 +23,7 @@
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
 
-/* As the library has it, in src/rpc/share.c. */
+/* The same rule as in the library, src/rpc/share.c. */
 static uint64_t part_of(uint64_t whole, uint32_t percent)
 {
     return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
@@ -83,13 +83,13 @@ typedef struct weftpy_share {
 
 static share_t **share_at(weftpy_inbox_t *q, weft_ep_id_t from)
 {
-    share_t **at = &q->shares[(from ^ from >> 32) % WEFTPY_SHARES]; /* index and generation: both count */
+    share_t **at = &q->shares[(from ^ from >> 32) % WEFTPY_SHARES]; /* an id has an index and a generation: use both */
     while (*at && (*at)->from != from)
         at = &(*at)->next;
     return at;
 }
 
-/* So much more for the peer, under the lock; false: that is too much, or there is no memory to remember it. */
+/* Add to the share of the peer, under the lock. False: it would be too much, or there is no memory for the share. */
 static bool take_share(weftpy_inbox_t *q, weft_ep_id_t from, uint64_t bytes, uint32_t waiting)
 {
     share_t **at = share_at(q, from), *s = *at;
@@ -110,7 +110,7 @@ static bool take_share(weftpy_inbox_t *q, weft_ep_id_t from, uint64_t bytes, uin
     return true;
 }
 
-/* And so much less, under the lock. */
+/* Subtract from the share, under the lock. */
 static void give_share(weftpy_inbox_t *q, weft_ep_id_t from, uint64_t bytes, uint32_t waiting)
 {
     share_t **at = share_at(q, from), *s = *at;
@@ -137,7 +137,7 @@ static void uncount(weftpy_arrival_t *a)
 void weftpy_arrival_free(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
-    if (q->pid == getpid()) { /* in a child it is the parent's, and nobody may ever unlock the inbox */
+    if (q->pid == getpid()) { /* in a forked child the request belongs to the parent, and the inbox may stay locked for ever */
         uncount(a);
         weft_request_release(a->request);
     }
@@ -147,7 +147,7 @@ void weftpy_arrival_free(weftpy_arrival_t *a)
     weftpy_inbox_unref(q);
 }
 
-/* It is not run. */
+/* Answer without running the function. */
 static void turn_away(weftpy_arrival_t *a, weft_code_t code, const char *why)
 {
     weft_request_fail(a->request, code, why);
@@ -173,7 +173,7 @@ static void put(weftpy_arrival_t *a)
         turn_away(a, WEFT_CODE_RESOURCE_EXHAUSTED, "too many requests wait for a thread of the service: try again later");
 }
 
-/* Everything its function wants is here. */
+/* All arguments of the function have arrived. */
 static void ready(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
@@ -184,7 +184,7 @@ static void ready(weftpy_arrival_t *a)
     else if (!q->owner)
         turn_away(a, WEFT_CODE_UNAVAILABLE, "the service takes no more calls: it is closing");
     else
-        weftpy_service_ready(q->owner, a); /* the driver has the GIL */
+        weftpy_service_ready(q->owner, a); /* the thread that drives has the GIL */
 }
 
 static void fetched(weft_op_t *op, void *user)
@@ -256,7 +256,7 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function)
     a->index = f->index;
     a->from = kept->from;
     uint64_t now = weftpy_clock();
-    a->deadline = kept->left_ns < UINT64_MAX - now ? now + kept->left_ns : UINT64_MAX; /* the caller says how long */
+    a->deadline = kept->left_ns < UINT64_MAX - now ? now + kept->left_ns : UINT64_MAX; /* the caller sent the length */
     if (f->peer)
         a->peer = peer_of(kept, f->inbox->rt);
     if (kept->fetch_len && !f->fetch)
@@ -346,7 +346,7 @@ static void leave_watched(weftpy_arrival_t *a)
         a->after->before = a->before;
 }
 
-/* In progress. The thread that runs the request may have let go of it meanwhile: it is looked for among those that are left. */
+/* In progress. The thread that runs the request may have released it: so search the remaining ones. */
 static void cancelled(weft_request_t *request, void *user)
 {
     weftpy_inbox_t *q = user;

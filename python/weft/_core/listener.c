@@ -9,7 +9,7 @@
 
 struct served {
     weft_op_t closing;
-    weftpy_runtime_t *run; /* borrowed: nothing is called once its runtime is closed */
+    weftpy_runtime_t *run; /* borrowed: after its runtime is closed, nothing is called */
     PyObject *handler;
 };
 
@@ -80,7 +80,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
     if (run->blocking)
         hooks = (weft_ep_hooks_t){.closed = weftpy_closed_eps_ended, .user = run->closed_eps};
     l->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
-    if ((handler && !(l->served = served_new(run, handler))) || weftpy_runtime_check(run)) { /* making objects can run anything */
+    if ((handler && !(l->served = served_new(run, handler))) || weftpy_runtime_check(run)) { /* making objects can run any code */
         Py_DECREF(l);
         return NULL;
     }
@@ -129,7 +129,8 @@ static PyObject *accept(FAST_ARGS)
     return weftpy_op_posted(op, weft_listener_accept(l->listener, &op->op));
 }
 
-/* No callback comes after it on the driving thread; on another (the collector runs on any) the library says when. */
+/* On the driving thread no callback comes after the close. On another thread (the collector can run on any), the operation
+ * completes after the last callback. */
 static void close_it(listener_t *l)
 {
     struct served *served = l->served;
@@ -139,7 +140,7 @@ static void close_it(listener_t *l)
     l->listener = NULL;
     if (listener && served && !here) {
         if (weft_listener_close(listener, &served->closing) != WEFT_OK)
-            served->handler = NULL; /* a forked child: the handler is not called here, and not freed */
+            served->handler = NULL; /* a forked child: do not call or free the handler */
         return;
     }
     if (listener)

@@ -50,7 +50,7 @@ int weftpy_loop_schedule(weftpy_runtime_t *run)
     if (!handle)
         return -1;
     Py_XDECREF(run->soon);
-    run->soon = handle; /* to take it back, should the runtime move to another loop first */
+    run->soon = handle; /* kept to cancel it if the runtime moves to another loop first */
     run->scheduled = true;
     return 0;
 }
@@ -71,12 +71,12 @@ int weftpy_loop_before_post_slow(weftpy_runtime_t *run)
         return -1;
     if (run->blocking)
         return 0;
-    if (run->by_hand) /* nobody drives it but whoever calls, and callers have the GIL */
+    if (run->by_hand) /* only callers drive it, and they have the GIL */
         run->thread = PyThread_get_thread_ident();
     else if (weftpy_loop_thread_check(run))
         return -1;
-    weftpy_progress(run);                                                   /* which disarms it */
-    return weftpy_loop_schedule(run) || weftpy_runtime_check(run) ? -1 : 0; /* a loop may do anything when it is asked */
+    weftpy_progress(run);                                                   /* progress disarms the runtime */
+    return weftpy_loop_schedule(run) || weftpy_runtime_check(run) ? -1 : 0; /* the loop may run any code when it is called */
 }
 
 int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg)
@@ -106,7 +106,7 @@ void weftpy_loop_call_rest(weftpy_runtime_t *run)
         if (PyTuple_Size(call) == 3)
             handle = PyObject_CallFunctionObjArgs(run->call_soon, PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1), NULL);
         Py_XDECREF(handle);
-        PyErr_Clear(); /* the loop is closed: there is nobody to call them */
+        PyErr_Clear(); /* the loop is closed, and nobody can call them */
     }
     Py_DECREF(calls);
 }
@@ -118,7 +118,7 @@ static bool waiting(const weftpy_runtime_t *run)
 
 /* --- spinning ------------------------------------------------------------------------------------------------------------ */
 
-/* Nothing else for the loop to do, as far as can be seen. */
+/* As far as we can see, the loop has nothing else to do. */
 static bool idle(const weftpy_runtime_t *run)
 {
     if (!run->ready)
@@ -129,7 +129,7 @@ static bool idle(const weftpy_runtime_t *run)
     return run->rt && n <= (run->scheduled ? 1 : 0);
 }
 
-/* Until `op` is complete (or, with NULL, until anything is), something needs the turn, or `ns` have passed. */
+/* Drive until `op` is complete (NULL: any operation), until something needs a turn of the loop, or until `ns` have passed. */
 static bool drive(weftpy_runtime_t *run, const weftpy_op_t *op, uint64_t ns)
 {
     uint64_t until = 0;
@@ -152,13 +152,13 @@ static bool drive(weftpy_runtime_t *run, const weftpy_op_t *op, uint64_t ns)
 bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op)
 {
     if (weftpy_loop_before_post(run)) {
-        PyErr_Clear(); /* asyncio says so itself when it is yielded to it */
+        PyErr_Clear(); /* asyncio raises the same error when the future is yielded */
         return false;
     }
     if (run->credit <= 0 || !run->spin || waiting(run) || !idle(run))
         return false;
     run->spins++;
-    run->credit -= 8; /* as many completions as one that had to be waited for */
+    run->credit -= 8; /* a spin costs as much credit as 8 completions */
     if (drive(run, op, run->spin)) {
         run->spins_won++;
         run->spin = run->spin_most;
@@ -211,7 +211,7 @@ static int call_all(weftpy_runtime_t *run)
             PyErr_WriteUnraisable(PyTuple_GetItem(pair, 0));
             continue;
         }
-        /* KeyboardInterrupt and its like are the loop's: what is left stays, in front */
+        /* the loop gets KeyboardInterrupt and the like; the rest of the list stays, in front */
         PyObject *type, *error, *trace, *rest;
         PyErr_Fetch(&type, &error, &trace);
         rest = PyList_GetSlice(calls, i + 1, n);
@@ -233,7 +233,7 @@ static int set_timer(weftpy_runtime_t *run)
         return 0;
     uint64_t due = weftpy_clock() + ns;
     if (run->timer && run->timer_due <= due + TIMER_SLACK_NS)
-        return 0; /* it comes sooner, and then sets the next */
+        return 0; /* the timer that is set comes earlier, and then sets the next one */
     if (run->timer) {
         PyObject *r = PyObject_CallMethod(run->timer, "cancel", NULL);
         Py_XDECREF(r);
@@ -251,7 +251,7 @@ static int set_timer(weftpy_runtime_t *run)
     return run->timer ? 0 : -1;
 }
 
-/* Until nothing happens any more: 0, 1 if there is more to do, -1 with an exception. */
+/* Run until nothing happens any more. Returns 0, 1 if there is more to do, -1 with an exception. */
 static int rounds(weftpy_runtime_t *run)
 {
     uint64_t began = weftpy_clock(), moves = run->moves;
@@ -293,8 +293,8 @@ static int rounds(weftpy_runtime_t *run)
 
 /* --- by hand --------------------------------------------------------------------------------------------------------------- */
 
-/* What has come is told, to the loop by call_soon and to functions at once; nothing is prepared for sleeping, since most who
- * drive by hand spin. Gives how much happened. */
+/* Report what is complete: to the loop by call_soon, to functions at once. Do not prepare for sleep, because most programs that
+ * drive by hand spin. Returns how much happened. */
 static PyObject *by_hand(weftpy_runtime_t *run)
 {
     unsigned long long events = 0, moves = run->moves;
@@ -315,7 +315,7 @@ static PyObject *by_hand(weftpy_runtime_t *run)
     return failed ? NULL : PyLong_FromUnsignedLongLong(events);
 }
 
-/* In an event loop, inside a task: what is complete is told by the loop, after it. */
+/* In an event loop, inside a task: the loop reports what is complete, after the task. */
 static PyObject *beside_the_loop(weftpy_runtime_t *run)
 {
     unsigned long long events = 0;
@@ -329,8 +329,7 @@ PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (run->by_hand ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return NULL;
-    if (run->turning &&
-        run->by_hand) /* a task that a turn of its loop has stepped may wait by driving: the turn goes on after it */
+    if (run->turning && run->by_hand) /* a task inside a turn may wait by driving: the turn continues after it */
         return PyLong_FromLong(0);
     run->thread = PyThread_get_thread_ident();
     return run->by_hand ? by_hand(run) : beside_the_loop(run);
@@ -341,7 +340,7 @@ PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (!run->rt || run->blocking || (!run->by_hand && run->thread != PyThread_get_thread_ident()))
         return PyLong_FromLong(0);
-    if (!run->by_hand && weftpy_loop_before_post(run)) /* a turn of its loop tells, after this */
+    if (!run->by_hand && weftpy_loop_before_post(run)) /* a turn of its loop reports completions later */
         return NULL;
     return PyLong_FromUnsignedLong(weftpy_progress(run));
 }
@@ -361,12 +360,12 @@ PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
 
 /* --- the turn of an event loop --------------------------------------------------------------------------------------------- */
 
-/* This thread is the loop's: it may be another than the one the runtime was made in, if the loop ran in neither yet. */
+/* Does the loop run in this thread? It may be another thread than the one that made the runtime, if the loop had not run yet. */
 static bool of_this_thread(weftpy_runtime_t *run)
 {
     if (run->by_hand || run->thread == PyThread_get_thread_ident())
         return true;
-    if (!run->st->get_running_loop) /* it never was in a loop */
+    if (!run->st->get_running_loop) /* it was never in a loop */
         return false;
     PyObject *here = PyObject_CallNoArgs(run->st->get_running_loop);
     bool mine = here && here == run->loop;
@@ -383,18 +382,18 @@ static PyObject *turn(weftpy_runtime_t *run)
         Py_RETURN_NONE;
     if (!of_this_thread(run))
         return weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime belongs to the event loop of another thread");
-    if (run->turning) { /* from inside a callback of ours: the turn goes on after it */
+    if (run->turning) { /* called from inside a callback: the turn continues after it */
         Py_RETURN_NONE;
     }
     if (run->by_hand)
         return by_hand(run);
     run->turning = true;
     run->turns++;
-    run->scheduled = true; /* so that what is posted in it is only posted */
+    run->scheduled = true; /* so posts inside the turn do not schedule another turn */
     run->credit = 256;
     uint64_t moves = run->moves;
     int more = rounds(run);
-    if (run->moves != moves) /* the loop it has now has been told */
+    if (run->moves != moves) /* the runtime moved, and its new loop has a turn scheduled */
         return more < 0 ? NULL : Py_NewRef(Py_None);
     run->turning = false;
     run->scheduled = false;

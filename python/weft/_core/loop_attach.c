@@ -3,7 +3,7 @@
  * tests/python/test_loops.py holds us to it. */
 #include "core.h"
 
-/* A loop that runs, and not here: nothing of it is safe to touch. One that cannot be asked is taken at its word. */
+/* Does the loop run in another thread? Then it must not be touched. If the loop cannot answer, assume that it does not. */
 static bool elsewhere(weftpy_runtime_t *run, PyObject *loop)
 {
     PyObject *running = PyObject_CallMethod(loop, "is_running", NULL);
@@ -68,7 +68,7 @@ out:
     return result;
 }
 
-/* Before the runtime is closed, while its fd is still one. A loop that is closed has forgotten it by itself. */
+/* Called before the runtime is closed, while its fd is still open. A closed loop has already removed the fd. */
 void weftpy_loop_detach(weftpy_runtime_t *run)
 {
     PyObject *type, *error, *trace;
@@ -78,7 +78,7 @@ void weftpy_loop_detach(weftpy_runtime_t *run)
         PyObject *closed = PyObject_CallMethod(run->loop, "is_closed", NULL);
         int is = closed ? PyObject_IsTrue(closed) : 1;
         if (weftpy_runtime_forked(run))
-            is = 1; /* what a child takes out of the loop's epoll its parent misses */
+            is = 1; /* a child shares the loop's epoll: removing the fd would also remove it for the parent */
         Py_XDECREF(closed);
         PyObject *r = is == 0 ? PyObject_CallMethod(run->loop, "remove_reader", "i", run->fd) : NULL;
         Py_XDECREF(r);
@@ -96,7 +96,7 @@ void weftpy_loop_detach(weftpy_runtime_t *run)
     PyErr_Restore(type, error, trace);
 }
 
-/* True where nothing is running that could touch the runtime while it moves. */
+/* True if nothing runs that could use the runtime while it moves. */
 static bool may_leave(weftpy_runtime_t *run)
 {
     static const char *const words[] = {"is_closed", "is_running"};
@@ -145,14 +145,14 @@ PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
         return NULL;
     }
     run->moves++;
-    run->turning = false; /* a task that a turn steps may be moving it */
-    weftpy_progress(run); /* which disarms it: the new loop has not been told of anything yet */
+    run->turning = false; /* a task inside a turn may move it */
+    weftpy_progress(run); /* progress disarms the runtime: the new loop does not know its fd yet */
     if (weftpy_loop_attach(run, loop)) {
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
         let_go(run);
         if (old && weftpy_loop_attach(run, old))
-            PyErr_Clear(); /* that one is closed: there is none to go back to */
+            PyErr_Clear(); /* the old loop is closed: there is no loop to return to */
         Py_XDECREF(old);
         PyErr_Restore(type, error, trace);
         return NULL;

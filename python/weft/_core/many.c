@@ -121,7 +121,7 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
             Py_DECREF(list);
             return NULL;
         }
-        one->op.fn = ep->run->blocking ? NULL : told; /* a thread that waits looks for itself */
+        one->op.fn = ep->run->blocking ? NULL : told; /* a thread that waits checks the operation itself */
         one->op.user = many;
         one->op.timeout_ns = timeout;
     }
@@ -129,7 +129,7 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
     return op;
 }
 
-/* In a blocking runtime: one after the other, since none is done with before all are. Steals op. */
+/* In a blocking runtime: wait for one after the other, because the call ends only when all are complete. Steals op. */
 static PyObject *waited(weftpy_op_t *op, size_t n)
 {
     weftpy_many_t *many = op->many;
@@ -137,7 +137,7 @@ static PyObject *waited(weftpy_op_t *op, size_t n)
     PyObject *type = NULL, *error = NULL, *trace = NULL, *value = NULL;
     for (size_t i = 0; i < n; i++) {
         int interrupted = weftpy_wait(run, &many->of[i].op);
-        if (interrupted || run->closing) /* the others need not be waited for one by one */
+        if (interrupted || run->closing) /* cancel the others instead of waiting for each */
             for (size_t k = i + 1; k < n; k++)
                 weft_op_cancel(&many->of[k].op);
         if (interrupted && !type)
@@ -145,14 +145,14 @@ static PyObject *waited(weftpy_op_t *op, size_t n)
         else if (interrupted)
             PyErr_Clear(); /* the first is enough */
     }
-    for (size_t i = 0; i < n;
-         i++) /* only now: releasing can run any code, and closing the runtime has to find this thread waiting until then */
+    /* Only after all waits: a release can run any code, and a close of the runtime has to find this thread waiting until then. */
+    for (size_t i = 0; i < n; i++)
         weftpy_buf_release(&many->of[i].buf);
     weft_status_t status = many->status;
     for (size_t i = 0; i < n && !status && !many->each; i++) {
         weft_op_t *one = &many->of[i].op;
         if (one->status == WEFT_ERR_CANCELLED && run->closing)
-            one->status = WEFT_ERR_CLOSED; /* here, since the exception is made of it */
+            one->status = WEFT_ERR_CLOSED; /* set it here, because the exception depends on it */
         status = one->status;
     }
     op->op.status = status;
@@ -181,7 +181,7 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
     }
     if (status) {
         if (weft_last_error_status() == status && *weft_last_error()) {
-            many->why = weftpy_text(weft_last_error()); /* now: other calls come before the exception */
+            many->why = weftpy_text(weft_last_error()); /* copy it now: later calls overwrite it */
             if (!many->why)
                 PyErr_Clear(); /* the text of the status is used instead */
         }

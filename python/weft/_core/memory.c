@@ -246,7 +246,7 @@ typedef struct lent {
     int64_t shape;
 } lent_t;
 
-/* By whoever consumed it, in any thread. */
+/* Called by the consumer, in any thread. */
 static void delete_it(void *lent)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -257,7 +257,7 @@ static void delete_it(void *lent)
 
 static void delete_old(weftpy_dlpack_t *old)
 {
-    delete_it(old); /* it is the first in it */
+    delete_it(old); /* it is the first member */
 }
 
 /* Nobody consumed it. */
@@ -286,7 +286,7 @@ static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *kw)
     static char *words[] = {"stream", "max_version", "dl_device", "copy", NULL};
     PyObject *stream = NULL, *version = NULL, *device = NULL, *copy_it = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kw, "|$OOOO:__dlpack__", words, &stream, &version, &device, &copy_it))
-        return NULL; /* no stream of anybody's has work in it that we gave: copies are whole when they return */
+        return NULL; /* the stream does not matter: our copies are complete when they return */
     if (copy_it == Py_True) {
         PyErr_SetString(PyExc_BufferError, "copies are made with copy_to()");
         return NULL;

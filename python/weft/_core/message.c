@@ -24,8 +24,8 @@ void weftpy_messages_release(weftpy_runtime_t *run)
         release(run->messages);
 }
 
-/* No object will have it. A message that was kept is ours for as long as we like, also after the runtime was closed; in a forked
- * child it is the parent's. */
+/* Release a message that has no object. A kept message is valid also after the runtime was closed. In a forked child it belongs
+ * to the parent. */
 static void let_go(weftpy_runtime_t *run, weft_am_t *am)
 {
     if (!weftpy_runtime_forked(run))
@@ -36,7 +36,7 @@ static void let_go(weftpy_runtime_t *run, weft_am_t *am)
 static PyObject *message_new(weftpy_runtime_t *run, weft_am_t *am)
 {
     weftpy_message_t *m = (weftpy_message_t *)PyType_GenericAlloc(run->st->message, 0);
-    if (m && weftpy_runtime_check(run)) { /* the collector ran, and something closed it: nobody would release it later */
+    if (m && weftpy_runtime_check(run)) { /* the collector may have closed the runtime: nobody would release it later */
         let_go(run, am);
         Py_DECREF((PyObject *)m);
         return NULL;
@@ -79,7 +79,7 @@ static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_message = {.value = value, .drop = drop};
 
-/* What a handler keeps may keep the runtime that keeps the handler. */
+/* A cycle is possible: a handler may hold the message, the message the runtime, and the runtime the handler. */
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
@@ -116,7 +116,7 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
     PyObject *bytes = NULL;
     if (check(m))
         return NULL;
-    if (!into && m->len > (uint64_t)PY_SSIZE_T_MAX) /* its sender says so */
+    if (!into && m->len > (uint64_t)PY_SSIZE_T_MAX) /* the length comes from the sender */
         return PyErr_NoMemory();
     if (!into && !(bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)m->len)))
         return NULL;
@@ -130,7 +130,7 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
     op->made = bytes;
     op->held = Py_NewRef((PyObject *)m);
     op->op.timeout_ns = timeout;
-    if (check(m)) { /* again: a buffer can run anything when it is asked for its memory */
+    if (check(m)) { /* check again: getting the buffer can run any code */
         Py_DECREF(op);
         return NULL;
     }
@@ -263,7 +263,7 @@ static void arrived(weft_am_t *am, void *user)
     weftpy_runtime_t *run = user;
     PyObject *key = PyLong_FromUnsignedLong(am->id);
     PyObject *handler =
-        key ? Py_XNewRef(PyDict_GetItemWithError(run->handlers, key)) : NULL; /* making a message can run anything */
+        key ? Py_XNewRef(PyDict_GetItemWithError(run->handlers, key)) : NULL; /* making a message can run any code */
     weft_am_t *kept = handler ? weft_am_keep(am) : NULL;
     PyObject *m = kept ? message_new(run, kept) : NULL;
     if (handler && !kept)
@@ -295,7 +295,7 @@ PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssiz
     PyObject *key = PyLong_FromUnsignedLongLong(id);
     if (!key)
         return NULL;
-    /* first, since messages that wait are handed to it inside the call */
+    /* before the call, because the call already passes waiting messages to it */
     bool set = arg[1] != Py_None;
     if (set && PyDict_Contains(run->handlers, key) == 0 && PyDict_SetItem(run->handlers, key, arg[1])) {
         Py_DECREF(key);

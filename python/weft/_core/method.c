@@ -13,7 +13,7 @@
 
 /* --- the signature ------------------------------------------------------------------------------------------------ */
 
-/* Take what we need of it, if it is known by now. -1 with an exception. */
+/* Copy what we need from the signature, if it is known now. -1 with an exception. */
 static int learn(weftpy_method_t *m)
 {
     const weft_sig_t *sig = m->text ? NULL : weft_method_sig(m->method);
@@ -32,7 +32,7 @@ static int learn(weftpy_method_t *m)
             fn = NULL;
         m->types[i] = (uint8_t)params[i].type;
     }
-    if (!fn || m->text) { /* no memory; or making them ran code that was faster */
+    if (!fn || m->text) { /* no memory, or other code that ran here has already done it */
         Py_XDECREF(names);
         Py_XDECREF(text);
         Py_XDECREF(name);
@@ -113,7 +113,7 @@ static void told(weft_op_t *wop, void *user)
     weftpy_op_told((weftpy_op_t *)user);
 }
 
-/* The exception that is set is what the call came to. */
+/* End the call with the current exception. */
 static void ends(weftpy_op_t *op, weftpy_call_t *c)
 {
     PyObject *type, *trace;
@@ -125,7 +125,7 @@ static void ends(weftpy_op_t *op, weftpy_call_t *c)
     weftpy_op_told(op);
 }
 
-/* A server has said what the function's signature is: now it is called. In progress, with the GIL. */
+/* A server has sent the signature of the function: now make the call. In progress, with the GIL. */
 static void checked(weft_op_t *wop, void *user)
 {
     weftpy_op_t *op = user;
@@ -138,14 +138,14 @@ static void checked(weft_op_t *wop, void *user)
         return;
     }
     weft_reply_release(&c->reply);
-    weftpy_call_t *own = NULL; /* of a stream: this one is its opening, that one the call */
+    weftpy_call_t *own = NULL; /* for a stream: `c` opens it, `own` is the call itself */
     if (learn(m) || ((m->sends || m->gives) && !(own = weftpy_call_new(m))) || weftpy_call_args(own ? own : c, c->args, c->kw) ||
         weftpy_link_check(m->link)) {
         Py_XDECREF((PyObject *)own);
         ends(op, c);
         return;
     }
-    if (c->timeout_ns) { /* the deadline is that of both */
+    if (c->timeout_ns) { /* the deadline covers the question and the call */
         uint64_t spent = weftpy_clock() - c->began;
         c->timeout_ns = c->timeout_ns > spent ? c->timeout_ns - spent : 1;
     }
@@ -167,7 +167,7 @@ static void checked(weft_op_t *wop, void *user)
     }
 }
 
-/* Ask first. Steals c. */
+/* Ask for the signature first. Steals c. */
 static PyObject *post_named(weftpy_method_t *m, weftpy_call_t *c, PyObject *args, PyObject *kw)
 {
     weftpy_runtime_t *run = m->link->run;
@@ -186,7 +186,7 @@ static PyObject *post_named(weftpy_method_t *m, weftpy_call_t *c, PyObject *args
     return weftpy_op_posted(op, weft_method_check(m->method, &c->reply, &op->op));
 }
 
-/* Ask and wait. */
+/* Ask for the signature, and wait. */
 static int ask(weftpy_method_t *m, PyObject *kw)
 {
     weftpy_call_t *c = weftpy_call_new(m);
@@ -204,7 +204,7 @@ static int ask(weftpy_method_t *m, PyObject *kw)
     return !none || weftpy_link_check(m->link) || learn(m) ? -1 : 0;
 }
 
-/* Is the signature known? 1, 0, or -1 with an exception. A blocking runtime finds out. */
+/* Is the signature known? 1, 0, or -1 with an exception. In a blocking runtime, ask for it and wait. */
 static int known(weftpy_method_t *m, PyObject *kw)
 {
     if (__builtin_expect(m->text != NULL, 1))
@@ -241,7 +241,7 @@ static PyObject *not_known(weftpy_method_t *m)
         m->fn);
 }
 
-/* stream(*args): the call of a function with streams, as it is. */
+/* stream(*args): call a function with streams, and return the Stream. */
 static PyObject *stream(PyObject *self, PyObject *args, PyObject *kw)
 {
     SELF;
@@ -269,7 +269,7 @@ static PyObject *send(PyObject *self, PyObject *args, PyObject *kw)
         return NULL;
     }
     weft_status_t status = weft_call_with(m->method, c->values, m->n, NULL, NULL, NULL);
-    if (status == WEFT_ERR_AGAIN) { /* it has to wait: then it is an operation, which nobody waits for */
+    if (status == WEFT_ERR_AGAIN) { /* it has to wait: post it as an operation that nobody waits for */
         PyObject *op = post(m, c);
         Py_XDECREF(op);
         return op ? Py_NewRef(Py_None) : NULL;

@@ -176,7 +176,7 @@ static PyObject *add(FAST_ARGS)
         return NULL;
     weftpy_handle_t *store = store_of(h->run, arg[0]);
     weftpy_op_t *op = store ? weftpy_handle_begin(h, &weftpy_gives_none) : NULL;
-    PyObject *both = op ? PyTuple_Pack(2, h->over, arg[0]) : NULL; /* it is held by the mirror from now on, with the others */
+    PyObject *both = op ? PyTuple_Pack(2, h->over, arg[0]) : NULL; /* the mirror holds this store too from now on */
     if (!both) {
         Py_XDECREF((PyObject *)op);
         return NULL;

@@ -13,7 +13,7 @@ static struct PyModuleDef definition;
 
 weftpy_state_t *weftpy_state_of(PyTypeObject *type)
 {
-    /* the package's classes come from ours, and know no module: the nearest base that is ours does */
+    /* a subclass in the package has no module: use its nearest base of ours */
     for (PyTypeObject *t = type; t; t = (PyTypeObject *)PyType_GetSlot(t, Py_tp_base)) {
         PyObject *module = PyType_GetModule(t);
         if (!module)
@@ -110,7 +110,7 @@ int weftpy_asyncio(weftpy_state_t *st)
         PyObject *found = from(needed[i].module, needed[i].name);
         if (!found)
             return -1;
-        if (*place) /* importing runs other threads, too */
+        if (*place) /* an import can let other threads run */
             Py_DECREF(found);
         else
             *place = found;
@@ -118,8 +118,8 @@ int weftpy_asyncio(weftpy_state_t *st)
     return 0;
 }
 
-/* None of them can be changed from Python, so that no object can be made one of another type: Endpoint and BlockingEndpoint have
- * one layout. */
+/* Python cannot change these types. Otherwise an object could get another type: Endpoint and BlockingEndpoint have the same
+ * layout. */
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type_out)
 {
     PyType_Spec fixed = *spec;

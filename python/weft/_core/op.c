@@ -46,7 +46,7 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
     }
     PyObject_Init((PyObject *)op, st->op);
     op->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
-    op->op.fn = run->blocking ? NULL : told; /* a thread that waits looks for itself, and the runtime's thread has no GIL */
+    op->op.fn = run->blocking ? NULL : told; /* a thread that waits checks it itself, and the runtime's thread has no GIL */
     op->op.user = op;
     op->op.timeout_ns = 0;
     op->gives = gives;
@@ -55,7 +55,7 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
     return op;
 }
 
-/* What the library made and nobody asked for. */
+/* Free what the library allocated, if nobody asked for it. */
 static void drop_made(weftpy_op_t *op)
 {
     if (op->state == OP_DONE && !op->asked && op->op.status == WEFT_OK && op->gives->drop)
@@ -98,14 +98,14 @@ void weftpy_ops_free(weftpy_state_t *st)
         st->ops = op->next;
         PyObject_Free(op);
     }
-    st->ops_kept = WEFTPY_OPS_KEPT; /* the module is going: none is kept any more */
+    st->ops_kept = WEFTPY_OPS_KEPT; /* the module ends: keep no more operations */
 }
 
 /* --- posted, told -------------------------------------------------------------------------------------------------------- */
 
 static PyObject *value_of(weftpy_op_t *op);
 
-/* What it came to, in a blocking runtime. Steals op. */
+/* Wait for the result, in a blocking runtime. Steals op. */
 static PyObject *waited(weftpy_op_t *op)
 {
     int interrupted = weftpy_wait(op->run, &op->op);
@@ -128,9 +128,9 @@ PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status)
     op->state = OP_UNDER_WAY;
     if (run->blocking)
         return waited(op);
-    Py_INCREF((PyObject *)op); /* the library's */
+    Py_INCREF((PyObject *)op); /* the reference that the library holds */
     run->under_way++;
-    weftpy_progress(run); /* it may be complete already, and is only told of in progress */
+    weftpy_progress(run); /* it may already be complete, and only progress reports it */
     return (PyObject *)op;
 }
 
@@ -140,7 +140,7 @@ PyObject *weftpy_op_sent(weftpy_op_t *op, weft_status_t status)
         return weftpy_op_posted(op, status);
     if (!weft_op_done(&op->op) && !weft_op_attach(&op->op, told))
         return weftpy_op_posted(op, WEFT_OK);
-    /* It is complete: at once, or meanwhile, or because the runtime is closed. */
+    /* It is complete: at once, later, or because the runtime is closed. */
     Py_INCREF((PyObject *)op);
     op->run->under_way++;
     weftpy_op_told(op);
@@ -269,7 +269,7 @@ PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_giv
 static PyObject *value_of(weftpy_op_t *op)
 {
     if (!op->value) {
-        if (op->asked && op->op.status == WEFT_OK) /* no memory for it when it was asked for first: it is gone */
+        if (op->asked && op->op.status == WEFT_OK) /* the first request found no memory for the value, and the value is lost */
             return PyErr_NoMemory();
         op->asked = 1;
         op->value = weftpy_op_value(op->run, &op->op, op->gives, op->made);
@@ -330,7 +330,7 @@ static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_o
         return PYGEN_ERROR;
     }
     if (op->state == OP_DONE) {
-        /* a task whose operations are always complete would keep the loop from everybody else */
+        /* without this, a task whose operations are always complete would never give way to others */
         if (__builtin_expect(!op->yielded && --run->credit < 0, 0)) {
             run->credit = CREDIT;
             op->yielded = 1;
@@ -344,7 +344,7 @@ static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_o
         *result_out = weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has nothing to await");
         return PYGEN_ERROR;
     }
-    if (op->blocking) { /* a task sets this flag back; list() and its like do not, and would never end */
+    if (op->blocking) { /* a task resets this flag; list() and the like do not, and would never end */
         PyErr_SetString(PyExc_RuntimeError, "the operation is under way: await it; nothing else can go through it");
         op->blocking = 0;
         *result_out = NULL;
@@ -362,7 +362,7 @@ static PyObject *next(PyObject *self)
     PySendResult sent = resume(self, NULL, &value);
     if (sent != PYGEN_RETURN)
         return sent == PYGEN_NEXT ? value : NULL;
-    /* by hand: PyErr_SetObject would take a tuple for arguments */
+    /* not PyErr_SetObject: it would use a tuple as the arguments */
     PyObject *stop = PyObject_CallFunctionObjArgs(PyExc_StopIteration, value, NULL);
     if (stop)
         PyErr_SetObject(PyExc_StopIteration, stop);
@@ -376,8 +376,7 @@ static PyObject *await_it(PyObject *self)
     return Py_NewRef(self);
 }
 
-/* A call of a function of which only the name is known may turn out to be a stream: async for awaits it, and then goes through
- * that. */
+/* If only the name of a function is known, the call may be a stream: async for awaits the Op, and then reads the stream. */
 static PyObject *each(PyObject *self)
 {
     PyObject *module = PyImport_ImportModule("weft._client");

@@ -119,7 +119,7 @@ static PyObject *cancel(FAST_ARGS)
     if (arg[0] && arg[0] != Py_None)
         op->message = Py_NewRef(arg[0]);
     if (op->waker || op->callbacks)
-        weftpy_op_queue(op); /* the awaiter learns of it in the next turn; the operation goes on until the library ends it */
+        weftpy_op_queue(op); /* the awaiter sees it in the next turn; the operation continues until the library ends it */
     if (op->many)
         weftpy_many_cancel(op->many);
     else
@@ -142,7 +142,7 @@ static PyObject *ask_to_end(PyObject *self, PyObject *unused)
     Py_RETURN_TRUE;
 }
 
-/* gather() asks what was cancelled for these two, which every future of asyncio has. */
+/* gather() reads these two attributes of a cancelled future. Every asyncio future has them. */
 static PyObject *get_cancel_message(PyObject *self, void *unused)
 {
     PyObject *message = ((weftpy_op_t *)self)->message;

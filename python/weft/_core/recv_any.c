@@ -31,7 +31,7 @@ PyObject *weftpy_any_recv(FAST_ARGS)
     if (weftpy_args(run->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
         weftpy_u64(arg[1], "mask", UINT64_MAX, &mask) || weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &max_len) ||
         weftpy_ns(arg[3], "timeout", &timeout) || (arg[4] && (copy = PyObject_IsTrue(arg[4])) < 0) ||
-        ready(run)) /* last: numbers can run anything */
+        ready(run)) /* check last: converting numbers can run any code */
         return NULL;
     weftpy_op_t *op = weftpy_op_new(run, copy ? &weftpy_gives_bytes : &weftpy_gives_owned);
     if (!op)

@@ -30,7 +30,7 @@ typedef struct region {
 
 typedef struct memory {
     weftpy_buf_t buf;
-    void *map; /* kept */
+    void *map; /* kept by weft_region_keep() */
     size_t map_n;
     region_t *owner; /* gets the notifications; NULL: it is gone */
 } memory_t;
@@ -98,15 +98,15 @@ static void lingered(weft_op_t *op, void *user)
     PyMem_Free(l);
 }
 
-/* Free it, and hold the memory until that is complete. No exception is set. */
+/* Free the region, and hold its memory until that is complete. Sets no exception. */
 static void free_and_hold(region_t *r, weft_region_t *of)
 {
     weftpy_runtime_t *run = r->h.run;
-    if (run->blocking && run->closing) { /* it goes with the runtime */
+    if (run->blocking && run->closing) { /* the runtime frees it */
         weftpy_runtime_hold(run, r->memory);
         return;
     }
-    if (run->blocking && weftpy_inside) { /* where nobody may wait */
+    if (run->blocking && weftpy_inside) { /* nobody may wait inside of progress */
         weftpy_runtime_hold(run, r->memory);
         (void)weft_region_free(of, NULL);
         return;
@@ -132,7 +132,7 @@ static void free_and_hold(region_t *r, weft_region_t *of)
     }
 }
 
-/* Before it is freed: stop the notifications, and have views keep the memory. */
+/* Before the free: stop the notifications, and let views keep the memory. */
 static void detach(region_t *r, weft_region_t *of)
 {
     memory_t *m = memory_of(r->memory);
@@ -212,7 +212,7 @@ static void notified(weft_region_t *of, uint64_t offset, uint64_t len, uint64_t 
     Py_XDECREF(told);
 }
 
-/* A number of bytes, or something that has memory? Arrays have __index__ too, and numbers of numpy the buffer protocol. */
+/* Is it a size, or an object with memory? Arrays have __index__ too, and numpy's numbers have the buffer protocol. */
 static int is_size(PyObject *arg)
 {
     return PyLong_Check(arg) || (PyIndex_Check(arg) && !PyObject_HasAttrString(arg, "__dlpack__") &&
@@ -233,7 +233,7 @@ static int get_memory(region_t *r, memory_t *m, PyObject *arg, weft_region_opts_
     if (weftpy_buf_get(st, arg, writes, &m->buf)) {
         if (said_rights || !PyErr_ExceptionMatches(st->errors[-WEFT_ERR_INVALID]))
             return -1;
-        /* what cannot be written is exposed for reading, or is refused a second time */
+        /* expose read-only memory for reading; otherwise the second try fails too */
         PyErr_Clear();
         if (weftpy_buf_get(st, arg, false, &m->buf))
             return -1;
@@ -304,7 +304,7 @@ PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     m->owner = r;
-    if (region_opts(r, arg, m, &opts) || weftpy_runtime_check(run)) { /* again: arguments can run any code */
+    if (region_opts(r, arg, m, &opts) || weftpy_runtime_check(run)) { /* check again: reading the arguments can run any code */
         Py_DECREF(r);
         return NULL;
     }

@@ -39,7 +39,7 @@ weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object)
     return r->registry;
 }
 
-/* Without waiting for its end, from any thread. */
+/* Close it without waiting. Any thread. */
 static void close_unwatched(weftpy_registry_t *r)
 {
     weft_registry_t *registry = r->registry;

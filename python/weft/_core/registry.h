@@ -10,9 +10,9 @@ typedef struct weftpy_registry {
     weftpy_runtime_t *run;      /* NULL: never opened */
     weft_registry_t *registry;  /* NULL: closed */
     PyObject *uri;
-    weftpy_guest_t guest;       /* of the runtime */
-    weftpy_guest_t *watches;    /* which end before it */
-    unsigned users;             /* clients and services, to which the library promised it: it is not closed under them */
+    weftpy_guest_t guest;       /* the guest of the runtime */
+    weftpy_guest_t *watches;    /* watches, which end before the registry */
+    unsigned users;             /* clients and services that use it: it is not closed before them */
 } weftpy_registry_t;
 
 
@@ -23,7 +23,7 @@ static inline void weftpy_registry_used(PyObject *registry, int by) /* NULL and 
         ((weftpy_registry_t *)registry)->users += (unsigned)by;
 }
 
-/* An entry as the library showed it: a copy, made wherever that was, with the GIL or without. */
+/* A copy of an entry that the library showed. It is made on any thread, with or without the GIL. */
 typedef struct weftpy_row {
     struct weftpy_row *next;
     weft_change_t change;

@@ -24,10 +24,10 @@ static void let_go(weftpy_handle_t *h, void *of)
 
 static void leave_it(weftpy_handle_t *h, void *of)
 {
-    (void)of; /* it is a block's, or a transport's */
+    (void)of; /* it belongs to a block or a transport */
 }
 
-/* Its own, and one of a block or a transport. */
+/* Two kinds of remotes: its own, and one that belongs to a block or a transport. */
 static const weftpy_handle_kind_t kind = {"the remote", let_go, NULL}, borrowed = {"the remote", leave_it, NULL};
 
 PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote)
@@ -129,7 +129,7 @@ static PyObject *read_it(FAST_ARGS)
     weftpy_op_t *op = weftpy_handle_begin(&r->h, &weftpy_gives_made);
     if (!op)
         return NULL;
-    uint64_t all = length_of(r); /* before there is memory for it */
+    uint64_t all = length_of(r); /* check the range before allocating memory */
     if (len == UINT64_MAX && offset <= all)
         len = all - offset;
     if (offset > all || len > all - offset) {
@@ -201,7 +201,7 @@ static PyObject *before(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static const weftpy_gives_t gives_before = {.value = before};
 
-/* A word of `width` bytes: as an unsigned number, or a negative one as two's complement has it. */
+/* A word of `width` bytes: an unsigned number, or a negative one in two's complement. */
 static int word(PyObject *arg, const char *name, uint64_t width, uint64_t *out)
 {
     uint64_t most = width == 4 ? UINT32_MAX : UINT64_MAX;
@@ -331,7 +331,7 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
     PyObject *over = r->h.over;
     while (over && (Py_TYPE(over) == st->block || Py_TYPE(over) == st->store))
         over = ((weftpy_handle_t *)over)->over;
-    bool endpoint = over && !PyObject_TypeCheck(over, st->transport); /* those have endpoints of their own */
+    bool endpoint = over && !PyObject_TypeCheck(over, st->transport); /* a transport has its own endpoint */
     return Py_NewRef(endpoint ? over : Py_None);
 }
 

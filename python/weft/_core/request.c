@@ -42,14 +42,14 @@ PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a)
     return (PyObject *)r;
 }
 
-/* The library gets it back. */
+/* Give the request back to the library. */
 void weftpy_request_let_go(weftpy_request_t *r)
 {
     weftpy_arrival_t *a = r->a;
     if (!a)
         return;
     bool there = r->run->rt != NULL;
-    r->a = NULL; /* first: take_cancelled() must not find it any more */
+    r->a = NULL; /* do it first: take_cancelled() must not find it */
     if (r->run->blocking)
         weftpy_inbox_unwatch(a);
     else if (there && r->on_cancel)
@@ -90,7 +90,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* The library still has it. */
+/* The library still has the request. */
 int weftpy_request_check(weftpy_request_t *r)
 {
     if (r->run->blocking ? weftpy_runtime_check(r->run) : weftpy_loop_before_post(r->run))
@@ -112,9 +112,8 @@ static void free_memory(PyObject *capsule)
 static PyObject *owner_of(weftpy_request_t *r, const weft_value_t *v)
 {
     const void *at = v->type == WEFT_T_TENSOR ? v->tensors.at->data : v->type & WEFT_T_VECTOR ? v->view.data : NULL;
-    if (v->type ==
-        (WEFT_T_VECTOR | WEFT_T_TENSOR)) /* all of them are where the first is, or large ones would be with small ones */
-        at = NULL;
+    if (v->type == (WEFT_T_VECTOR | WEFT_T_TENSOR))
+        at = NULL; /* a list of tensors is always copied: its tensors may be in different places */
     return (const char *)at >= r->from && (const char *)at < r->to ? r->memory : NULL;
 }
 
@@ -126,9 +125,9 @@ static PyObject *make_args(weftpy_request_t *r, uint64_t lists)
             return NULL;
         r->from = r->a->memory;
         r->to = r->from + r->a->memory_len;
-        r->a->memory = NULL; /* the capsule's */
+        r->a->memory = NULL; /* the capsule owns it now */
     }
-    /* what is viewed is the library's: nothing may run meanwhile that could let go of it */
+    /* the views are of the library's memory: no code may run here that could release it */
     int collects = PyGC_Disable();
     PyObject *tuple = PyTuple_New((Py_ssize_t)request->n);
     for (size_t i = 0; tuple && i < request->n; i++) {
@@ -197,7 +196,7 @@ static PyObject *fetch(FAST_ARGS)
         Py_DECREF(op);
         return NULL;
     }
-    /* arrays made of the arguments hold what the buffer is of */
+    /* arrays made from the arguments must hold the owner of the buffer */
     const weftpy_buf_t *buf = &op->buf;
     r->memory = PyObject_CheckBuffer(arg[0]) ? PyMemoryView_FromObject(arg[0]) : Py_NewRef(arg[0]);
     if (!r->memory) {
@@ -262,7 +261,7 @@ static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
         PyErr_SetString(PyExc_TypeError, "on_cancel is a function of the request, or None");
         return -1;
     }
-    if ((!r->a || !r->run->rt) && (!value || value == Py_None)) { /* nobody will call it */
+    if ((!r->a || !r->run->rt) && (!value || value == Py_None)) { /* nobody will call it any more */
         Py_CLEAR(r->on_cancel);
         return 0;
     }

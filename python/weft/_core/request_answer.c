@@ -20,7 +20,7 @@ static void free_holds(PyObject *capsule)
     PyMem_Free(holds);
 }
 
-/* What is held, as an object. Steals the holds, also where it fails. */
+/* Make an object that owns the holds. Steals them, also if it fails. */
 static PyObject *hold(weftpy_holds_t *holds)
 {
     if (!holds->first)
@@ -55,7 +55,7 @@ static uint64_t bytes_of(const weft_value_t *values, size_t n)
     return sum;
 }
 
-/* If the caller does not wait any more, that is not a failure of the function. */
+/* If the caller no longer waits, that is not a failure of the function. */
 static PyObject *answered(weftpy_request_t *r, weft_status_t status)
 {
     r->answered = !status;
@@ -64,7 +64,7 @@ static PyObject *answered(weftpy_request_t *r, weft_status_t status)
         return PyBool_FromLong(!status);
     }
     weftpy_raise(r->run->st, status);
-    weftpy_request_let_go(r); /* its caller was told */
+    weftpy_request_let_go(r); /* the caller has got the error */
     return NULL;
 }
 
@@ -76,14 +76,14 @@ PyObject *weftpy_request_reply(PyObject *self, PyObject *returned)
     weftpy_holds_t holds = {0};
     size_t count = 0, results;
     const weft_param_t *result = weft_sig_results(r->sig, &results);
-    if (results && result[0].stream) { /* they were sent */
+    if (results && result[0].stream) { /* the results were sent as a stream */
         if (returned != Py_None)
             return weftpy_raise_text(st, WEFT_ERR_INVALID, "%s gives a stream, and returns nothing else", weft_sig_name(r->sig));
     } else if (weftpy_results_get(st, r->sig, returned, &holds, values, &count)) {
         weftpy_holds_release(&holds);
         return NULL;
     }
-    if (weftpy_request_check(r)) { /* last: what was read can run anything */
+    if (weftpy_request_check(r)) { /* check last: reading the arguments can run any code */
         weftpy_holds_release(&holds);
         return NULL;
     }
@@ -112,7 +112,7 @@ PyObject *weftpy_request_reply(PyObject *self, PyObject *returned)
     }
     r->answered = true;
     weftpy_request_let_go(r);
-    PyObject *sent = weftpy_op_posted(op, WEFT_OK); /* in a blocking runtime it waits: the memory is the function's again */
+    PyObject *sent = weftpy_op_posted(op, WEFT_OK); /* a blocking runtime waits: the memory is free again */
     Py_XDECREF(sent);
     return sent ? Py_NewRef(Py_True) : NULL;
 }
@@ -156,7 +156,7 @@ PyObject *weftpy_request_fail(FAST_ARGS)
 
 /* --- streams ------------------------------------------------------------------------------------------------------------- */
 
-/* What the peer sends, or we: the type of it, or 0 with an exception. */
+/* The type of the values that the peer sends, or that we send; 0 with an exception. */
 static uint32_t stream_type(weftpy_request_t *r, bool ours)
 {
     size_t n;
@@ -198,7 +198,7 @@ PyObject *weftpy_request_send(FAST_ARGS)
         return NULL;
     }
     op->op.timeout_ns = timeout;
-    if (weftpy_request_check(r)) { /* last: what was read can run anything */
+    if (weftpy_request_check(r)) { /* check last: reading the arguments can run any code */
         Py_DECREF(op);
         return NULL;
     }

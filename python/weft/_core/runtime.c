@@ -24,7 +24,7 @@ void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object)
         run->afterwards = PyList_New(0);
     if (!run->afterwards || PyList_Append(run->afterwards, object)) {
         PyErr_Clear();
-        Py_INCREF(object); /* never freed: that is better than too early */
+        Py_INCREF(object); /* never freed: better than freed too early */
     }
 }
 
@@ -78,7 +78,7 @@ static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t
     return 0;
 }
 
-/* What every method relies on, whether __init__ was called or not. */
+/* Set up what every method needs, even if __init__ was not called. */
 static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 {
     weftpy_state_t *st = weftpy_state_of(type);
@@ -124,7 +124,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_ns(connect, "connect_timeout", &opts.connect_timeout_ns) ||
         weftpy_ns(closing, "close_timeout", &opts.close_timeout_ns) || weftpy_ns(spin, "spin", &opts.spin_ns) ||
         weftpy_ns(hold, "am_hold", &opts.am_hold_ns) || weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window) ||
-        opened(run)) /* again: numbers can run anything */
+        opened(run)) /* check again: converting numbers can run any code */
         goto out;
     opts.recv_window = recv_window;
     run->blocking = opts.progress != WEFT_PROGRESS_LOOP;
@@ -205,19 +205,19 @@ static int clear(PyObject *self)
     return 0;
 }
 
-/* Python calls it in the main thread, between two steps of what runs there. */
+/* Python calls this in the main thread, between two bytecodes. */
 static int close_later(void *self)
 {
     weftpy_runtime_t *run = self;
-    if (weftpy_inside && !Py_AddPendingCall(close_later, self)) /* such steps are in progress, too */
+    if (weftpy_inside && !Py_AddPendingCall(close_later, self)) /* this can also be inside of progress */
         return 0;
-    weftpy_runtime_close(run); /* if that is refused, the runtime is never closed or freed */
+    weftpy_runtime_close(run); /* if the close fails, the runtime is never closed or freed */
     if (!run->rt)
         Py_DECREF((PyObject *)run);
     return 0;
 }
 
-/* Called for the package's class, whose dealloc is Python's own. Where the runtime cannot be closed now it lives on until it
+/* Called for the class of the package, which has Python's own dealloc. If the runtime cannot be closed now, it stays until it
  * can. */
 static void finalize(PyObject *self)
 {
@@ -227,7 +227,7 @@ static void finalize(PyObject *self)
     if (run->rt && PyErr_ResourceWarning(self, 1, "unclosed %R", self))
         PyErr_WriteUnraisable(self);
     if (run->rt && !run->blocking && weftpy_inside) {
-        Py_INCREF(self); /* close_later() drops it; if Python has no space for that call, it is never dropped */
+        Py_INCREF(self); /* close_later() drops this reference; if Python has no space for the call, it is never dropped */
         (void)Py_AddPendingCall(close_later, self);
     }
     PyErr_Restore(type, error, trace);
@@ -264,9 +264,9 @@ static PyObject *get_loop(PyObject *self, void *unused)
     return Py_NewRef(loop ? loop : Py_None);
 }
 
-/* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting
- * for the GIL; this one would have to keep it, since asking may complete operations. So only the loop's thread asks, or, of one
- * that is driven by hand, any while nobody drives it. */
+/* The library asks the thread that drives the runtime, and waits for its answer. If another thread drives the runtime of a loop,
+ * it may wait for the GIL, which this thread cannot release: asking may complete operations. So only the thread of the loop may
+ * ask. For a runtime that is driven by hand, any thread may ask while nobody drives it. */
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
@@ -277,7 +277,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     if (run->blocking) {
         weft_runtime_t *rt = run->rt;
         PyThreadState *save = PyEval_SaveThread();
-        status = weft_runtime_get_stats(rt, &s); /* which also says that another thread has closed it meanwhile */
+        status = weft_runtime_get_stats(rt, &s); /* also fails if another thread has closed it */
         PyEval_RestoreThread(save);
     } else if (weftpy_loop_thread_check(run)) {
         return NULL;

@@ -18,8 +18,8 @@ static void *close_elsewhere(void *arg)
     return NULL;
 }
 
-/* Without the GIL. Inside the progress of another runtime, which the collector or a destructor can get us into, the library
- * closes none: a thread does it, and this one waits for that. */
+/* Without the GIL. The collector or a destructor can call this inside the progress of another runtime. The library does not close
+ * a runtime there. So another thread closes it, and this one waits for that. */
 static weft_status_t close_blocking(weft_runtime_t *rt)
 {
     closing_t c = {rt, WEFT_ERR_NOMEM};
@@ -37,33 +37,33 @@ weft_status_t weftpy_runtime_close(weftpy_runtime_t *run)
     weft_status_t status;
     if (!rt)
         return WEFT_OK;
-    if (run->driving ||
-        (!run->blocking && weftpy_inside)) /* the library closes none there. Before anything is undone: it stays open */
+    /* the library refuses a close there; checked before anything is undone, since the runtime stays open */
+    if (run->driving || (!run->blocking && weftpy_inside))
         return WEFT_ERR_STATE;
     weftpy_loop_detach(run);
     if (run->blocking) {
         if (!weftpy_wait_end_all(run))
             return WEFT_ERR_STATE;
         if (!run->rt)
-            return WEFT_OK;           /* another thread closed it meanwhile */
-        weftpy_messages_release(run); /* also those that ended waits have just received */
+            return WEFT_OK;           /* another thread has closed it */
+        weftpy_messages_release(run); /* also messages that ended waits have just received */
         weftpy_claims_drop(run);
         weftpy_guests_leave(&run->guests);
         weftpy_handles_end(run);
-        run->rt = NULL;                            /* from here on nobody else finds it */
+        run->rt = NULL;                            /* from here on nobody else can use it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = close_blocking(rt);
         PyEval_RestoreThread(save);
+        /* it is not closed, without a thread or with a callback that does not return, and still uses closed_eps */
         if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_STATE)
-            run->closed_eps =
-                NULL; /* no thread to close it, or a callback that does not return: it goes on, and calls back with them */
+            run->closed_eps = NULL;
     } else {
         run->closing = true;
         weftpy_messages_release(run);
         weftpy_guests_leave(&run->guests);
         weftpy_handles_end(run);
         weftpy_claims_drop(run);
-        weftpy_inside++; /* it completes what is under way, as progress does */
+        weftpy_inside++; /* the close completes operations, like progress */
         status = weft_runtime_close(rt);
         weftpy_inside--;
     }
@@ -72,11 +72,11 @@ weft_status_t weftpy_runtime_close(weftpy_runtime_t *run)
     PyErr_Fetch(&type, &error, &trace);
     Py_CLEAR(run->afterwards);
     if (run->handlers)
-        PyDict_Clear(run->handlers); /* nobody calls them any more, and they may keep what keeps the runtime */
+        PyDict_Clear(run->handlers); /* nobody calls them any more, and they may hold the runtime */
     while (run->woken && weftpy_loop_wake(run, false) < 0)
-        PyErr_Clear(); /* the loop is closed: nobody waits any more */
+        PyErr_Clear(); /* the loop is closed, and nobody waits */
     weftpy_loop_call_rest(run);
-    if (!weftpy_runtime_forked(run)) /* where somebody may have held the lock */
+    if (!weftpy_runtime_forked(run)) /* in a forked child, the lock may stay held for ever */
         weftpy_closed_eps_over(run->closed_eps);
     PyErr_Restore(type, error, trace);
     return status;

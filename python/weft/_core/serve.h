@@ -16,18 +16,18 @@ typedef struct weftpy_request weftpy_request_t;
 typedef struct weftpy_inbox weftpy_inbox_t;
 typedef struct weftpy_arrival weftpy_arrival_t;
 
-/* Who called, as it was when the request came: endpoints of a service may go at any time. */
+/* The caller, copied when the request arrived: endpoints of a service may end at any time. */
 typedef struct weftpy_peer {
     char name[64], address[160], transport[16];
     bool authenticated, same_host;
 } weftpy_peer_t;
 
-/* A function of a service, as the library knows it: its place in the service's list of Python functions. */
+/* A function of a service for the library: its index in the service's list of Python functions. */
 typedef struct weftpy_function {
     weftpy_inbox_t *inbox;
     uint32_t index;
     bool fetch; /* it fetches large arguments itself */
-    bool peer;  /* it wants to know who called */
+    bool peer;  /* it needs to know the caller */
 } weftpy_function_t;
 
 /* A request that was kept, from its arrival until it is released. */
@@ -36,11 +36,11 @@ struct weftpy_arrival {
     weftpy_inbox_t *inbox;
     weftpy_request_t *object;  /* borrowed, NULL until there is one */
     weftpy_peer_t *peer;       /* NULL: nobody asks */
-    void *memory;              /* large arguments, fetched; malloc'ed, and not the library's: it may outlive the runtime */
+    void *memory;              /* fetched large arguments; from malloc, not the library: they may outlive the runtime */
     size_t memory_len;
     uint64_t deadline;         /* by weftpy_clock(); UINT64_MAX: none */
     weft_op_t op;              /* of the fetch */
-    weft_ep_id_t from;         /* whose share it has */
+    weft_ep_id_t from;         /* the peer whose share it uses */
     uint32_t index;
     bool counted;              /* memory_len is in inbox->bytes */
     bool watched;              /* in inbox->watched */
@@ -51,22 +51,22 @@ struct weftpy_arrival {
 enum { WEFTPY_SHARES = 256 };
 
 struct weftpy_inbox {
-    atomic_uint refs;          /* the Service, each function until the library let go of it, and each arrival */
+    atomic_uint refs;          /* references: the Service, each function until the library has released it, and each arrival */
     pid_t pid;
     weft_runtime_t *rt;
     bool blocking;
-    weftpy_service_t *owner;   /* borrowed, under the GIL; NULL: nobody is there any more */
-    uint64_t bytes_most, peer_bytes; /* of all peers, and of one */
+    weftpy_service_t *owner;   /* borrowed, under the GIL; NULL: the Service is gone */
+    uint64_t bytes_most, peer_bytes; /* limits for all peers, and for one */
     uint32_t queue_most, peer_queue;
     pthread_mutex_t lock;
-    /* under the lock */
-    uint64_t bytes;            /* fetched, for requests that are not over */
-    struct weftpy_share *shares[WEFTPY_SHARES]; /* of peers that have something of it, by their endpoint */
+    /* the members below are under the lock */
+    uint64_t bytes;            /* fetched bytes of requests that are not finished */
+    struct weftpy_share *shares[WEFTPY_SHARES]; /* shares of peers, by their endpoint */
     /* of blocking runtimes */
     pthread_cond_t work, news;
-    weftpy_arrival_t *first, **last; /* wait for a thread */
-    weftpy_arrival_t *told, **told_last; /* cancelled, and somebody wants to know */
-    weftpy_arrival_t *watched; /* somebody wants to know when they are cancelled */
+    weftpy_arrival_t *first, **last; /* requests that wait for a thread */
+    weftpy_arrival_t *told, **told_last; /* cancelled requests whose cancellation is still to be reported */
+    weftpy_arrival_t *watched; /* requests with an on_cancel function */
     uint32_t waiting;
     bool stopped;
 };
@@ -78,35 +78,35 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function);      /* weft
 void weftpy_inbox_released(void *function, void *unused);                /* weft_release_fn */
 weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q);                  /* NULL: none waits */
 weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q);             /* with the GIL: ->object is alive */
-/* for one of them, without the GIL; false: it is stopped */
+/* wait for a request, without the GIL; false: it is stopped */
 bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);
-/* what waits is answered UNAVAILABLE, nobody waits any more */
+/* answer waiting requests with UNAVAILABLE, and end all waits */
 void weftpy_inbox_stop(weftpy_inbox_t *q);
-void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone: what waits is let go of */
-void weftpy_inbox_watch(weftpy_arrival_t *a);                            /* it will be among the told when it is cancelled */
+void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is closed: release waiting requests */
+void weftpy_inbox_watch(weftpy_arrival_t *a);                            /* report its cancellation from now on */
 void weftpy_inbox_unwatch(weftpy_arrival_t *a);
-/* The end of it: released at the library, also after the runtime was closed. memory stays if it was taken (set to NULL). */
+/* End it: release it at the library, also after the runtime was closed. Memory that was taken over (set to NULL) stays. */
 void weftpy_arrival_free(weftpy_arrival_t *a);
 
 /* request.c */
 struct weftpy_request {
     PyObject_HEAD weftpy_runtime_t *run;
     weftpy_service_t *service;
-    weftpy_arrival_t *a; /* NULL: answered, or let go of */
+    weftpy_arrival_t *a; /* NULL: answered, or released */
     PyObject *on_cancel;
-    PyObject *memory;      /* owner of what was fetched; NULL: still the arrival's, or there is none */
-    const char *from, *to; /* and where it lies */
+    PyObject *memory;      /* the owner of the fetched memory; NULL: the arrival still owns it, or there is none */
+    const char *from, *to; /* the bounds of that memory */
     weftpy_peer_t *peer;
-    const weft_sig_t *sig; /* the service's */
+    const weft_sig_t *sig; /* owned by the service */
     uint64_t deadline;
     uint32_t index;
     bool answered, cancelled, once;
-    bool fetched; /* into a buffer of the function's */
+    bool fetched; /* large arguments were fetched into a buffer of the function */
 };
-/* owns a; NULL with an exception: it was answered */
+/* takes over `a`; NULL with an exception: it was answered */
 PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a);
-void weftpy_request_let_go(weftpy_request_t *r); /* the library gets it back */
-int weftpy_request_check(weftpy_request_t *r);   /* -1: it was answered, or its runtime is closed. Last before it is used */
+void weftpy_request_let_go(weftpy_request_t *r); /* give it back to the library */
+int weftpy_request_check(weftpy_request_t *r);   /* -1: it was answered, or its runtime is closed. Check last before its use */
 
 /* request_answer.c: methods of Request */
 PyObject *weftpy_request_reply(PyObject *self, PyObject *returned);
@@ -125,12 +125,12 @@ struct weftpy_service {
     size_t listeners_n;
     weftpy_inbox_t *inbox;
     PyObject *functions;       /* list, by index */
-    weft_sig_t **sigs;         /* of them: ours, since the library's may go while Python runs */
+    weft_sig_t **sigs;         /* our copies of their signatures: the library's may be freed while Python runs */
     PyObject *registry;        /* held while it is published there */
     PyObject *weakrefs;
 };
-int weftpy_service_check(weftpy_service_t *service); /* -1: it is closed. Last before it is used */
-/* which holds the service. Steals op */
+int weftpy_service_check(weftpy_service_t *service); /* -1: it is closed. Check last before its use */
+/* the operation holds the service. Steals op */
 PyObject *weftpy_service_posted(weftpy_service_t *service, weftpy_op_t *op, weft_status_t status);
 
 /* service_functions.c: methods of Service */

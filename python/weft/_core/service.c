@@ -20,12 +20,12 @@
 
 #define SELF weftpy_service_t *s = (weftpy_service_t *)self
 
-/* How long a thread waits for a request before it looks whether the runtime is still there. */
+/* How long a thread waits for a request before it checks whether the runtime is still open. */
 static const uint64_t slice_ns = WEFT_SECOND;
 
 /* --- opening ------------------------------------------------------------------------------------------------------------- */
 
-/* What every method relies on, whether __init__ was called or not. */
+/* Set up what every method needs, even if __init__ was not called. */
 static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 {
     weftpy_state_t *st = weftpy_state_of(type);
@@ -62,11 +62,10 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_u64(payload, "payload_max", UINT64_MAX / 2, &opts.payload_max) ||
         weftpy_u64(remembered, "remembered", UINT32_MAX, &known) || weftpy_ns(remember, "remember", &opts.remember_ns) ||
         weftpy_u64(percent, "peer_percent", 100, &part) || weftpy_ns(stall, "stall", &opts.stall_ns) ||
-        opened(s)) /* last: numbers can run anything */
+        opened(s)) /* check last: converting numbers can run any code */
         return -1;
     if (stall && stall != Py_None && !opts.stall_ns)
-        opts.stall_ns =
-            UINT64_MAX; /* infinity, which weftpy_ns() leaves alone: for the library 0 is half a minute, and this is never */
+        opts.stall_ns = UINT64_MAX; /* infinity leaves it 0, which means 30 s to the library: this means never */
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if (run->blocking ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return -1;
@@ -88,7 +87,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
             PyErr_NoMemory();
         return -1;
     }
-    s->run = (weftpy_runtime_t *)Py_NewRef(runtime); /* from here on it counts as opened, whether that succeeds or not */
+    s->run = (weftpy_runtime_t *)Py_NewRef(runtime); /* from here on it counts as opened, even if that fails */
     weft_status_t status = weft_service_open(run->rt, name, &opts, &s->service);
     if (status) {
         s->service = NULL;
@@ -173,7 +172,7 @@ static PyObject *publish(FAST_ARGS)
     weft_status_t status = weft_service_publish(s->service, registry, address);
     if (status)
         return weftpy_raise(s->st, status);
-    s->registry = registry ? Py_NewRef(arg[0]) : NULL; /* once: the library refuses a second time */
+    s->registry = registry ? Py_NewRef(arg[0]) : NULL; /* only once: the library refuses a second time */
     weftpy_registry_used(s->registry, 1);
     Py_RETURN_NONE;
 }
@@ -182,7 +181,7 @@ static PyObject *publish(FAST_ARGS)
 
 int weftpy_service_ready(weftpy_service_t *s, weftpy_arrival_t *a)
 {
-    Py_INCREF((PyObject *)s); /* making objects can run destructors of others */
+    Py_INCREF((PyObject *)s); /* making objects can run other destructors */
     PyObject *function = Py_XNewRef(PyList_GetItem(s->functions, a->index));
     PyObject *request = weftpy_request_new(s, a);
     int failed = !function || !request || weftpy_loop_call(s->run, function, request);
@@ -194,7 +193,7 @@ int weftpy_service_ready(weftpy_service_t *s, weftpy_arrival_t *a)
     return failed ? -1 : 0;
 }
 
-/* One more look, without the GIL; 1: there may be something, 0: there is none and never will be, -1: a signal. */
+/* Wait once, without the GIL. 1: there may be something, 0: nothing will come any more, -1: a signal. */
 static int wait_for(weftpy_service_t *s, bool news)
 {
     weftpy_inbox_t *q = s->inbox;
@@ -299,7 +298,7 @@ static PyObject *drain(FAST_ARGS)
     return weftpy_service_posted(s, op, weft_service_drain(s->service, &op->op));
 }
 
-/* Close what has to be closed before the service. Returns the service, which others do not find any more. */
+/* Close what has to be closed before the service. Returns the service, which nobody else can use any more. */
 static weft_service_t *ending(weftpy_service_t *s)
 {
     weft_service_t *service = s->service;
@@ -367,10 +366,10 @@ static void end(weftpy_service_t *s)
 static int clear(PyObject *self)
 {
     SELF;
-    end(s); /* functions may be what keeps us alive: nobody calls them any more */
+    end(s); /* the functions may hold us, and nobody calls them any more */
     if (s->functions)
         for (Py_ssize_t i = 0; i < PyList_Size(s->functions); i++)
-            PyList_SetItem(s->functions, i, Py_NewRef(Py_None)); /* as many as there are signatures */
+            PyList_SetItem(s->functions, i, Py_NewRef(Py_None)); /* keep the length: one for each signature */
     Py_CLEAR(s->registry);
     return 0;
 }

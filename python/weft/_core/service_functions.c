@@ -25,7 +25,7 @@ PyObject *weftpy_service_add(FAST_ARGS)
         PyErr_SetString(PyExc_TypeError, "function is something that is called with a request");
         return NULL;
     }
-    if (weftpy_service_check(s)) /* last: what was read can run anything */
+    if (weftpy_service_check(s)) /* check last: reading the arguments can run any code */
         return NULL;
     weft_sig_t *sig;
     weft_status_t status = weft_sig_parse(text, &sig);
@@ -43,14 +43,14 @@ PyObject *weftpy_service_add(FAST_ARGS)
     sigs[index] = sig;
     *f = (weftpy_function_t){s->inbox, (uint32_t)index, fetch, peer};
     opts.number = (uint32_t)number;
-    opts.fetch = true; /* into memory of our own, or of its own */
+    opts.fetch = true; /* into our memory, or into memory of the function */
     opts.release = weftpy_inbox_released;
     atomic_fetch_add(&s->inbox->refs, 1);
     status = weft_service_add(s->service, text, weftpy_inbox_arrived, f, &opts);
     if (status) {
         weftpy_raise(s->st, status);
-        PyList_SetItem(s->functions, index, Py_NewRef(Py_None)); /* its place stays taken */
-        weftpy_inbox_released(f, NULL);                          /* it is still ours */
+        PyList_SetItem(s->functions, index, Py_NewRef(Py_None)); /* its index stays in use */
+        weftpy_inbox_released(f, NULL);                          /* we still own it */
         return NULL;
     }
     return PyLong_FromSsize_t(index);
@@ -64,7 +64,7 @@ PyObject *weftpy_service_remove(PyObject *self, PyObject *arg)
     return op ? weftpy_service_posted(s, op, weft_service_remove(s->service, name, &op->op)) : NULL;
 }
 
-/* Nothing of the library's will ask for it any more. */
+/* The library will not ask for it any more. */
 PyObject *weftpy_service_forget(PyObject *self, PyObject *arg)
 {
     SELF;
@@ -93,7 +93,7 @@ PyObject *weftpy_service_functions(PyObject *self, PyObject *unused)
         free(text);
         if (len < cap)
             return made;
-        cap = len + 1; /* one was added meanwhile */
+        cap = len + 1; /* a function was added in between */
     }
 }
 

@@ -175,7 +175,7 @@ static void rows_end(PyObject *capsule)
     free(rows);
 }
 
-/* In progress, perhaps without the GIL. */
+/* In progress, possibly without the GIL. */
 static void add_row(const weft_block_info_t *info, void *user)
 {
     rows_t *rows = user;

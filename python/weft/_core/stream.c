@@ -18,11 +18,11 @@ typedef struct stream {
     weftpy_runtime_t *run;
     weftpy_method_t *method;
     weft_stream_t *s; /* NULL: released */
-    weftpy_op_t *op;  /* the whole call's */
+    weftpy_op_t *op;  /* the operation of the whole call */
     weftpy_guest_t guest;
 } stream_t;
 
-/* A value: one that came, or one that is on its way. */
+/* A value: one that has arrived, or one that is being sent. */
 typedef struct item {
     PyObject_HEAD stream_t *stream; /* until it is complete */
     weft_item_t item;
@@ -33,8 +33,8 @@ typedef struct item {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Cancels the call, if it is under way. In a blocking runtime nobody else keeps the operation: it is waited for, which the
- * library bounds. */
+/* Cancels the call, if it is under way. In a blocking runtime nobody else holds the operation, so this waits for it. The library
+ * limits how long that takes. */
 static void release(stream_t *s)
 {
     weft_stream_t *stream = s->s;
@@ -45,7 +45,7 @@ static void release(stream_t *s)
     weft_stream_release(stream);
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    if (s->run->blocking && weftpy_inside && !weft_op_done(&s->op->op)) { /* where nobody may wait */
+    if (s->run->blocking && weftpy_inside && !weft_op_done(&s->op->op)) { /* nobody may wait inside of progress */
         weftpy_runtime_hold(s->run, (PyObject *)s->op);
     } else if (s->run->blocking) {
         if (weftpy_wait(s->run, &s->op->op))
@@ -90,7 +90,7 @@ PyObject *weftpy_stream_open(weftpy_method_t *m, weftpy_call_t *c)
     op->op.timeout_ns = c->timeout_ns;
     weft_status_t status =
         weft_call_stream(m->method, c->values, m->n, c->with_opts ? &c->opts : NULL, &c->reply, &op->op, &s->s);
-    if (!status && run->blocking) { /* it is waited for when it is asked for */
+    if (!status && run->blocking) { /* the wait comes when its result is asked for */
         op->state = OP_UNDER_WAY;
         s->op = op;
     } else {
@@ -145,12 +145,12 @@ static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
     return value;
 }
 
-/* Raise the failure of the call, which says more than that there is no value. False: it did not fail, or that is not known. */
+/* Raise the failure of the call: it says more than that there is no value. False: the call did not fail, or that is not known. */
 static bool raise_call(const stream_t *s, weft_status_t status)
 {
     weft_op_t *whole = s && s->op ? &s->op->op : NULL;
     if (whole && s->run->blocking && status == WEFT_ERR_CALL && s->run->rt && weftpy_wait(s->run, whole))
-        return true; /* it was answered: another thread is about to say so. Here a signal was sooner */
+        return true; /* it was answered, and another thread is about to report it; a signal came first here */
     if (!whole || !weft_op_done(whole) || !whole->status)
         return false;
     weftpy_raise_reply(s->st, whole->status, &((weftpy_call_t *)s->op->made)->reply);
@@ -183,17 +183,17 @@ static weftpy_op_t *begin(stream_t *s, const weftpy_gives_t *gives, item_t *item
     return op;
 }
 
-/* As weftpy_op_posted(); what was refused was refused since the call is over, mostly. */
+/* Like weftpy_op_posted(). A post is refused mostly because the call is over. */
 static PyObject *posted(stream_t *s, weftpy_op_t *op, weft_status_t status)
 {
     if (__builtin_expect(status != WEFT_OK, 0)) {
         if (!s->run->blocking)
-            weftpy_progress(s->run); /* of which we are told in progress only */
+            weftpy_progress(s->run); /* only progress reports that the call is over */
         if (raise_call(s, status)) {
             Py_DECREF(op);
             return NULL;
         }
-        if (status == WEFT_ERR_CALL) { /* it was answered, and we are about to hear of it */
+        if (status == WEFT_ERR_CALL) { /* it was answered, and the answer is about to be reported */
             Py_DECREF(op);
             return weftpy_raise_reply(s->st, status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN, .ran = WEFT_RAN});
         }
@@ -291,7 +291,7 @@ static PyObject *result(PyObject *self, PyObject *unused)
     return value;
 }
 
-/* In an event loop: something to await that gives `value` (stolen); in a blocking runtime that itself. */
+/* In an event loop: an object to await that returns `value` (stolen). In a blocking runtime: `value` itself. */
 static PyObject *at_once(stream_t *s, PyObject *value)
 {
     if (s->run->blocking)

@@ -19,7 +19,7 @@ typedef struct weftpy_tensor {
     const char *format;
     Py_ssize_t bytes, item;
     bool writable, compact;
-    int64_t shape[WEFT_TENSOR_DIMS], strides[WEFT_TENSOR_DIMS]; /* in elements; of a compact one too */
+    int64_t shape[WEFT_TENSOR_DIMS], strides[WEFT_TENSOR_DIMS]; /* in elements, also for a compact tensor */
     Py_ssize_t steps[WEFT_TENSOR_DIMS];                         /* in bytes */
 } tensor_t;
 
@@ -29,7 +29,7 @@ _Static_assert(sizeof(int64_t) == sizeof(Py_ssize_t), "a shape is one for the bu
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Of the buffer protocol; NULL: it has none. */
+/* The format of the buffer protocol; NULL: there is none. */
 static const char *format_of(const weft_tensor_t *t)
 {
     static const struct {
@@ -48,7 +48,7 @@ static bool on_host(const weft_tensor_t *t)
     return t->device_type == 1 || t->device_type == 3 || t->device_type == 13;
 }
 
-/* Where its elements are, for all who ask; false: it is larger than memory can be. */
+/* Compute where its elements are. False: it is larger than memory can be. */
 static bool measure(tensor_t *t, const weft_tensor_t *from)
 {
     uint64_t bytes;
@@ -73,7 +73,7 @@ static bool measure(tensor_t *t, const weft_tensor_t *from)
     return true;
 }
 
-/* Its elements one after the other, the last dimension fastest. */
+/* Copy its elements in C order. */
 static void gather(const tensor_t *t, char *to)
 {
     int64_t at[WEFT_TENSOR_DIMS] = {0};
@@ -168,7 +168,7 @@ static int refuse(Py_buffer *view, const char *why)
 static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
     SELF;
-    static char nothing; /* where a tensor without elements is */
+    static char nothing; /* the address of a tensor without elements */
     if (!on_host(&t->t))
         return refuse(view, "the tensor is on a device: use from_dlpack() of a library that knows it");
     if (!t->format)
@@ -200,7 +200,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 /* --- DLPack ------------------------------------------------------------------------------------------------------- */
 
-/* The consumer may free it on any thread, with the GIL or without. */
+/* The consumer may free it on any thread, with or without the GIL. */
 static void let_go(weftpy_dlpack_t *d)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -221,7 +221,8 @@ static void unused(PyObject *capsule)
 static PyObject *dlpack(FAST_ARGS)
 {
     SELF;
-    /* stream, max_version, dl_device, copy: what we give is complete, unversioned, in place and no copy; else it is refused */
+    /* stream, max_version, dl_device, copy: our capsule is complete, unversioned, in place and not a copy; refuse anything else
+     * */
     for (Py_ssize_t i = 0, k = kwnames ? PyTuple_Size(kwnames) : 0; i < k; i++) {
         PyObject *name = PyTuple_GetItem(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "copy") == 0 && args[n + i] == Py_True) {
@@ -237,7 +238,7 @@ static PyObject *dlpack(FAST_ARGS)
     if (!d)
         return PyErr_NoMemory();
     *d = (weftpy_dlpack_t){.tensor = t->t, .context = Py_NewRef(self), .deleter = let_go};
-    d->tensor.strides = t->strides; /* some want them always */
+    d->tensor.strides = t->strides; /* some consumers always need strides */
     PyObject *capsule = PyCapsule_New(d, "dltensor", unused);
     if (!capsule)
         let_go(d);
@@ -384,7 +385,7 @@ static PyObject *repr(PyObject *self)
     if (list)
         text = PyUnicode_FromFormat("weft.Tensor(%R, %U)", list, type);
     else if (shape && type) {
-        PyErr_Clear(); /* numbers of a kind that memoryview does not read */
+        PyErr_Clear(); /* memoryview cannot read numbers of this type */
         text = PyUnicode_FromFormat("<weft.Tensor %U %R>", type, shape);
     }
     Py_XDECREF(list);

@@ -80,7 +80,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     t->action = (weftpy_action_t *)Py_NewRef(action);
     t->of = of;
     t->server = !strcmp(type_text, "rdma_server");
-    t->name = PyUnicode_FromString(name_text); /* one that is no subclass of str's */
+    t->name = PyUnicode_FromString(name_text); /* an exact str, never a subclass */
     if (!t->name)
         Py_CLEAR(t);
     return (PyObject *)t;
@@ -106,7 +106,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* It is released, or of the parent process: true with an exception. */
+/* Is it released, or does it belong to the parent process? True with an exception. */
 static bool released(weftpy_transport_t *t)
 {
     weft_status_t why;
@@ -157,7 +157,7 @@ static PyObject *reg(FAST_ARGS)
     Py_RETURN_NONE;
 }
 
-/* The object that has the memory of the buffer registered now: a new reference. */
+/* The object that owns the memory of the registered buffer: a new reference. */
 static PyObject *exporter(weftpy_transport_t *t)
 {
     weft_buffer_t *now = weft_transport_buffer(t->of); /* held */
@@ -170,7 +170,7 @@ static PyObject *exporter(weftpy_transport_t *t)
                      t->name);
         return NULL;
     }
-    if (!t->exporter || t->exported != now) { /* the one we have keeps its buffer, so that no other can have the same address */
+    if (!t->exporter || t->exported != now) { /* our exporter holds its buffer, so another buffer cannot have the same address */
         PyObject *made = weftpy_transport_buffer_new(t->action->h.run->st, now), *before = t->exporter;
         if (made) {
             t->exporter = made;
@@ -225,7 +225,7 @@ static PyObject *alloc_op(weftpy_transport_t *t, const alloc_args_t *a)
     return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, a->size, &a->opts, &op->op)) : NULL;
 }
 
-/* A future of the running loop. */
+/* Returns a future of the running loop. */
 static PyObject *alloc_later(weftpy_transport_t *t, const alloc_args_t *a)
 {
     weftpy_runtime_t *run = t->action->h.run;
@@ -234,7 +234,7 @@ static PyObject *alloc_later(weftpy_transport_t *t, const alloc_args_t *a)
     if (!awaited)
         return NULL;
     if (weftpy_transport_check(t) ||
-        weftpy_action_know(t->action, t->name, awaited->made)) { /* making it runs code of the loop's */
+        weftpy_action_know(t->action, t->name, awaited->made)) { /* making it runs code of the loop */
         weftpy_awaited_refused(awaited);
         return NULL;
     }
@@ -312,7 +312,7 @@ static PyObject *get_why(PyObject *self, void *unused)
     return why ? Py_NewRef(weftpy_error_class(t->action->h.run->st, why)) : Py_NewRef(Py_None);
 }
 
-/* Of the element's memory; 0 before it is known. */
+/* The length of the element's memory; 0 before it is known. */
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
     SELF;
@@ -347,7 +347,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     return dict;
 }
 
-/* A server's: what its users are to be configured with. */
+/* The durl of a server, for the configuration of its users. */
 static PyObject *get_durl(PyObject *self, void *unused)
 {
     SELF;

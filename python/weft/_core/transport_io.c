@@ -26,7 +26,7 @@ static weftpy_transport_t *transport_of(PyObject *made)
     return (weftpy_transport_t *)(PyTuple_Check(made) ? PyTuple_GetItem(made, 0) : made);
 }
 
-/* What there is to do about it. */
+/* What to do. */
 static const char *advice(weftpy_transport_t *t, weft_status_t status)
 {
     weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
@@ -75,7 +75,7 @@ static weft_status_t post(weftpy_transport_t *t, const weftpy_io_t *w, weft_op_t
     op->timeout_ns = w->timeout;
     if (w->size < WITHOUT_GIL || !a->h.run->blocking)
         return w->post(t->of, w, op);
-    a->busy++; /* the action stays until it is 0 */
+    a->busy++; /* the action stays open until it is 0 */
     PyThreadState *save = PyEval_SaveThread();
     weft_status_t status = w->post(t->of, w, op);
     PyEval_RestoreThread(save);
@@ -98,7 +98,7 @@ static PyObject *wait_for(weftpy_transport_t *t, const weftpy_io_t *w, const wef
     return weftpy_op_value(run, &op, gives, made);
 }
 
-/* A future of the running loop. */
+/* Returns a future of the running loop. */
 static PyObject *for_a_loop(weftpy_transport_t *t, const weftpy_io_t *w, const weftpy_gives_t *gives, PyObject *made,
                             PyObject *held)
 {
@@ -106,12 +106,12 @@ static PyObject *for_a_loop(weftpy_transport_t *t, const weftpy_io_t *w, const w
     weftpy_awaited_t *awaited = weftpy_awaited_new(t->action->h.run, gives, Py_NewRef(made), Py_XNewRef(held));
     if (!awaited)
         return NULL;
-    if (weftpy_transport_check(t)) { /* making a future runs code of the loop's */
+    if (weftpy_transport_check(t)) { /* making a future runs code of the loop */
         weftpy_awaited_refused(awaited);
         return NULL;
     }
     weft_transport_get_stats(t->of, &s);
-    if (s.path != WEFT_RMA_MAPPED) /* else it may be over when the post returns */
+    if (s.path != WEFT_RMA_MAPPED) /* on the mapped path it may be complete when the post returns */
         weftpy_awaited_direct(awaited);
     weft_status_t status = post(t, w, &awaited->op);
     if (status) {
@@ -122,8 +122,8 @@ static PyObject *for_a_loop(weftpy_transport_t *t, const weftpy_io_t *w, const w
     return weftpy_awaited_future(awaited);
 }
 
-/* Everything comes through here. made has what is asked about the operation later, held (may be NULL) what it needs until it is
- * over. */
+/* Every operation comes through here. `made` has what is asked about it later. `held` (may be NULL) is what it needs until it is
+ * complete. */
 PyObject *weftpy_io_go_with(weftpy_transport_t *t, const weftpy_io_t *w, const weftpy_gives_t *gives, PyObject *made,
                             PyObject *held)
 {
@@ -216,7 +216,7 @@ static weft_status_t post_swap(weft_transport_t *of, const weftpy_io_t *w, weft_
     return weft_transport_compare_swap(of, w->addr, w->compare, w->value, op);
 }
 
-/* 8 bytes: what is negative counts down from their end, as in C. */
+/* A word of 8 bytes: a negative number becomes two's complement, as in C. */
 static int word_of(PyObject *arg, const char *what, uint64_t *out)
 {
     PyObject *number = PyNumber_Index(arg);

@@ -20,7 +20,7 @@ static void items_end(PyObject *capsule)
     PyMem_Free(w);
 }
 
-/* A capsule with room for so many items, or NULL with the exception. */
+/* A capsule with space for this many items, or NULL with the exception. */
 static PyObject *items_new(weftpy_transport_t *t, const weftpy_io_t *like, Py_ssize_t count, uint64_t timeout, weftpy_io_t **out)
 {
     if (count > ITEMS_MOST)
@@ -57,8 +57,8 @@ static int direction(PyObject *word, weft_rma_what_t *out)
     return 0;
 }
 
-/* One item: ("read", size, addr[, offset]), or without the word where all are alike; *at is where the next one goes without an
- * offset. */
+/* One item: ("read", size, addr[, offset]), or without the word if all are of one kind. *at is the place of the next item without
+ * an offset. */
 static int item_of(const weftpy_io_t *w, PyObject *given, weft_rma_what_t which, uint64_t *at, weft_transport_item_t *item)
 {
     PyObject *parts = PyTuple_Check(given) || PyList_Check(given) ? PySequence_Tuple(given) : NULL;
@@ -111,7 +111,7 @@ static PyObject *many(weftpy_transport_t *t, const weftpy_io_t *like, weft_rma_w
         if (item_of(w, PyList_GetItem(list, (Py_ssize_t)w->n), which, &at, &w->items[w->n]))
             goto out;
         if (__builtin_add_overflow(w->size, w->items[w->n].size, &w->size))
-            w->size = UINT64_MAX; /* for how long the post takes, and the profile: the library looks at each */
+            w->size = UINT64_MAX; /* only for the profile and the choice to release the GIL: the library checks each item */
     }
     if ((made = PyTuple_Pack(2, (PyObject *)t, capsule)))
         result = weftpy_io_go(t, w, &weftpy_io_gives_len, made);
@@ -163,11 +163,11 @@ static PyObject *bufs_new(Py_ssize_t count, bufs_t **out)
     return capsule;
 }
 
-/* One item: a pair of a place in the element's memory and an object with bytes. */
+/* One item: a pair of an address in the element's memory and an object with bytes. */
 static int piece_of(weftpy_state_t *st, const weftpy_io_t *w, PyObject *given, bool in, weftpy_buf_t *buf,
                     weft_transport_item_t *item)
 {
-    static uint8_t nothing[1]; /* of an object without bytes */
+    static uint8_t nothing[1]; /* the address for an empty object */
     if (!PyTuple_Check(given) || PyTuple_Size(given) != 2) {
         PyErr_Format(PyExc_TypeError, "%s() takes pairs of a place in the element's memory and a buffer, and %R is none", w->name,
                      given);
@@ -200,7 +200,7 @@ static PyObject *pieces(weftpy_transport_t *t, const weftpy_io_t *like, bool in,
     Py_ssize_t count = PyList_Size(list);
     if (!(capsule = items_new(t, like, count, timeout, &w)) || !(held = bufs_new(count, &bufs)))
         goto out;
-    if (!count) /* a batch of nothing would ask for a buffer */
+    if (!count) /* an empty batch would fail without a registered buffer */
         w->post = weftpy_io_post_ready;
     for (; w->n < (size_t)count; w->n++) {
         int failed = piece_of(st, w, PyList_GetItem(list, (Py_ssize_t)w->n), in, &bufs->of[w->n], &w->items[w->n]);

@@ -35,7 +35,7 @@ void weftpy_holds_release(weftpy_holds_t *holds)
     if (!holds->first)
         return;
     PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace); /* exporters may run code of Python's */
+    PyErr_Fetch(&type, &error, &trace); /* an exporter may run Python code */
     for (struct weftpy_hold *h; (h = holds->first);) {
         holds->first = h->next;
         weftpy_buf_release(&h->buf);
@@ -50,7 +50,7 @@ void weftpy_holds_release(weftpy_holds_t *holds)
 
 /* --- what is wrong with it --------------------------------------------------------------------------- */
 
-/* "argument b", "result 2", "the value"; with [k] behind it for an item of a vector. */
+/* Returns "argument b", "result 2" or "the value"; for an item of a vector with [k] after it. */
 static PyObject *place(const weftpy_where_t *w, Py_ssize_t item)
 {
     char at[32] = "";
@@ -63,14 +63,14 @@ static PyObject *place(const weftpy_where_t *w, Py_ssize_t item)
     return PyUnicode_FromFormat("%s%s", w->what, at);
 }
 
-/* A short one by what it is, any other by its type: a repr may be a megabyte, or run for a minute. */
+/* Describe a short object by its repr, any other by its type: a repr may be very long, or take very long. */
 static PyObject *describe(PyObject *object)
 {
     PyObject *text = NULL;
     if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
         (PyUnicode_CheckExact(object) && PyUnicode_GetLength(object) <= 60))
         text = PyUnicode_FromFormat("%.70R", object);
-    if (!text) { /* a number with more digits than may be written */
+    if (!text) { /* the number has more digits than Python converts */
         PyErr_Clear();
         PyObject *name = PyType_GetQualName(Py_TYPE(object));
         text = name ? PyUnicode_FromFormat("of type %U", name) : NULL;
@@ -84,7 +84,7 @@ int weftpy_value_wrong(const weftpy_where_t *w, Py_ssize_t item, PyObject *objec
                        const char *more)
 {
     PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace); /* ours says more */
+    PyErr_Fetch(&type, &error, &trace); /* our message says more */
     PyObject *where = place(w, item), *what = where ? describe(object) : NULL,
              *why = what ? PyUnicode_FromFormat(format, more) : NULL;
     if (why)
@@ -108,7 +108,7 @@ static int no_fit(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, ui
     return weftpy_value_wrong(w, item, object, PyExc_OverflowError, "which does not fit in %s", weft_type_name(type));
 }
 
-/* Errors that are nobody's mistake pass as they are: no memory, an interrupt. */
+/* Keep errors that the caller did not cause: no memory, an interrupt. */
 bool weftpy_error_passes(void)
 {
     return PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception));
@@ -130,7 +130,7 @@ static int get_int(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyOb
         if (over || v < least[k] || v > ~least[k])
             result = no_fit(w, item, object, type);
         out->i64 = 0;
-        switch (type) { /* a value is the same bytes wherever it was made */
+        switch (type) { /* set only these bytes: equal values must have equal bytes */
         case WEFT_T_I8:
             out->i8 = (int8_t)v;
             break;
@@ -177,7 +177,7 @@ static int get_bool(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, 
         out->b = object == Py_True;
         return 0;
     }
-    /* that of numpy is no subclass of ours */
+    /* numpy's bool is not a subclass of Python's */
     PyObject *name = PyType_GetName(Py_TYPE(object));
     bool is =
         name && (PyUnicode_CompareWithASCIIString(name, "bool_") == 0 || PyUnicode_CompareWithASCIIString(name, "bool") == 0);
@@ -252,7 +252,7 @@ static int get_vector(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type
                 out->view.n = (uint64_t)(h->buf.view.len / h->buf.view.itemsize);
                 return 0;
             }
-            PyBuffer_Release(&h->buf.view); /* others are taken item by item */
+            PyBuffer_Release(&h->buf.view); /* other buffers are read item by item */
         } else if (weftpy_error_passes()) {
             h->buf.view.obj = NULL;
             return -1;
@@ -271,7 +271,7 @@ static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type,
     uint32_t of = type & ~(uint32_t)WEFT_T_VECTOR;
     bool tensors = of == WEFT_T_TENSOR;
     size_t size = tensors ? sizeof(weft_tensor_t) : weft_type_size(of);
-    /* a list of our own, so that nobody changes its length meanwhile: converting an item may run code of Python's */
+    /* a copy of the list: converting an item may run Python code that changes its length */
     PyObject *list = PySequence_List(object);
     if (!list)
         return weftpy_error_passes() ? -1 : not_wanted(w, -1, object, type);
@@ -286,7 +286,7 @@ static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type,
         } else {
             weft_value_t v;
             result = get_scalar(w, (Py_ssize_t)i, of, one, &v);
-            memcpy(at + i * size, &v.u64, size); /* little-endian, as the library is */
+            memcpy(at + i * size, &v.u64, size); /* little-endian, like the library */
         }
     }
     Py_DECREF(list);
@@ -346,7 +346,7 @@ int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *retu
                      have < 0 ? "something else" : "a tuple of another length", n);
         return -1;
     }
-    /* a list of our own: converting an item may run code that changes the one we were given */
+    /* a copy of the list: converting an item may run code that changes it */
     PyObject *items = tuple ? Py_NewRef(returned) : PyList_AsTuple(returned);
     int result = items ? 0 : -1;
     for (size_t i = 0; i < n && !result; i++) {
@@ -356,7 +356,7 @@ int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *retu
     }
     struct weftpy_hold *h = items && !result ? weftpy_hold_new(holds, 0) : NULL;
     if (h)
-        h->object = items; /* text is viewed where it is */
+        h->object = items; /* text is not copied */
     else
         Py_XDECREF(items);
     return result || !h ? -1 : 0;

@@ -73,7 +73,7 @@ PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *v, PyObject 
         return PyFloat_FromDouble((double)v->f32);
     case WEFT_T_F64:
         return PyFloat_FromDouble(v->f64);
-    case WEFT_T_STRING: /* the library has looked at it: it is UTF-8 */
+    case WEFT_T_STRING: /* the library has checked that it is UTF-8 */
         return PyUnicode_DecodeUTF8(v->view.data ? v->view.data : "", (Py_ssize_t)v->view.n, "replace");
     case WEFT_T_TENSOR:
         return weftpy_tensor_make(st, v->tensors.at, owner, flags);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What the items of a buffer are, as DLPack says it. False: no tensor has such. */
+/* The type of a buffer's items, in DLPack's terms. False: a tensor cannot have such items. */
 bool weftpy_items_of(const Py_buffer *view, uint8_t *code_out, uint8_t *bits_out)
 {
     const char *f = view->format ? view->format : "B";
@@ -80,11 +80,11 @@ static int on_device(PyObject *object)
     Py_XDECREF(type);
     if (failed)
         return -1;
-    PyErr_Clear(); /* what it gives will show */
+    PyErr_Clear(); /* the capsule will show it */
     return number == 2 || number == 13;
 }
 
-/* foreign.c has looked at it, and waited until its contents are whole. */
+/* foreign.c has checked it, and has waited until its content is complete. */
 static int tensor_of_device(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
 {
     const weft_tensor_t *t;
@@ -127,7 +127,7 @@ int weftpy_tensor_get(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t it
     if (!h)
         return -1;
     const weft_tensor_t *ours = weftpy_tensor_of(st, object);
-    if (ours) { /* also what has no format in the buffer protocol */
+    if (ours) { /* also for types without a format in the buffer protocol */
         h->object = Py_NewRef(object);
         *out = *ours;
         return 0;
@@ -140,7 +140,7 @@ int weftpy_tensor_get(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t it
         h->buf.view.obj = NULL;
         return -1;
     } else {
-        bool has = PyErr_Occurred(); /* some have buffers only where their memory is the host's */
+        bool has = PyErr_Occurred(); /* some objects have the buffer protocol only for host memory */
         PyErr_Clear();
         h->buf.view.obj = NULL;
         if (dlpack)
@@ -161,7 +161,7 @@ int weftpy_one_tensor_get(weftpy_state_t *st, const weftpy_where_t *w, PyObject 
     weft_tensor_t tensor;
     if (weftpy_tensor_get(st, w, -1, object, holds, &tensor))
         return -1;
-    struct weftpy_hold *h = weftpy_hold_new(holds, 0); /* the description itself has to stay, wherever the holds go */
+    struct weftpy_hold *h = weftpy_hold_new(holds, 0); /* the description must not move with the holds */
     if (!h)
         return -1;
     h->tensor = tensor;

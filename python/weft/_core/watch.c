@@ -18,15 +18,15 @@
 
 typedef struct waiting {
     weft_op_t *op;
-    struct waiting *next, **before; /* in changes; before NULL: in none */
+    struct waiting *next, **before; /* in the list of `changes`; before NULL: in no list */
 } waiting_t;
 
 typedef struct changes {
     pthread_mutex_t lock;
     weftpy_row_t *first, **end;
     waiting_t *waiting;
-    bool over, lost; /* lost: no memory for one of them */
-    atomic_int refs; /* the object's, and the library's */
+    bool over, lost; /* lost: a change was dropped without memory */
+    atomic_int refs; /* references: the object, and the library */
     weft_op_t ending;
 } changes_t;
 
@@ -39,11 +39,11 @@ typedef struct watch {
     weftpy_guest_t guest;
 } watch_t;
 
-/* The `made` of the Op of whoever waits. */
+/* The `made` of the Op of a waiter. */
 typedef struct wait {
     PyObject_HEAD watch_t *watch;
     waiting_t at;
-    weftpy_row_t *row; /* what came for it */
+    weftpy_row_t *row; /* the change for this waiter */
     bool lost;
 } wait_t;
 
@@ -73,7 +73,7 @@ static void unlink_it(waiting_t *at)
     at->before = NULL;
 }
 
-/* With the lock: all of them. Who finds nothing waits again. */
+/* With the lock held: wake all waiters. A waiter that finds nothing waits again. */
 static void wake(changes_t *c)
 {
     while (c->waiting) {
@@ -98,7 +98,7 @@ static void changed(weft_change_t change, const weft_entry_t *entry, void *user)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The next, or NULL; *over_out: there will be none. */
+/* The next change, or NULL; *over_out: no more will come. */
 static weftpy_row_t *take(changes_t *c, bool *over_out, bool *lost_out)
 {
     pthread_mutex_lock(&c->lock);
@@ -132,7 +132,7 @@ static void end(watch_t *w)
         c->ending.fn = ended;
         c->ending.user = c;
         if (weft_watch_end(watch, &c->ending))
-            unref(c); /* its registry is closed, and the watch with it */
+            unref(c); /* the registry is closed, and the watch with it */
     }
     pthread_mutex_lock(&c->lock);
     c->over = true;
@@ -199,7 +199,7 @@ static PyObject *change_of(weftpy_state_t *st, weftpy_row_t *row)
     return change;
 }
 
-/* A change, or NULL: with an exception, or with none, where one has to wait. */
+/* A change. NULL with an exception: a failure. NULL without: the caller has to wait. */
 static PyObject *next_now(watch_t *w)
 {
     bool over, lost;
@@ -235,7 +235,7 @@ static void wait_dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* False: something came meanwhile. */
+/* False: something has arrived. */
 static bool wait_for_more(changes_t *c, waiting_t *at, weft_op_t *op)
 {
     pthread_mutex_lock(&c->lock);
@@ -296,7 +296,7 @@ static PyObject *wait_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
 
 static const weftpy_gives_t gives_change = {.value = wait_value};
 
-/* The timer was cancelled: by us, since a change came; or by the awaiter; or the runtime closes. */
+/* The timer was cancelled: by us because a change came, by the awaiter, or because the runtime closes. */
 static void woken(weft_op_t *wop, void *user)
 {
     weftpy_op_t *op = user;
@@ -305,7 +305,7 @@ static void woken(weft_op_t *wop, void *user)
     if (!op->cancelled)
         t->row = take(t->watch->c, &over, &t->lost);
     if (!op->cancelled && !t->row && !over && !t->lost && !weft_timer_start(op->run->rt, LONG_NS, wop)) {
-        wait_for_more(t->watch->c, &t->at, wop); /* another was sooner */
+        wait_for_more(t->watch->c, &t->at, wop); /* another waiter took it */
         return;
     }
     wop->status = WEFT_OK;

@@ -118,7 +118,7 @@ def connected(host: str, port: int, until: float) -> socket.socket:
     for n, (family, kind, proto, _, address) in enumerate(all_of_them):
         sock = socket.socket(family, kind, proto)
         try:
-            sock.settimeout(left(until) / (len(all_of_them) - n))  # one that is silent leaves time for the others
+            sock.settimeout(left(until) / (len(all_of_them) - n))  # a silent address must leave time for the others
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
@@ -149,8 +149,8 @@ class Server:
             said = str(problem)
         except (OSError, http.client.HTTPException, ValueError) as error:
             said = self._sentence(error, bool(asked), max(until - began, 0))
-        # raised here, where no exception is being handled: the one of before would be kept, and with it frames that have the
-        # header
+        # Raise it outside of the handlers: it would otherwise keep the earlier exception, and with that the frames that have
+        # the header.
         raise Problem(said, bool(asked))
 
     def _ask(self, method: str, path: str, body: Secret | None, authorization: Secret, until: float, asked: list[bool]) -> Answer:
@@ -178,7 +178,7 @@ class Server:
         try:
             connection.request(method, path, body and body.text.encode(), {**headers, "Authorization": authorization.text})
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it may have answered before it had read all, and closed
+            pass  # the server may have answered and closed before it read everything
         answer = connection.getresponse()
         got = bytearray()
         while more := answer.read(1 << 16):

@@ -24,7 +24,7 @@ def _default(value: object) -> object:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-class _How:  # what the scanner asks of a decoder
+class _How:  # the attributes that the scanner reads from a decoder
     strict = True
     object_hook = object_pairs_hook = None
     parse_float, parse_int, parse_constant = float, int, staticmethod(_constant)
@@ -64,7 +64,7 @@ def _slow() -> tuple[Any, Any]:
 
 try:
     _read, _write = _quick()
-except Exception:  # it is the interpreter's own affair, and may change
+except Exception:  # it uses private parts of the interpreter, which may change
     _read, _write = _slow()
 
 

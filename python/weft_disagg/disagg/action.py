@@ -9,7 +9,7 @@ tests/python/test_disagg_action.py and test_disagg_runtime.py hold us to it.
 """
 from __future__ import annotations
 
-from _thread import RLock  # as threading has it, whose import costs an element milliseconds
+from _thread import RLock  # the same as threading.RLock, but importing threading takes milliseconds
 
 from .runtime import Backend, Runtime
 
@@ -230,7 +230,7 @@ class LibdAction:
                 except ConnectionError:
                     continue  # closed
                 before = told.get(trans.name)
-                if before is not None:  # released, and another one got the name
+                if before is not None:  # an earlier transport of this name was released
                     now = {key: value + before[key] if isinstance(value, int) and key != "len" else value for key,
                            value in now.items()}
                 told[trans.name] = now

@@ -1,8 +1,8 @@
 """numpy arrays over an element's memory that fetch what is read, keep it, and write back what was written.
 
     with trans.remote_array("f8", (1000, 1000)) as matrix:
-        matrix[7] *= 2              # 8000 bytes come, and 8000 go when it is closed
-        total = matrix[:, 3].sum()  # 1000 times 8 bytes, in one operation, less what is here
+        matrix[7] *= 2              # reads 8000 bytes, and writes 8000 when it is closed
+        total = matrix[:, 3].sum()  # reads 1000 times 8 bytes in one operation, except what is here
 
 An index gives a copy, an assignment changes what is here. Only elements that were assigned to are written back, by flush() and
 close(): others of the same array may be written by somebody else meanwhile. What was fetched stays as it was until refresh().
@@ -45,13 +45,13 @@ class ElementArray:
     def __init__(self, trans: BlockingTransport, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float
                  | None = None) -> None:
         np = _numpy()
-        self._closed = True  # until it is whole
+        self._closed = True  # until __init__ has finished
         self._trans = trans
         self.timeout = timeout
-        self._array = RemoteArray(cast(Any, trans), dtype, shape, offset)  # which says what an index touches: it moves nothing
+        self._array = RemoteArray(cast(Any, trans), dtype, shape, offset)  # computes what an index touches; moves nothing
         self._here = np.empty(self._array.shape, self._array.dtype)
         self._have = np.zeros(self._array.shape, bool)   # fetched, or written
-        self._dirty = np.zeros(self._array.shape, bool)  # written, and not yet there
+        self._dirty = np.zeros(self._array.shape, bool)  # written here, not yet flushed
         self._bytes = memoryview(self._here.reshape(-1).view(np.uint8)) if self._here.size else memoryview(b"")
         self._closed = False
 
@@ -134,14 +134,14 @@ class ElementArray:
             return
         starts, shape, _ = self._array._touched(key)
         count = int(np.prod(shape, dtype=np.int64))
-        run = count // len(starts)  # elements that lie side by side
+        run = count // len(starts)  # contiguous elements
         positions = (((starts - self._array.offset) // self._array.itemsize)[:, None] + np.arange(run)).reshape(-1)
         positions = np.unique(positions[~self._have.reshape(-1)[positions]])
         self._move(self._trans.read_many, positions, self._mark(self._have, True))
 
     @staticmethod
     def _mark(marks: Any, value: bool) -> Callable[[Any], None]:
-        flat = marks.reshape(-1)  # of one that lies in C order: a view
+        flat = marks.reshape(-1)  # a view, because marks is in C order
 
         def mark(positions: Any) -> None:
             flat[positions] = value
@@ -149,7 +149,7 @@ class ElementArray:
 
     def __getitem__(self, key: Any) -> Any:
         self._check()
-        self._array._touched(key)  # which says what is no index
+        self._array._touched(key)  # raises for a wrong index
         self._fetch(key)
         found = self._here[key]
         return found.copy() if isinstance(found, _numpy().ndarray) else found
@@ -194,10 +194,10 @@ class ElementArray:
         if kind is None:
             self.close()
         else:
-            self._closed = True  # half of what was meant is not written
+            self._closed = True  # an exception: do not write a half-made change
 
     def __del__(self) -> None:
-        # numpy's own sums import something, which an interpreter that ends does not
+        # not numpy's sum(): it imports a module, which fails when the interpreter ends
         lost = 0 if self._closed else self._dirty.tobytes().count(1)
         if lost:
             warnings.warn(f"{self!r} was not closed: {lost} elements that were written are lost", ResourceWarning, source=self)

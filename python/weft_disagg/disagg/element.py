@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LINE_MOST = 1 << 28
 MODULE = "__element__"
-DEEP = 400  # of a result; the launcher reads a bit more
+DEEP = 400  # the deepest nesting of a result; the launcher accepts a bit more
 
 
 class Refused(Exception):
@@ -136,7 +136,7 @@ def takes_one(main: Callable[..., Any]) -> bool:
     """
     code = getattr(main, "__code__", None)
     if code is None or hasattr(main, "__self__"):
-        return False  # what it takes is seen when it is called
+        return False  # the call itself shows which arguments it takes
     more, kw_defaults = code.co_flags & 4, getattr(main, "__kwdefaults__", None) or {}
     needed = code.co_argcount - len(getattr(main, "__defaults__", None) or ())
     by_name = [name for name in code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
@@ -188,7 +188,7 @@ def as_json(value: Any) -> str:
     """What main() returned, for the launcher."""
     try:
         text = dumps(value)
-        if text.count("[") + text.count("{") > DEEP and (said := offender(value)):  # few results come here
+        if text.count("[") + text.count("{") > DEEP and (said := offender(value)):  # the check is slow, and few results need it
             raise Refused(f"main() returned what the launcher does not take: {said}")
         return text
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -209,7 +209,7 @@ def failure(error: BaseException) -> tuple[str, str]:
     lines = traceback.format_exception(type(error), error, trace)
     if isinstance(error, SystemExit):
         return f"the element ended itself by sys.exit({error.code!r}) before main() returned", "".join(lines)
-    if isinstance(error, SyntaxError):  # in one line, with file and line: the traceback shows the place
+    if isinstance(error, SyntaxError):  # str(error) has file and line in one line
         return f"{type(error).__name__}: {error}", "".join(lines)
     return "".join(traceback.format_exception_only(type(error), error)).strip(), "".join(lines)
 
@@ -221,11 +221,11 @@ def listen(lines: Lines, action: LibdAction, listening: LockType) -> None:
         while (line := lines.read()) is not None:
             try:
                 hear(lines, action, message(line))
-            except Exception as error:  # of that line: the next one may be good
+            except Exception as error:  # this line is wrong, the next one may be right
                 print(lines.clean(f"disagg.element: {error}"), file=sys.stderr)
     except (OSError, Refused):
         pass
-    action.terminate()  # nobody is there any more
+    action.terminate()  # the launcher is gone
 
 
 def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
         durl = field(said, "durl", str, "")
         lines.know(durl)
         name = field(said, "name", str, "")
-        if action._action is None:  # else the library would be loaded in this thread
+        if action._action is None:  # config_transport() would load the library in this thread
             raise Refused(f"the launcher configures the transport {name!r}, and this element has none")
         action.config_transport(name, durl)
     elif said.get("do") == "terminate":
@@ -251,7 +251,7 @@ def descriptors(argv: list[str]) -> tuple[int, int]:
                  "a directory of elements is run by `weft run DIR`")
     fd = int(text)
     try:
-        os.set_inheritable(fd, False)  # it is not for what the program starts
+        os.set_inheritable(fd, False)  # processes that the program starts must not inherit it
     except OSError as error:
         sys.exit(f"disagg.element: descriptor {fd} cannot be used: {error.strerror}")
     return (0 if argv else fd), fd
@@ -281,7 +281,7 @@ def run(lines: Lines) -> int:
             action.add_transport(durl)
         listening.acquire()
         try:
-            # not by threading, which takes longer to load than all that is here
+            # not the module threading: it takes longer to load than this whole file
             start_new_thread(listen, (lines, action, listening))
         except RuntimeError:  # a limit, of memory or of threads
             listening.release()
@@ -292,7 +292,7 @@ def run(lines: Lines) -> int:
             raise Refused(f"{module.__file__} has no function main(params, action)")
         last = '{"did": "result", "value": ' + as_json(call(main, results(field(said, "params", dict, {})), action)) + "}"
         status = 0
-    except BaseException as error:  # SystemExit and KeyboardInterrupt, too: somebody waits for the last line
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt: the launcher waits for the last line
         text, trace = failure(error)
         last = dumps({"did": "error", "error": lines.clean(text), "traceback": lines.clean(trace)})
         status = 1
@@ -307,7 +307,7 @@ def run(lines: Lines) -> int:
             pass  # the program closed it
     lines.say(dumps({"did": "stats", "transports": stats}))
     lines.say(last)
-    listening.acquire()  # an interpreter that ends while a thread of it is beginning crashes
+    listening.acquire()  # the interpreter crashes if it ends while a thread is starting
     return status
 
 
@@ -323,7 +323,7 @@ def main(argv: list[str]) -> int:
 def launched() -> None:
     """For python -c: the same as python -m disagg.element, without the milliseconds of runpy."""
     if sys.path and not sys.path[0]:
-        sys.path[0] = os.getcwd()  # as -m has it: the program may change its directory
+        sys.path[0] = os.getcwd()  # as with -m, because the program may change its directory
     sys.exit(main(sys.argv[1:]))
 
 

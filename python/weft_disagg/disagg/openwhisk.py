@@ -131,7 +131,7 @@ class OpenWhisk(Backend):
 
         from ._http import Secret
         hidden = key if isinstance(key, Secret) else Secret(key)
-        del key  # from here on no variable shows it
+        del key  # from here on no local variable has it
         if not hidden.text:
             raise InvokeError("__OW_API_KEY is not set: OpenWhisk gives an action its key only if that has the annotation: "
                               "`wsk action update NAME --annotation provide-api-key true`")
@@ -268,7 +268,7 @@ class OpenWhisk(Backend):
     def _annotated(self, template: str, path: str, until: float) -> str:
         answer = self._ask("GET", path + "?code=false", None, f"look at {template}", until)
         if answer.status in (403, 405, 501):
-            return ""  # a key that may only invoke
+            return ""  # the key may only invoke
         said = self._read(answer, template, f"look at {template}", False)
         notes = said.get("annotations")
         for note in notes if isinstance(notes, list) else []:

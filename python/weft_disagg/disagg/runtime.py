@@ -102,7 +102,7 @@ def adopt(action: LibdAction, name: str, durl: str) -> None:
     from weft._core import NotFoundError, durl_parse
     try:
         action.config_transport(name, durl)
-    except NotFoundError:  # the durl keeps its name, by which replicas and named memory are found
+    except NotFoundError:  # keep the name in the durl: replicas and named memory are found by it
         action.add_transport(f"{name};{durl_parse(durl)['impl']};")
         try:
             action.config_transport(name, durl)

@@ -75,7 +75,7 @@ async def _listener_handler_coroutine(conn_request: Any, ctx: ApplicationContext
     except (UCXBaseException, TimeoutError) as error:
         logger.info("a peer connected and went away again, or did not introduce itself: %s: %s", type(error).__name__, error)
         return
-    del ctx, ucx_ep, conn_request  # nothing here may keep them longer than `func` does
+    del ctx, ucx_ep, conn_request  # drop our references: only `func` decides how long they live
     result = func(ep)
     del ep
     if result is not None and hasattr(result, "__await__"):
@@ -87,7 +87,7 @@ def _listener_handler(conn_request: Any, callback_func: EndpointHandler, ref: we
     ctx = ref()
     if ctx is None:
         return
-    if ctx._loop is None or ctx._loop.is_closed():  # it came by progress(): the next loop takes it
+    if ctx._loop is None or ctx._loop.is_closed():  # it came in progress(), without a loop: the next loop takes it
         ctx._callers.append((conn_request, callback_func, error_handling))
         return
     task = ctx._loop.create_task(_listener_handler_coroutine(conn_request, ctx, callback_func, error_handling))
@@ -101,7 +101,7 @@ def _handler_ended(ref: weakref.ref[ApplicationContext], func: EndpointHandler) 
         if ctx is not None:
             ctx._handlers.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)):  # a peer that has closed is how most of them end
+        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)):  # a normal end: the peer has closed
             logger.debug("the listener's function %r ended: %s: %s", func, type(error).__name__, error)
         elif error is not None:
             task.get_loop().call_exception_handler({"message": f"ucp: the listener's function {func!r} failed",
@@ -138,5 +138,5 @@ class Listener:
     def __del__(self) -> None:
         try:
             self.close()
-        except Exception:  # the interpreter is ending, or the loop of another thread has it: it goes with the worker
+        except Exception:  # the interpreter ends, or another thread's loop owns it: the worker closes it
             pass

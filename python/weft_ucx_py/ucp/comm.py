@@ -32,7 +32,7 @@ def _post(event_loop: asyncio.AbstractEventLoop | None, worker: Any, function: C
             future.set_result(True)
 
     request = function(*args, cb_func=complete, **kwargs)
-    if request is None:  # it is complete, and nobody calls
+    if request is None:  # it is complete, and no callback comes
         if not future.done():
             future.set_result(True)
     else:

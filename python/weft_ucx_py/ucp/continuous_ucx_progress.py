@@ -44,7 +44,7 @@ class NonBlockingMode(ProgressTask):
     def __init__(self, worker: Any, event_loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(worker, event_loop)
         self._stopped = False
-        # not call_soon(): what is ready to run keeps an await from spinning, and this always would be
+        # not call_soon(): a callback that is always ready would keep every await from spinning
         self._handle: asyncio.Handle = event_loop.call_later(0, self._look)
 
     def _look(self) -> None:

@@ -41,7 +41,7 @@ from .utils import get_address, get_event_loop, get_ucxpy_logger, hash64bits  # 
 
 logger = get_ucxpy_logger()
 
-FLUSH_BOUND = 5.0  # seconds that the end of a loop waits for what was sent
+FLUSH_BOUND = 5.0  # seconds that the end of a loop waits for sends
 
 # --- one program, one context ------------------------------------------------------------------------------------------
 
@@ -101,11 +101,11 @@ class ApplicationContext:
         self.blocking_progress_mode = bool(blocking_progress_mode)
         self.progress_tasks: list[ProgressTask] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_running: Callable[[], bool] = lambda: False  # of its loop: in this thread, that is the loop which runs
+        self._is_running: Callable[[], bool] = lambda: False  # is_running() of its loop
         self._thread = 0
         self._keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._handlers: set[asyncio.Task[None]] = set()
-        self._callers: list[tuple[Any, EndpointHandler, bool]] = []  # who connected while no loop had us
+        self._callers: list[tuple[Any, EndpointHandler, bool]] = []  # peers that connected while there was no loop
         self._endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self.context = ucx_api.UCXContext(dict(config_dict))
@@ -153,7 +153,7 @@ class ApplicationContext:
     async def _flushed(self) -> None:
         if self.worker.initialized and self.worker._leaving:
             await asyncio.wait(set(self.worker._leaving), timeout=FLUSH_BOUND)
-        await asyncio.sleep(0)  # not inside a turn of the runtime, which cannot leave its loop there
+        await asyncio.sleep(0)  # leave the runtime's progress first: it cannot change its loop there
 
     def _leave_loop(self) -> None:
         """Driven by nobody but who calls progress(), until a loop asks for it."""
@@ -185,7 +185,7 @@ class ApplicationContext:
         for listener in list(self._listeners):
             listener.close()
         self._leave_loop()
-        self.worker.close()  # which drives it until what was sent is flushed, or has had its time
+        self.worker.close()  # close() drives it until all sends are flushed, or their time is over
         self.context.close()
 
     # -- listening and connecting
@@ -329,7 +329,7 @@ def reset() -> None:
     if _forked or ctx is None:
         _forked = False
         return
-    gc.collect()  # those that only cycles hold are nobody's
+    gc.collect()  # objects that only reference cycles hold do not count
     left = [f"Endpoint {ep.uid:#x}" for ep in list(ctx._endpoints.values())]
     left += [f"Listener on port {listener.port}" for listener in list(ctx._listeners) if not listener.closed()]
     if left:
@@ -348,7 +348,7 @@ def _at_exit() -> None:
     if ctx is not None and not _forked:
         try:
             ctx._finish()
-        except Exception as error:  # nothing that an ending program could do about it
+        except Exception as error:  # the program ends and can do nothing about it
             logger.debug("at the end: %s: %s", type(error).__name__, error)
 
 

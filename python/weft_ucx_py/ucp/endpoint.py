@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = get_ucxpy_logger()
 _DEBUG = logging.DEBUG
 
-CTRL_ID = 0x75635043  # of active messages of the weft runtime: nobody else's on ucp's worker
+CTRL_ID = 0x75635043  # the id of our control messages: nobody else uses it on this worker
 _CTRL = struct.Struct("<QQQ")  # opcode, the receiver's control tag, how many messages were sent
 _SHUTDOWN = 1
 _HASHES_KEPT = 4096
@@ -69,7 +69,7 @@ def _type(buffer: Any) -> type:
 def _raw(buffer: Any) -> memoryview:
     """Its bytes as they lie, in whatever order its dimensions are."""
     own = buffer if isinstance(buffer, Array) else Array(buffer)
-    own._memory(own.nbytes, True)  # it has to be in one piece, and not read-only
+    own._memory(own.nbytes, True)  # raises if it is not contiguous or is read-only
     if own.cuda:
         raise ValueError("the memory is on a GPU")
     return memoryview(_foreign(own.ptr, own.nbytes, own)).cast("B")
@@ -99,7 +99,7 @@ class Endpoint:
         self._shutting_down_peer = False  # we told it
         self._peer_shut = False  # it told us
         self._sends: set[Any] = set()  # under way, for abort()
-        self._kept: dict[int, collections.deque[bytes]] = {}  # messages of receives that were cancelled too late
+        self._kept: dict[int, collections.deque[bytes]] = {}  # messages that matched a receive before it was cancelled
         self._hashes: dict[Any, int] = {}
         ctx._endpoints[self._weft.id] = self
 
@@ -156,7 +156,7 @@ class Endpoint:
             tag = bytes(tag)
         try:
             known = self._hashes.get((own, tag))
-        except TypeError:  # it cannot be hashed, and so is none of what a tag can be
+        except TypeError:  # it has no hash, so it cannot be a tag
             return hash64bits(own, tag)
         if known is None:
             known = hash64bits(own, tag)
@@ -235,7 +235,7 @@ class Endpoint:
                     buffer = _memory(buffer, True)
                     op = endpoint.recv_into(buffer, wire)
                 got = await op
-            except asyncio.CancelledError:  # of the await: posting raises none
+            except asyncio.CancelledError:  # raised by the await, never by the post
                 self._keep(op, buffer, wire)
                 raise
             except weft.WeftError as error:
@@ -335,7 +335,7 @@ class Endpoint:
     def _failure(self, error: weft.WeftError, what: str) -> Exception:
         """The exception of ucp for one of weft's."""
         if isinstance(error, (weft.InvalidError, weft.NoMemoryError)):
-            return error  # a ValueError and a MemoryError: the caller's to mend
+            return error  # a ValueError or a MemoryError: an error of the caller
         if isinstance(error, (weft.ClosedError, weft.CancelledError)):
             if what == "send" and self._weft is not None:
                 return UCXCloseError("Endpoint closed")
@@ -347,7 +347,7 @@ class Endpoint:
         if not isinstance(error, weft.ClosedError) or self._weft is None:
             return self._failure(error, "recv")
         if not self._peer_shut:
-            await asyncio.sleep(0)  # the control message that came before the end is handled in this turn of the loop
+            await asyncio.sleep(0)  # let the loop handle the control message that came before the end
         if self._peer_shut or self._weft is None:
             return UCXCloseError("Endpoint closed") if late else UCXCanceled("recv: the peer closed the endpoint")
         return UCXConnectionReset("the peer closed its side without close()")
@@ -405,9 +405,9 @@ class Endpoint:
                 tag = self._tags.ctrl_send
                 logger.debug("[Send shutdown] ep: %s, tag: %s, close_after_n_recv: %d", hex(self._uid), hex(tag),
                              self._send_count)
-                # not awaited: closing finishes it, and a peer that takes nothing any more must not hold us up
+                # not awaited: close() finishes it, and a peer that reads nothing must not delay us
                 self._weft.am_send(CTRL_ID, header=_CTRL.pack(_SHUTDOWN, tag, self._send_count), urgent=True)
-            await asyncio.sleep(0)  # those that wait get their turn
+            await asyncio.sleep(0)  # let waiting tasks run
         except weft.WeftError as error:
             logger.debug("[Send shutdown] ep: %s: the peer is gone already: %s", hex(self._uid), error)
         finally:
@@ -429,7 +429,7 @@ class Endpoint:
         self._ep = self._weft = self._ctx = None
         if not finish_sends:
             for op in tuple(self._sends):
-                op._end()  # it ends with CancelledError of weft, once nobody reads the buffer any more
+                op._end()  # it ends with weft.CancelledError when nobody reads the buffer any more
         ep.close()
 
     async def flush(self) -> None:
@@ -446,7 +446,7 @@ class Endpoint:
     def __del__(self) -> None:
         try:
             self.abort()
-        except Exception:  # the interpreter is ending, or it is another thread's: the worker takes it along
+        except Exception:  # the interpreter ends, or another thread owns it: the worker closes it
             pass
 
 

@@ -59,5 +59,5 @@ def log_errors(reraise_exception: bool = False) -> Iterator[None]:
         yield
     except BaseException as error:
         _logger.exception(str(error))
-        if reraise_exception or not isinstance(error, Exception):  # Ctrl-C is nobody's to swallow
+        if reraise_exception or not isinstance(error, Exception):  # never swallow Ctrl-C
             raise

@@ -24,9 +24,9 @@ import weft
 from ucp._libs.manual_loop import ManualLoop
 from weft import _core as native
 
-SPIN = 100e-6       # how long a call that waits looks before it sleeps
+SPIN = 100e-6       # how long a waiting call polls before it sleeps
 CLOSE_WAIT = 2.0    # how long destroy_ep() and fin() wait for a peer that does not answer
-HOLD = 86400.0      # a payload waits for its receive as long as it takes
+HOLD = 86400.0      # how long a payload may wait for its receive: in effect for ever
 
 
 class Core:
@@ -38,13 +38,13 @@ class Core:
         self.runtime = native.Runtime(loop=self.manual, am_hold=HOLD)  # type: ignore[arg-type]
         self.endpoints: set[Any] = set()          # of ucp_py_ep: they live until they are destroyed
         self.closing: set[Any] = set()            # operations
-        self.receiving: set[Any] = set()          # communications that have a second step to make
+        self.receiving: set[Any] = set()          # communications that still have a second step
         self.servers: list[Any] = []
         self.serving = False
 
     def attach(self) -> asyncio.AbstractEventLoop | None:
         """Have the runtime driven by the loop that runs in this thread, which is returned, or by hand."""
-        loop = asyncio._get_running_loop()  # which raises nothing: this is called for every look at what has come
+        loop = asyncio._get_running_loop()  # the variant that does not raise: this is called often
         wanted = loop or self.manual
         if self.runtime.loop is not wanted:
             self.runtime._attach(wanted)
@@ -56,7 +56,7 @@ class Core:
         n = self.runtime._progress()
         if loop is None:
             n += self.manual.run()
-        else:  # what the loop would tell them, it can only tell when this call is over
+        else:  # the loop can call them only after this call, so do it here
             for receive in [r for r in self.receiving if r.ready()]:
                 receive.step()
                 n += 1
@@ -174,7 +174,7 @@ def _at_exit() -> None:
     try:
         fin()
     except Exception:
-        pass  # a loop of another thread has it, and ends with the process
+        pass  # the loop of another thread owns it, and ends with the process
 
 
 atexit.register(_at_exit)

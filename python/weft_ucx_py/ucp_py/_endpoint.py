@@ -23,8 +23,8 @@ from ._core import CLOSE_WAIT, Core, core
 from ._cuda import part
 from ._memory import _length, buffer_region, ucp_msg
 
-ID = 0x75637079  # of our active messages
-TOO_LONG = 1     # why a payload was not taken
+ID = 0x75637079  # the id of our active messages
+TOO_LONG = 1     # the reason when a payload is refused
 
 
 class _Communication:
@@ -67,7 +67,7 @@ class _Communication:
         self._over, self._error, self._op = True, error, None
         self._core.receiving.discard(self)
         if self._msg._request is self:
-            self._msg._request = None  # nor does it keep us, and we it
+            self._msg._request = None  # break the reference cycle
 
     def _finish(self) -> ucp_msg:
         if self._error is not None:
@@ -102,7 +102,7 @@ class _Send(_Communication):
     def __init__(self, ep: Any, msg: ucp_msg, note: bytes, data: Any, nbytes: int) -> None:
         super().__init__(core(), msg)
         msg._length = nbytes
-        self._op = ep.am_send(ID, data, note)  # it has no second step, so nobody needs to be told of its end
+        self._op = ep.am_send(ID, data, note)  # it has no second step, so no callback is needed
 
     def _next(self, value: Any) -> None:
         self._end()
@@ -178,11 +178,11 @@ class CommFuture:
         under_way = self._under_way
         under_way.step()
         while not under_way._over:
-            core()  # the loop that runs here is the one to drive it
+            core()  # attach the loop that runs in this thread, so it drives
             try:
                 yield from under_way._op.__await__()
             except weft.WeftError:
-                pass  # step() has it
+                pass  # step() reports it
             except asyncio.CancelledError:
                 under_way.step()
                 raise
@@ -231,7 +231,7 @@ class ucp_py_ep:
             host = f"[{host}]"
         op = own.runtime._connect(f"tcp://{host}:{_length(port, 'server_port')}", timeout=max_timeout, retry=False)
         try:
-            # a server of this process may have a function that waits for what is sent over this endpoint
+            # do not serve: a server function of this process may wait for messages of this endpoint
             own.wait(op.done, serve=False)
         except BaseException:
             op.cancel()
@@ -328,7 +328,7 @@ class ucp_py_ep:
             region.populate_ptr(obj)
             if not region.is_cuda and memoryview(region._memory).readonly:
                 region = buffer_region()
-                n = None  # it only says what is expected, and its len was that of an object of the interpreter's
+                n = None  # the object only shows what is expected, and its len is the size of a Python object
             else:
                 return self._recv(ucp_msg(region), region._nbytes if n is None else n)
         elif obj is not None:

@@ -34,13 +34,13 @@ class buffer_region:
     """Memory of a message: allocated here, or that of an object."""
 
     def __init__(self) -> None:
-        self._memory: Any = None     # with the buffer protocol, or of a GPU
-        self._capacity = 0           # its bytes,
-        self._nbytes = 0             # and how many of them are what was received
-        self._note = b"raw"          # what those are
-        self._object: Any = None     # whose memory it is, or what was made of it
+        self._memory: Any = None     # an object with the buffer protocol, or GPU memory
+        self._capacity = 0           # its size in bytes
+        self._nbytes = 0             # how many of these bytes were received
+        self._note = b"raw"          # the type of the received bytes
+        self._object: Any = None     # the object that owns the memory, or that was made from it
         self._cuda = False
-        self._own = True             # it is nobody's object
+        self._own = True             # the memory belongs to no object
 
     @property
     def is_cuda(self) -> bool:

@@ -88,7 +88,7 @@ class ServerFuture:
         n = 0
         while self._waiting and not self._over:
             if self.is_coroutine and (loop is None or not self._awaited):
-                break  # the tasks are for the loop that awaits us
+                break  # only the loop that awaits us may run the tasks
             ep = ucp_py_ep()._take(self._core, self._waiting.popleft())
             n += 1
             try:
@@ -115,7 +115,7 @@ class ServerFuture:
         try:
             await result
         except weft.ClosedError:
-            pass  # the peer has closed: that is how most of them end
+            pass  # a normal end: the peer has closed
         except Exception:
             _logger.exception("%r failed", self._function)
             ep._close()
@@ -135,7 +135,7 @@ class ServerFuture:
                 if stopped in self._stopped:
                     self._stopped.remove(stopped)
         for task in [t for t in self._tasks if t is not asyncio.current_task()]:
-            await asyncio.wait([task])  # who is being served is served to the end
+            await asyncio.wait([task])  # finish the clients that are being served
 
     def stop(self) -> None:
         """Listen no more. Who connected and was not given to the function is let go."""

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LINE = 80 << 20   # of an answer
+LINE = 80 << 20   # the most bytes of an answer
 SOCKET = 3        # its number in the child
 
 
@@ -135,7 +135,7 @@ class Child:
                     wait = None if until is None else until - time.monotonic()
                     if wait is not None and wait <= 0:
                         if begun:
-                            self.kill()  # half a line is worse than none
+                            self.kill()  # the child has half a line, and would misread the next one
                         raise Late from None
                     select.select([], [self._sock], [], wait)
                 except (OSError, ValueError):
@@ -150,7 +150,7 @@ class Child:
         except Empty:
             raise Late from None
         if said is None:
-            self.inbox.put(None)  # for whoever asks next
+            self.inbox.put(None)  # the next caller must see the end too
             raise Lost(self.how())
         return said
 
@@ -216,7 +216,7 @@ class Child:
                 if pid:
                     self._status = status
                     try:
-                        os.killpg(self.pid, signal.SIGKILL)  # what it left behind
+                        os.killpg(self.pid, signal.SIGKILL)  # processes that it left behind
                     except (ProcessLookupError, PermissionError):
                         pass
             time.sleep(0.002)

@@ -163,7 +163,7 @@ def unzip(code: str, folder: str) -> None:
         raise
     except OSError as error:
         raise Unusable(f"the zip cannot be unpacked: {error.strerror or 'it is damaged'}") from None
-    except Exception as error:  # whatever damage makes zipfile and zlib raise
+    except Exception as error:  # zipfile and zlib raise many kinds of errors for a damaged file
         raise Unusable(f"the code is said to be binary, and is no good zip: {str(error)[:80] or type(error).__name__}") from None
 
 

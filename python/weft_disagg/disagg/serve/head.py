@@ -27,7 +27,7 @@ class _Reader:
 
     def __init__(self, text: str, yaml: Any) -> None:
         self.yaml = yaml
-        # the parser in Python: libyaml's recurses in C, as deep as a hostile text likes
+        # the parser in Python: libyaml recurses in C, and a hostile text sets the depth
         self.events = yaml.parse(text, Loader=yaml.BaseLoader)
 
     def next(self) -> Any:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 GRACE, PATIENCE, LOOK = 10.0, 60.0, 0.05
 TELLING, ONE_TRY = 20.0, 5.0
-AGAIN = (404, 408, 409, 429)  # it may not be ready to be told yet; so may one that fails (5xx)
-MISSED = 3.0  # seconds after which one that is not there will not be: it was released, or its activation is over
+AGAIN = (404, 408, 409, 429)  # the runtime may not be ready yet; the same for failures (5xx)
+MISSED = 3.0  # after these seconds a missing transport stays missing: released, or its activation is over
 LISTEN = "tcp://0.0.0.0:0"
 
 
@@ -103,7 +103,7 @@ def until_unused(action: LibdAction, made: Any, grace: float, patience: float) -
     had, quiet = False, time.monotonic()
     while True:
         stats, now = made.stats(), time.monotonic()
-        # the last one: who was here and gone between two looks
+        # the last condition: a user came and left between two checks
         if stats["users"] or stats["connections"] or (not had and stats["accepted"]):
             had, quiet = True, now
         elif now - quiet >= (grace if had else patience):

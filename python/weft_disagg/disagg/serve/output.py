@@ -16,9 +16,9 @@ import threading
 from collections import deque
 
 SENTINEL = b"XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX\n"
-HELD = 64 << 10   # of a line without an end
-KEPT = 16 << 10   # of that, what may be the beginning of a secret: longer than any
-SHORTEST = 8      # of secrets: less than that is in ordinary words
+HELD = 64 << 10   # the most bytes of an unfinished line
+KEPT = 16 << 10   # bytes of it that may begin a secret: longer than any secret
+SHORTEST = 8      # a shorter secret could also be part of ordinary words
 SECRETS = 256
 
 
@@ -37,7 +37,7 @@ class Secrets:
                 after[text] = text.encode("utf-8", "surrogatepass")
                 while len(after) > SECRETS:
                     del after[next(iter(after))]
-                self._all = after  # whoever goes through the old one may go on
+                self._all = after  # a new object, because another thread may still read the old one
 
     def add_durl(self, durl: object) -> None:
         """The token of a durl, which is the key of its memory."""
@@ -68,7 +68,7 @@ class Output:
         self._wake_r, self._wake_w = os.pipe()
         self._marks: deque[tuple[str, bool, threading.Event]] = deque()
         self._held = b""
-        self._fresh = True  # what was written last ended a line
+        self._fresh = True  # the last write ended a line
         threading.Thread(target=self._pump, name=f"output-{fd}", daemon=True).start()
 
     def mark(self, text: str = "", sentinel: bool = True) -> threading.Event:
@@ -132,4 +132,4 @@ class Output:
             except BlockingIOError:
                 select.select([], [self.fd], [])
             except OSError:
-                return  # nobody reads it any more
+                return  # nobody reads the output any more

@@ -29,11 +29,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LOADING = 600.0       # seconds; whoever initialises has less patience
-LEAD, SHARE = 1.0, 0.2  # before the deadline an activation is told to end: so many seconds, or that share of its time
-WRITING = 5.0         # for somebody to read what was printed
+LOADING = 600.0       # seconds; the client of /init gives up earlier
+LEAD, SHARE = 1.0, 0.2  # how long before the deadline an activation is told to end: seconds, or share of its time
+WRITING = 5.0         # seconds for somebody to read the output
 CONFIGURING = 10.0
-EARLY, MOST_EARLY = 60.0, 256  # seconds for which transports of an activation that is yet to come are remembered, and how many
+EARLY, MOST_EARLY = 60.0, 256  # transports for future activations: seconds to keep them, how many
 ENDING = 2.0
 NOT_ENV = ("value", "transports")
 
@@ -58,7 +58,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._state = "EMPTY"
         self._load: dict[str, Any] = {}
-        self._child: Child | None = Child(self.out.write_fd, self.err.write_fd)  # it starts while /init is on its way
+        self._child: Child | None = Child(self.out.write_fd, self.err.write_fd)  # it starts before /init arrives
         self._activation: Activation | None = None
         self._early: list[tuple[float, str, str, str]] = []  # (when, activation, transport, durl)
         self._over: list[str] = []  # ids of the last activations
@@ -145,7 +145,7 @@ class Runtime:
         text, trace = "", ""
         try:
             value, text, trace = self.activate(line, begun, until)
-        except Exception as error:  # a mistake of ours must not leave an activation without its end
+        except Exception as error:  # an error in our code must still end the activation
             self.drop_child()
             text = f"The action could not be run: {ours(error)}"
         if text:
@@ -217,7 +217,7 @@ class Runtime:
             child = self._child
             assert child is not None
             child.send(line, until)
-            # first everything goes its way; then what waits is ended; then what is under way is, too
+            # steps: let it run; end calls that wait; end calls that are under way
             steps = [None] if until is None or lead is None else [until - lead, until - lead / 2, until]
             for number, step in enumerate(steps):
                 try:
@@ -301,7 +301,7 @@ class Runtime:
             child.close()
         until = time.monotonic() + ENDING
         while self._activation is not None and state == "RUNNING" and time.monotonic() < until:
-            time.sleep(0.01)  # it is being answered
+            time.sleep(0.01)  # its request is being answered
         empty(self.folder)
 
     # --- what all of it needs
@@ -321,7 +321,7 @@ class Runtime:
 
     def failed(self, status: int, text: str, trace: str) -> Refusal:
         """Say it on stderr, end the logs, and make the answer of it."""
-        said = trace or text  # the last line of a traceback says what it is about
+        said = trace or text  # the last line of a traceback has the message
         self.end_of_logs(said + ("" if said.endswith("\n") else "\n"))
         return Refusal(status, self.secrets.clean(text))
 

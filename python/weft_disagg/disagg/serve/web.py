@@ -213,7 +213,7 @@ class Server:
                 break
             try:
                 sock, _ = self._sock.accept()
-            except OSError:  # it hung up already; or there are no descriptors left, and there will be
+            except OSError:  # the client hung up, or there are no descriptors for now
                 time.sleep(0.01)
                 continue
             with self._idle:
@@ -225,7 +225,7 @@ class Server:
             else:
                 try:
                     threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
-                except RuntimeError:  # there can be no more threads now
+                except RuntimeError:  # no more threads can be started now
                     sock.close()
                     with self._idle:
                         self._n -= 1
@@ -266,5 +266,5 @@ class Server:
             return answer(no.status, {"error": no.sentence}, no.allow)
         except Gone:
             raise
-        except Exception as error:  # a mistake of ours: the one who asked is still answered
+        except Exception as error:  # an error in our code: the client still gets an answer
             return answer(500, {"error": f"the runtime itself failed: {type(error).__name__}"})

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-LAST = 2.0     # seconds between the end of the socket and that of the process
-OPENING = 5.0  # for an activation that was just begun to have its action
+LAST = 2.0     # seconds between the end of the socket and the end of the process
+OPENING = 5.0  # seconds that a new activation has to open its action
 OURS = (__file__, element.__file__)
 HIDDEN = ("WEFT_ELEMENT_CALLBACK", "WEFT_ELEMENT_CALLBACK_KEY")
 
@@ -75,7 +75,7 @@ class Worker:
         self._saying = threading.Lock()
         self._changed = threading.Condition()
         self._action: LibdAction | None = None
-        self._opened = self._done = self._over = 0  # runs whose action there is, was, and those whose time is over
+        self._opened = self._done = self._over = 0  # counts of runs: action opened, done, time over
         self._until: float | None = None
         self._before: dict[str, str | None] = {}
 
@@ -136,7 +136,7 @@ class Worker:
                 except MemoryError:
                     return nobody
                 except KeyError:
-                    pass  # a server, which is there
+                    pass  # the transport is a server, so it exists
                 return {"status": 403, "error": "this transport is configured with a key: ?key=..."}
             action.config_transport(name, self.bounded(durl))
         except (NotFoundError, ClosedError):
@@ -150,7 +150,7 @@ class Worker:
         if self._until is None:
             return durl
         timeout = f"timeout_ms,{max(1, int(1000 * (self._until - time.time())))};"
-        if "," in durl.partition(";")[0]:  # keys alone
+        if "," in durl.partition(";")[0]:  # only key,value pairs, without name and type
             return durl if "timeout_ms," in durl else f"{durl.rstrip(';')};{timeout}"
         from weft._core import durl_format, durl_parse
         parts = durl_parse(durl)
@@ -213,7 +213,7 @@ class Worker:
         os.environ.update(env)
         for name in HIDDEN:
             if name in env:
-                os.unsetenv(name)  # this process knows it, those that it starts do not
+                os.unsetenv(name)  # only this process knows it, its children do not
 
     def run(self, said: dict[str, Any]) -> None:
         """One activation."""

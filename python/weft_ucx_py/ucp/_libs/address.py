@@ -12,7 +12,7 @@ from ..exceptions import UCXError
 if TYPE_CHECKING:
     from .worker import UCXWorker
 
-_HEAD = struct.Struct("<4sHH16s16s")  # what it is, version, length of the text; which runtime; which machine
+_HEAD = struct.Struct("<4sHH16s16s")  # magic, version, length of the text; id of the runtime; id of the machine
 _MAGIC, _VERSION, _MOST = b"WFAD", 1, 4096
 
 
@@ -32,7 +32,7 @@ class UCXAddress(bytes):
     def from_buffer(cls, buffer: Any) -> UCXAddress:
         """From bytes that came from another process."""
         try:
-            view = memoryview(getattr(buffer, "_exposed", buffer))  # which an Array has
+            view = memoryview(getattr(buffer, "_exposed", buffer))  # an Array has _exposed
         except TypeError:
             raise TypeError(f"an address is made from bytes, and this is {buffer!r}") from None
         if view.nbytes > _MOST:

@@ -85,7 +85,7 @@ class Array:
 
     def __init__(self, obj: Any) -> None:
         interface = None
-        self._whole: Any = None  # what _memory() gave for all of it
+        self._whole: Any = None  # the result of _memory() for the whole array
         if not isinstance(obj, (bytes, bytearray, memoryview)):
             try:
                 interface = getattr(obj, "__cuda_array_interface__", None)

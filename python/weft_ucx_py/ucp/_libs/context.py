@@ -13,10 +13,10 @@ from . import options
 from .objects import Feature, UCXObject
 
 if TYPE_CHECKING:
-    from .rma import UCXMemoryHandle  # which needs this file
+    from .rma import UCXMemoryHandle  # rma imports this file
 
 _FEATURES = (Feature.TAG, Feature.WAKEUP, Feature.STREAM, Feature.AM, Feature.RMA)
-SILENCE = 120.0  # seconds without a sign of life after which a peer is lost: UCX gives one that is stopped, or cut off, as much
+SILENCE = 120.0  # a peer that is silent for these seconds is lost; UCX waits as long for one that is stopped or cut off
 
 
 def get_current_options() -> dict[str, str]:
@@ -42,7 +42,7 @@ class UCXContext(UCXObject):
             if not isinstance(feature, Feature):
                 raise TypeError(f"feature_flags has {feature!r}, which is no Feature")
         self._values = sum(f.value for f in self._features)
-        # what nobody said is left to Weft's own configuration
+        # options that are not given are left to Weft's configuration
         self._transports = options.transports(self._config["TLS"]) if "TLS" in given else None
         devices = self._config["NET_DEVICES"]
         self._interfaces = devices if "NET_DEVICES" in given and devices != "all" else None

@@ -60,8 +60,8 @@ class UCXEndpoint(UCXObject):
         self._status: UCXBaseException | None = None
         self._on_close: Callable[[], object] | None = None
         self._requests: set[UCXRequest] = set()
-        self._messages: deque[weft.Message] = deque()  # active ones that wait
-        self._receivers: deque[Callable[[], None]] = deque()  # who waits for one
+        self._messages: deque[weft.Message] = deque()  # active messages that wait
+        self._receivers: deque[Callable[[], None]] = deque()  # receives that wait for a message
         self._stream: Stream | None = None
         self._rkeys: weakref.WeakSet[UCXRkey] = weakref.WeakSet()
         worker._eps[endpoint.id] = self
@@ -210,11 +210,11 @@ class UCXEndpoint(UCXObject):
             sending = any(request._out for request in self._requests)
             try:
                 if self._connecting is not None and not self._connecting.done() and sending and how != self._endpoint.abort:
-                    worker._leave_later(self._endpoint, self._connecting)  # closing it now would give up what waits for the peer
+                    worker._leave_later(self._endpoint, self._connecting)  # closing now would drop sends that wait for the peer
                 else:
                     worker._leave(how())
             except weft.WeftError:
-                pass  # it was gone already
+                pass  # it is already gone
         self._call_on_close()
 
     def _connected(self, op: weft.Op[weft.Endpoint], to_address: bool) -> None:
@@ -222,7 +222,7 @@ class UCXEndpoint(UCXObject):
         if error is not None:
             self._end(translated(error, "connect", connecting=True))
         elif to_address and self._open and self._endpoint.state == "up":
-            # what its peer sends comes over the connection that the peer makes: see UCXWorker._deliver()
+            # messages of the peer come over a connection that the peer makes: see UCXWorker._deliver()
             name = self._endpoint.info["peer_name"]
             self._worker._by_peer.setdefault(name, self)
             for wep in tuple(self._worker._came):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..exceptions import UCXConfigError
 
-# name, sort of value, default: what UCX itself says of its upper layer
+# name, kind of value, default: as UCX prints them for UCP
 _TABLE = """
 NET_DEVICES text all | SHM_DEVICES text all | ACC_DEVICES text all | SELF_DEVICES text all | TLS text all | PROTOS text all
 ALLOC_PRIO text md:sysv,md:posix,huge,thp,md:*,mmap,heap | SOCKADDR_TLS_PRIORITY text rdmacm,tcp,sockcm | SOCKADDR_AUX_TLS text ud
@@ -44,7 +44,7 @@ EXPORTED_MEM_HANDLE bool n | REG_NONBLOCK_MEM_TYPES text
 MAX_COMPONENT_MDS number 16 | CONNECT_ALL_TO_ALL bool n | EXTRA_OP_ATTR_FLAGS text | PROTO_OVERHEAD text | NODE_LOCAL_ID text auto
 """
 
-# what belongs to a part of UCX: its transports, its services, its memory hooks, its log
+# options of parts of UCX: its transports, its services, its memory hooks, its log
 _FAMILIES = ("IB_", "RC_", "UD_", "DC_", "TCP_", "SELF_", "SYSV_", "POSIX_", "MM_", "CMA_", "KNEM_", "XPMEM_", "CUDA_", "GDR_",
              "ROCM_", "ZE_", "RDMA_", "GGA_", "UGNI_", "MEM_", "LOG_", "STATS_", "PROFILE_", "VFS_", "ASYNC_", "RCACHE_",
              "MODULE",

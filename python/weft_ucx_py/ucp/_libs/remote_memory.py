@@ -12,7 +12,7 @@ from .objects import Callback
 from .request import UCXRequest
 from .rma import Args, Kwargs, UCXRkey, get_nb, get_nbi, put_nb, put_nbi
 
-_SPINS = 100  # how often a UCXIO looks before it sleeps
+_SPINS = 100  # how often a UCXIO polls before it sleeps
 
 
 class RemoteMemory:

@@ -42,10 +42,10 @@ class UCXRequest:
         self._name = name
         self._number = next(_numbers)
         self._pending = True
-        self._out = out  # something that flush() waits for
+        self._out = out  # flush() waits for it
         self._op: Op[Any] | None = None
-        self._why: UCXBaseException | None = None  # what it ends with if it is made to end
-        self._expected = -1  # bytes of the message, of a receive
+        self._why: UCXBaseException | None = None  # the exception, if it is ended early
+        self._expected = -1  # for a receive: bytes of the message
         self._followers: list[Flush] | None = None
         worker._requests.add(self)
         if ep is not None:
@@ -85,7 +85,7 @@ class UCXRequest:
         if op.cancelled() or op.exception() is not None:
             error = self._why or failure(op, self._name)
             if self._ep is not None and not self._ep._open and isinstance(error, UCXConnectionReset):
-                error = UCXCanceled(str(error))  # it was closed here
+                error = UCXCanceled(str(error))  # the endpoint was closed on this side
             self._finish(error)
         else:
             self._finish(None if self._expected < 0 else length(op, self._expected, self._name))
@@ -144,6 +144,6 @@ def failure(op: Op[Any], name: str | None = None) -> UCXBaseException | None:
     """What a complete operation failed with, in the words of `ucp`; None if it did not."""
     try:
         error = op.exception()
-    except BaseException as cancelled:  # asyncio's own, which is raised
+    except BaseException as cancelled:  # asyncio raises its own CancelledError
         error = cancelled
     return None if error is None else translated(error, name)

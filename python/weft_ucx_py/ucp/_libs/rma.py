@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .endpoint import UCXEndpoint
     from .worker import UCXWorker
 
-_HEAD = struct.Struct("<4sHHQQ")  # what it is, version, how many region keys; where the memory begins, and how long it is
+_HEAD = struct.Struct("<4sHHQQ")  # magic, version, number of region keys; address and length of the memory
 _ENTRY = struct.Struct("<HH")     # lengths of the worker's name and of its region key
 _MAGIC, _VERSION, _MOST = b"WFRK", 1, 1 << 16
 
@@ -60,7 +60,7 @@ class UCXMemoryHandle(UCXObject):
             if worker is not None:
                 self._regions[worker] = self._exposed(worker, size)
                 self._array = Array(self._regions[worker])
-            else:  # not yet a worker that could make it: memory of our own, which serves as well
+            else:  # no worker exists yet that could allocate it: use our own memory
                 self._array = Array(mmap.mmap(-1, size))
         context._children.add(self)
 
@@ -119,7 +119,7 @@ class UCXMemoryHandle(UCXObject):
                 try:
                     worker._leave(region.free())
                 except weft.WeftError:
-                    pass  # it went with its runtime
+                    pass  # its runtime has already freed it
 
 
 def _workers_of(context: UCXContext) -> list[UCXWorker]:
@@ -132,7 +132,7 @@ class PackedRemoteKey(bytes):
 
     def __new__(cls, data: bytes) -> PackedRemoteKey:
         made = super().__new__(cls, data)
-        made._read()  # which says what is wrong with it
+        made._read()  # raises if it is not valid
         return made
 
     @classmethod
@@ -231,7 +231,7 @@ class UCXRkey(UCXObject):
             self._failed(self._ep._status or UCXCloseError("the endpoint is closed"))
             return
         try:
-            # that of the worker at the other end; of a remote key with one region key there is no doubt
+            # the key of the worker at the other end; with only one region key, that one
             key = self._region_keys.get(self._ep._endpoint.info["peer_name"]) or next(iter(self._region_keys.values()))
             op = self._ep._endpoint.attach(key)
         except weft.WeftError as error:
@@ -268,7 +268,7 @@ class UCXRkey(UCXObject):
             try:
                 self._remote.fence()
             except weft.WeftError:
-                pass  # it is gone: nothing is posted on it any more
+                pass  # it is gone, and nothing more is posted on it
 
     def _close(self) -> None:
         if not self._ep._worker._runtime.closed and self._remote is not None:
@@ -277,7 +277,7 @@ class UCXRkey(UCXObject):
         self._failed(UCXCanceled("the remote key was closed"))
 
 
-# An endpoint keeps the functions that it calls when it has connected, and must not keep keys by them.
+# An endpoint holds the functions that it calls after it has connected. They must not hold the keys.
 
 def _attach(ref: weakref.ref[UCXRkey]) -> None:
     rkey = ref()

@@ -46,7 +46,7 @@ class Stream:
     def __init__(self, ep: UCXEndpoint) -> None:
         self._ep = ep
         self._messages: deque[weft.Message] = deque()
-        self._rest = memoryview(b"")  # of a message of which a part was asked for
+        self._rest = memoryview(b"")  # the rest of a message that was received in part
         self._wants: deque[Want] = deque()
         self._busy = False  # a payload is being fetched
         self._why: UCXBaseException | None = None
@@ -94,7 +94,7 @@ class Stream:
         """The payload of a message: straight into the buffer, if it fits."""
         n = message.nbytes
         direct = n <= missing
-        if not direct and n > PIECE:  # no memory is made for what a stranger says
+        if not direct and n > PIECE:  # do not allocate a length that a stranger sent
             message.release()
             self._broken(UCXError(f"the peer's stream has a piece of {n} bytes, and they have {PIECE} at most"))
             return

@@ -79,7 +79,7 @@ def tag_recv_nb(worker: UCXWorker, buffer: Any, nbytes: int, tag: int, cb_func: 
     request = UCXRequest(worker, ep, cb_func, cb_args, cb_kwargs, name, False)
     request._expected = nbytes
     request._follow(op)
-    if ep is not None and not ep.is_alive():  # it was not here, so it will not come
+    if ep is not None and not ep.is_alive():  # the message has not arrived, and cannot arrive any more
         request._end(ep._status or UCXCloseError("the endpoint is closed"))
     return request
 
@@ -191,7 +191,7 @@ class _Receive(UCXRequest):
         """A message is here, or none will come."""
         ep = self._ep
         assert ep is not None
-        if not self._pending:  # closed: the message is for the next one
+        if not self._pending:  # closed: the next receive gets the message
             self._finish(None)
             if ep._receivers and ep._messages:
                 ep._receivers.popleft()()

@@ -95,7 +95,7 @@ def get_address(ifname: str | None = None) -> str:
                 continue
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
-            s.connect(("198.51.100.1", 9))  # nothing is sent: it only chooses where from
+            s.connect(("198.51.100.1", 9))  # sends nothing: it only selects the local address
             return str(s.getsockname()[0])
         except OSError:
             return "127.0.0.1"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 AM_ID = 0x5543_5801      # active messages of am_send_nbx()
 STREAM_ID = 0x5543_5802  # bytes of stream_send_nb()
-_HOLD = 24 * 3600.0      # how long a large one may wait to be received: as long as it likes
+_HOLD = 24 * 3600.0      # how long a large message may wait for its receive: in effect for ever
 _LEAVE = 5.0             # seconds that closing waits for peers to take what was sent
 
 _workers: weakref.WeakSet[UCXWorker] = weakref.WeakSet()
@@ -72,9 +72,9 @@ class UCXWorker(UCXObject):
         self._by_hand = True
         self._pid = os.getpid()
         self._requests: set[UCXRequest] = set()
-        self._eps: weakref.WeakValueDictionary[int, UCXEndpoint] = weakref.WeakValueDictionary()  # by the id of Weft's
-        self._by_peer: weakref.WeakValueDictionary[str, UCXEndpoint] = weakref.WeakValueDictionary()  # those made to an address
-        self._came: set[weft.Endpoint] = set()  # by the worker's address
+        self._eps: weakref.WeakValueDictionary[int, UCXEndpoint] = weakref.WeakValueDictionary()  # by the id of Weft's endpoint
+        self._by_peer: weakref.WeakValueDictionary[str, UCXEndpoint] = weakref.WeakValueDictionary()  # made to an address
+        self._came: set[weft.Endpoint] = set()  # endpoints that connected by the worker's address
         self._early: weakref.WeakKeyDictionary[weft.Endpoint, list[weft.Message]] = weakref.WeakKeyDictionary()
         self._leaving: set[Any] = set()  # closings under way
         self._later: dict[Any, weft.Endpoint] = {}  # closings that wait for a connection
@@ -102,7 +102,7 @@ class UCXWorker(UCXObject):
         self._check()
         if not self._by_hand:
             return True  # the event loop does that
-        # first the queue: arming the runtime sets its timer there
+        # check the queue first: arming the runtime puts its timer into it
         if self._hand._calls or not self._runtime._arm():
             return False
         return self._hand.asleep()
@@ -269,7 +269,7 @@ class UCXWorker(UCXObject):
 
     def _close(self) -> None:
         for request in tuple(self._requests):
-            if not request._out:  # what goes out has its time
+            if not request._out:  # sends still have time to finish
                 request._end(UCXCanceled(f"<{request._name or 'request'}>: the worker was closed"))
         for wep in tuple(self._came):
             self._leave(wep.close())
@@ -292,7 +292,7 @@ class UCXWorker(UCXObject):
         while time.monotonic() < until and (self._later or not all(op.done() for op in self._leaving)):
             for op in [op for op in self._later if op.done()]:
                 self._connected(op)
-            # inside of a callback only _drive() does something
+            # inside a callback, only _drive() has an effect
             busy = self._runtime._progress() + self._runtime._drive() + self._hand.run()
             for other in tuple(_workers):
                 if other is not self and other._open:
@@ -312,7 +312,7 @@ def _forget(worker: UCXWorker) -> None:
     if getattr(worker, "_pid", 0) == os.getpid() and worker._open and not worker._runtime.closed:
         try:
             worker.close()
-        except Exception:  # there is nobody left to tell
+        except Exception:  # nobody is left to report it to
             pass
 
 
@@ -331,7 +331,7 @@ def flush(worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, 
     return Flush(worker, ep, function, args, kwargs, "flush", False)._of(out) if out else None
 
 
-# The runtime keeps the functions it calls, and must not keep its worker by them.
+# The runtime holds the functions that it calls. They must not hold the worker.
 
 def _arrived(worker: UCXWorker) -> Callable[[weft.Message], None]:
     ref = weakref.ref(worker)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-TOLD_EVERY = 0.2  # seconds between two words about the progress
+TOLD_EVERY = 0.2  # seconds between two progress reports
 
 
 class Memory:

@@ -96,7 +96,7 @@ class Server(base.Server):
         driver.until(lambda: driver.ep is not None)
         spare = [memory.empty() for _ in range(deepest)] if args.reuse_alloc else []
         while state["sent"] < self.rounds:
-            seen = state["sent"]  # before posting: what completes there is news too
+            seen = state["sent"]  # before posting: a post may also complete sends
             while state["posted"] < self.rounds and state["posted"] - state["sent"] < deepest:
                 into = None if args.enable_am else spare[state["posted"] % deepest] if spare else memory.empty()
                 state["posted"] += 1
