@@ -398,9 +398,8 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
         if (f->transports[i]->kind == j.kind)
             transport = f->transports[i];
     const wefti_hello_transport_t *caps = caps_of(&s->peer, j.kind);
-    wefti_half_t l = {.type = WEFTI_SHAKE_LANE, .attempt = j.attempt, .addr = addr};
+    wefti_half_t l = {.type = WEFTI_SHAKE_LANE, .attempt = j.attempt, .resumed = link->ep->was_up, .addr = addr};
     l.id = link->ep->pub.id;
-    l.resumed = link->ep->was_up;
     s->why_not = WEFT_ERR_UNREACHABLE;
     if (!transport || !caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
         !make_lane(link, transport, caps, addr, &l.addr_len) || !connect_lane(link, j.addr, j.addr_len)) {
@@ -434,10 +433,7 @@ static void got_refuse(wefti_link_t *link, const void *bytes, size_t n)
     wefti_wire_t *wire = link->wire;
     link->wire = NULL; /* no refusal answers a refusal */
     link->conn->fabric->ops->wire_close(wire);
-    if (st)
-        wefti_link_lost(link, st, what);
-    else
-        wefti_link_lost(link, r.status, r.text);
+    wefti_link_lost(link, st ? st : r.status, st ? what : r.text);
 }
 
 void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n)
