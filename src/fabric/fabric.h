@@ -177,6 +177,8 @@ struct wefti_transport {
     wefti_fabric_t *fabric;
     uint8_t kind;       /* on the wire: 1 shm, 2 ucx, 3 sim, 4 tcp */
     const char *name;   /* "shm", "ucx", "tcp" */
+    int fd;             /* readable when an armed transport has something to do; -1 until its first lane, then always the same */
+    bool watched;       /* the fabric has fd in its own epoll instance */
     unsigned live;      /* ucx: lanes and endpoints; 0: there is nothing that progress could move */
 };
 
@@ -194,6 +196,11 @@ struct wefti_pull {
 };
 
 typedef struct wefti_transport_ops {
+    /* Free it. All lanes have been closed and have said so; those of shm may also be dropped silently. */
+    void (*close)(wefti_transport_t *transport);
+    /* Prepare to sleep on fd: WEFT_OK, or WEFT_ERR_AGAIN (and not armed) when there is something to do. */
+    weft_status_t (*arm)(wefti_transport_t *transport);
+
     /* Write our capabilities: what a peer must know to tell whether this transport can reach us (host id, user, versions). At
      * most WEFTI_CAPS_MAX bytes; returns how many. Cheap. `side`: whose hello it is for. The listener shows its own only to a
      * dialler whose capabilities match. */

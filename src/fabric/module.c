@@ -1,7 +1,7 @@
 /* fabric/module.c - finding, checking and loading libweft_ucx.so, so that the library itself needs no UCX.
  *
  * The module lies in the folder "weft" of the folder where libraries are installed, or beside the library or program that asks
- * for it, as in a build folder and a wheel. A failed search is made again by the next who asks: what was missing may be
+ * for it, as in a build folder and a wheel. A wheel knows no place where it was installed: WEFT_LIBDIR is empty there. A failed search is made again by the next who asks: what was missing may be
  * installed by then. A program that runs with more rights than its user gets the installed module or none.
  * tests/wire/fabric_module.c. */
 #include "fabric/module.h"
@@ -76,10 +76,12 @@ static bool find(search_t *s, const char *chosen)
     if (may_choose && own_folder(own)) {
         if (is_in(s, own, "") || is_in(s, own, "/weft") || is_in(s, own, "/" WEFT_LIBDIR_FROM_BIN "/weft"))
             return true;
-        snprintf(s->looked, sizeof s->looked, "%.400s nor in ", own);
+        snprintf(s->looked, sizeof s->looked, "%.400s", own);
     }
+    if (!WEFT_LIBDIR[0])
+        return false;
     size_t used = strlen(s->looked);
-    snprintf(s->looked + used, sizeof s->looked - used, "%s", WEFT_LIBDIR "/weft");
+    snprintf(s->looked + used, sizeof s->looked - used, "%s%s", used ? " nor in " : "", WEFT_LIBDIR "/weft");
     return is_in(s, WEFT_LIBDIR, "/weft");
 }
 
@@ -97,8 +99,8 @@ static weft_status_t load(const char *folder, const wefti_module_t **module_out)
     void *so = dlopen(s.path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *said = dlerror();
-        return wefti_fail(WEFT_ERR_UNSUPPORTED, "%s does not load: %s (Debian: apt install libucx0)", s.path,
-                          said ? said : "no reason was given");
+        const char *advice = said && strstr(said, "cannot open shared object") ? " (Debian: apt install libucx0)" : "";
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "%s does not load: %s%s", s.path, said ? said : "no reason was given", advice);
     }
     const wefti_module_t *m = dlsym(so, WEFTI_MODULE_SYMBOL);
     if (!m || m->version != WEFTI_MODULE_VERSION || m->size != WEFTI_MODULE_SIZE) {

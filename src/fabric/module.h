@@ -8,7 +8,7 @@
 
 #include "fabric/fabric.h"
 
-#define WEFTI_MODULE_VERSION 1 /* changes with the meaning of anything that the two share */
+#define WEFTI_MODULE_VERSION 2 /* changes with the meaning of anything that the two share */
 #define WEFTI_MODULE_FILE "libweft_ucx.so"
 #define WEFTI_MODULE_SYMBOL "weft_ucx_module" /* the wefti_module_t of the module */
 
@@ -35,13 +35,7 @@ typedef struct wefti_module {
 
     /* Make the transport. The texts are copied. UCX itself is opened by the first lane. WEFT_ERR_NOMEM. */
     weft_status_t (*open)(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
-    /* All lanes have been closed and have said so. */
-    void (*close)(wefti_transport_t *transport);
     unsigned (*progress)(wefti_transport_t *transport);
-    /* WEFT_OK: an event will make the fd readable. WEFT_ERR_AGAIN: progress first. */
-    weft_status_t (*arm)(wefti_transport_t *transport);
-    /* -1 until UCX is open. It then stays the same until close. */
-    int (*fd)(const wefti_transport_t *transport);
     /* Register a range, unregister it. *reg_out is NULL while UCX is not open. WEFT_ERR_NOMEM, _SYSTEM. */
     weft_status_t (*mem_register)(wefti_transport_t *transport, void *base, size_t n, void **reg_out);
     void (*mem_unregister)(wefti_transport_t *transport, void *reg);

@@ -38,14 +38,13 @@ typedef struct real {
     wefti_fabric_t base;
     wefti_transport_t *shm, *ucx, *tcp;
     const wefti_module_t *module; /* of ucx; NULL: it was not loaded */
-    int shm_fd, ucx_fd, tcp_fd;   /* in epoll already; -1: not yet */
     wefti_sock_t *sock;
     int epoll_fd, wake_fd;
     bool look_now;
     uint32_t calls;
-    unsigned found;  /* by a transport, during a look */
-    uint64_t looked; /* ticks */
-    wefti_watch_t wake_watch, shm_watch, ucx_watch, tcp_watch;
+    unsigned found;                                   /* by a transport, during a look */
+    uint64_t looked;                                  /* ticks */
+    wefti_watch_t wake_watch, tcp_watch, other_watch; /* other: of shm and ucx */
     pthread_mutex_t random_lock;
     uint8_t random[256]; /* unpredictable bytes in stock */
     size_t random_left;
@@ -80,16 +79,15 @@ static void tcp_event(wefti_watch_t *w, uint32_t events)
     r->found += wefti_tcp_events(r->tcp);
 }
 
-/* The transports' descriptors exist from their first lane on. */
-static void watch_transport(real_t *r, int fd, wefti_watch_t *w, int *watched)
+/* A transport's descriptor exists from its first lane on. */
+static void watch_transport(real_t *r, wefti_transport_t *t)
 {
-    if (fd < 0 || *watched >= 0)
+    if (!t || t->fd < 0 || t->watched)
         return;
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = w};
-    if (epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = t == r->tcp ? &r->tcp_watch : &r->other_watch};
+    t->watched = !epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, t->fd, &ev);
+    if (!t->watched)
         wefti_warn("fabric: a transport's events cannot be watched: %s", strerror(errno));
-    else
-        *watched = fd;
 }
 
 static unsigned look(real_t *r, uint64_t now)
@@ -99,15 +97,13 @@ static unsigned look(real_t *r, uint64_t now)
     r->looked = now;
     r->look_now = false;
     r->found = 0;
-    if (r->ucx && r->ucx_fd < 0)
-        watch_transport(r, r->module->fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
-    if (r->tcp && r->tcp_fd < 0)
-        watch_transport(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
+    watch_transport(r, r->ucx);
+    watch_transport(r, r->tcp);
     int got = epoll_wait(r->epoll_fd, events, EVENTS, 0);
     for (int i = 0; i < got; i++) {
         wefti_watch_t *w = events[i].data.ptr;
         w->fn(w, events[i].events);
-        n += w != &r->shm_watch && w != &r->ucx_watch && w != &r->tcp_watch;
+        n += w != &r->other_watch && w != &r->tcp_watch;
     }
     return n + r->found + wefti_sock_sweep(r->sock);
 }
@@ -125,7 +121,7 @@ static unsigned progress(wefti_fabric_t *f, bool idle)
     if (tcp_live)
         n += wefti_tcp_progress(r->tcp, !idle);
     if (!r->look_now) {
-        bool any_lane = ucx_live || tcp_live || (r->shm && wefti_shm_fd(r->shm) >= 0);
+        bool any_lane = ucx_live || tcp_live || (r->shm && r->shm->fd >= 0);
         if (any_lane && !idle && ++r->calls % (n ? BUSY_CALLS : EMPTY_CALLS))
             return n;
         uint64_t wait = !any_lane ? 0 : idle && !n ? TICKS_IDLE : TICKS_BUSY;
@@ -141,19 +137,11 @@ static weft_status_t arm(wefti_fabric_t *f)
     real_t *r = real_of(f);
     if (wefti_sock_pending(r->sock))
         return WEFT_ERR_AGAIN;
-    if (r->tcp) {
-        watch_transport(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
-        if (wefti_tcp_arm(r->tcp))
-            return WEFT_ERR_AGAIN;
-    }
-    if (r->shm) {
-        watch_transport(r, wefti_shm_fd(r->shm), &r->shm_watch, &r->shm_fd);
-        if (wefti_shm_arm(r->shm))
-            return WEFT_ERR_AGAIN;
-    }
-    if (r->ucx) {
-        watch_transport(r, r->module->fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
-        if (r->module->arm(r->ucx)) {
+    wefti_transport_t *in_order[] = {r->tcp, r->shm, r->ucx}; /* the cheapest first */
+    for (int i = 0; i < 3; i++) {
+        wefti_transport_t *t = in_order[i];
+        watch_transport(r, t);
+        if (t && t->ops->arm(t)) {
             if (r->shm)
                 wefti_shm_disarm(r->shm);
             return WEFT_ERR_AGAIN;
@@ -220,20 +208,7 @@ static weft_status_t acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, un
 
 static weft_status_t wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
 {
-    real_of(f)->look_now = true;
     return wefti_sock_wire_dial(real_of(f)->sock, uri, source, user, wire_out);
-}
-
-static weft_status_t wire_send(wefti_wire_t *wire, const void *bytes, size_t n)
-{
-    real_of(wire->fabric)->look_now = true;
-    return wefti_sock_wire_send(wire, bytes, n);
-}
-
-static void wire_close(wefti_wire_t *wire)
-{
-    real_of(wire->fabric)->look_now = true;
-    wefti_sock_wire_close(wire);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -267,12 +242,8 @@ static void unshare_id(wefti_fabric_t *f, uint64_t id)
 static void real_close(wefti_fabric_t *f)
 {
     real_t *r = real_of(f);
-    if (r->shm)
-        wefti_shm_close(r->shm);
-    if (r->ucx)
-        r->module->close(r->ucx);
-    if (r->tcp)
-        wefti_tcp_close(r->tcp);
+    for (unsigned i = 0; i < f->n_transports; i++)
+        f->transports[i]->ops->close(f->transports[i]);
     if (r->sock)
         wefti_sock_close(r->sock);
     if (r->wake_fd >= 0)
@@ -297,8 +268,8 @@ static const wefti_fabric_ops_t real_ops = {
     .acceptor_uri = wefti_sock_acceptor_uri,
     .acceptor_close = wefti_sock_acceptor_close,
     .wire_dial = wire_dial,
-    .wire_send = wire_send,
-    .wire_close = wire_close,
+    .wire_send = wefti_sock_wire_send,
+    .wire_close = wefti_sock_wire_close,
     .wire_beat = wefti_sock_wire_beat,
     .wire_watch = wefti_sock_wire_watch,
     .wire_beat_once = wefti_sock_wire_beat_once,
@@ -362,28 +333,28 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a fabric");
     r->base.ops = &real_ops;
     pthread_mutex_init(&r->random_lock, NULL);
-    r->shm_fd = r->ucx_fd = r->tcp_fd = r->epoll_fd = r->wake_fd = -1;
+    r->epoll_fd = r->wake_fd = -1;
     r->wake_watch.fn = woken;
-    r->shm_watch.fn = r->ucx_watch.fn = transport_event;
+    r->other_watch.fn = transport_event;
     r->tcp_watch.fn = tcp_event;
     r->look_now = true;
     st = open_descriptors(r);
     if (!st)
-        st = wefti_sock_open(&r->base, r->epoll_fd, &r->sock);
+        st = wefti_sock_open(&r->base, r->epoll_fd, &r->look_now, &r->sock);
     if (!st && t.shm)
         st = wefti_shm_open(&r->base, config, &r->shm);
     if (!st)
         st = open_ucx(r, config, &t);
     if (!st && t.tcp)
         st = wefti_tcp_open(&r->base, config, &r->tcp);
-    if (st) {
-        real_close(&r->base);
-        return st;
-    }
     wefti_transport_t *in_order[] = {r->shm, r->ucx, r->tcp};
     for (int i = 0; i < 3; i++) {
         if (in_order[i])
             r->base.transports[r->base.n_transports++] = in_order[i];
+    }
+    if (st) {
+        real_close(&r->base);
+        return st;
     }
     *fabric_out = &r->base;
     return WEFT_OK;

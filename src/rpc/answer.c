@@ -36,15 +36,8 @@ bool wefti_rpc_instead(weft_status_t st, rpc_no_t *no_out)
                              .value = st,
                              .message = "the memory of the function's results cannot be read"};
     else if (st == WEFT_ERR_CANCELLED)
-        *no_out = (rpc_no_t){.code = WEFT_CODE_CANCELLED, .message = "the server took its reply back"};
+        *no_out = rpc_no(0, WEFT_CODE_CANCELLED, "the server took its reply back");
     return st == WEFT_ERR_NOMEM || st == WEFT_ERR_SYSTEM || st == WEFT_ERR_CANCELLED;
-}
-
-/* There is not even memory to say so: the connection ends, so that the caller does not wait for ever. */
-static void unanswerable(weft_ep_t *ep, weft_status_t st)
-{
-    if (st == WEFT_ERR_NOMEM)
-        wefti_ep_cannot(ep, "no memory for a reply");
 }
 
 /* It could not be sent. Only results are replaced by a failure. A failure is not (it says whether the function ran), nor is a
@@ -62,7 +55,8 @@ static __attribute__((noinline)) weft_status_t send_instead(weft_ep_t *ep, rpc_m
         wefti_rpc_failure(msg, head.call, &no);
         again = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, 0, done, user, out_out);
     }
-    unanswerable(ep, again);
+    if (again == WEFT_ERR_NOMEM) /* not even to say so: the connection ends, so that the caller does not wait for ever */
+        wefti_ep_cannot(ep, "no memory for a reply");
     return again ? again : st;
 }
 
@@ -77,11 +71,8 @@ void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why)
 {
     rpc_msg_t msg;
     rpc_out_t *out;
-    rpc_no_t no;
-    if (!wefti_rpc_instead(why, &no))
-        return;
-    wefti_rpc_failure(&msg, call, &no);
-    unanswerable(ep, wefti_rpc_send(ep, RPC_AM_TO_CLIENT, &msg, 0, NULL, NULL, &out));
+    rpc_msg_init(&msg, rpc_head(RPC_REPLY, call));
+    (void)send_instead(ep, &msg, why, NULL, NULL, &out);
 }
 
 static void sent_back(void *user, weft_status_t st)
@@ -95,58 +86,16 @@ weft_status_t wefti_rpc_send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg)
     rpc_out_t *out;
     weft_status_t st = send(am->ep, msg, RPC_SEND_COPY, sent_back, NULL, &out);
     if (__builtin_expect(out != NULL, 0) && !am_gone)
-        wefti_rpc_out_user(out, weft_am_keep(am));
+        out->user = weft_am_keep(am);
     return !st || st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED;
 }
 
 void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t *e)
 {
     rpc_msg_t msg;
-    rpc_msg_init(&msg, rpc_head(RPC_REPLY, call));
-    msg.len = e->header_len;
-    memcpy(msg.header, e->reply, e->header_len);
+    wefti_rpc_kept_view(e->reply, &msg);
     set_call(&msg, call);
-    msg.iov[0] = (weft_iov_t){e->reply + ((e->header_len + 7u) & ~7u), e->payload_len};
-    msg.iov_n = e->payload_len ? 1 : 0;
-    msg.payload = e->payload_len;
     (void)wefti_rpc_send_back(am, false, &msg);
-}
-
-rpc_answer_t *wefti_rpc_answer_new(rpc_msg_t *msg)
-{
-    size_t header = (msg->len + 7u) & ~7u;
-    rpc_answer_t *a = (rpc_answer_t *)wefti_malloc(sizeof *a + header + msg->iov_n * sizeof *msg->iov);
-    if (!a)
-        return NULL;
-    a->len = msg->len;
-    a->iov_n = msg->iov_n;
-    a->payload = msg->payload;
-    a->bytes = msg->bytes;
-    a->iov = (weft_iov_t *)(void *)(a->header + header);
-    memcpy(a->header, msg->header, msg->len);
-    memcpy(a->iov, msg->iov, msg->iov_n * sizeof *msg->iov);
-    msg->bytes = NULL;
-    return a;
-}
-
-void wefti_rpc_answer_take(rpc_answer_t *a, rpc_msg_t *msg)
-{
-    msg->len = a->len;
-    msg->iov_n = a->iov_n;
-    msg->payload = a->payload;
-    msg->bytes = a->bytes;
-    memcpy(msg->header, a->header, a->len);
-    memcpy(msg->iov, a->iov, a->iov_n * sizeof *a->iov);
-    wefti_free(a);
-}
-
-void wefti_rpc_answer_free(rpc_request_t *r)
-{
-    rpc_answer_t *a = r->answer;
-    if (a)
-        wefti_free(a->bytes);
-    wefti_free(a);
-    r->answer = NULL;
 }
 
 static void sent(void *user, weft_status_t st)
@@ -169,7 +118,7 @@ static void drained(void *owner)
     if (!r->waiting)
         return;
     weft_op_t *op = r->answer_op;
-    wefti_rpc_answer_take(r->answer, &msg);
+    wefti_rpc_kept_take(r->answer, &msg);
     r->answer = NULL;
     r->answer_op = NULL;
     r->waiting = false;
@@ -179,9 +128,7 @@ static void drained(void *owner)
 /* Keep it until its stream has sent what was posted before. False: no memory; msg is a failure now. */
 static bool hold(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t *op)
 {
-    if (!(how & RPC_SEND_COPY) || !wefti_rpc_msg_own(msg))
-        r->answer = wefti_rpc_answer_new(msg);
-    if (!r->answer) {
+    if (wefti_rpc_keep(msg, how, &r->answer)) {
         rpc_no_t no = rpc_no_memory();
         wefti_rpc_msg_free(msg);
         wefti_rpc_failure(msg, r->call, &no);
@@ -250,7 +197,7 @@ void wefti_rpc_answer_handed_in(rpc_request_t *r)
     rpc_msg_t msg;
     rpc_no_t no = rpc_no_memory();
     if (r->answer)
-        wefti_rpc_answer_take(r->answer, &msg);
+        wefti_rpc_kept_take(r->answer, &msg);
     else
         wefti_rpc_failure(&msg, r->call, &no);
     r->answer = NULL;
@@ -260,7 +207,8 @@ void wefti_rpc_answer_handed_in(rpc_request_t *r)
 void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why)
 {
     weft_op_t *op = r->answer_op;
-    wefti_rpc_answer_free(r);
+    wefti_rpc_kept_free(r->answer);
+    r->answer = NULL;
     r->answer_op = NULL;
     r->waiting = false;
     if (op)

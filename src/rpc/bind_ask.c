@@ -12,12 +12,10 @@ rpc_binding_t *wefti_rpc_binding(rpc_server_t *s, weft_method_t *m)
 {
     if (m->index >= s->n_bindings) {
         uint32_t n = m->index + 8;
-        rpc_binding_t **more = (rpc_binding_t **)wefti_calloc(n, sizeof *more);
+        rpc_binding_t **more = (rpc_binding_t **)wefti_realloc(s->bindings, n * sizeof *more);
         if (!more)
             return NULL;
-        if (s->n_bindings)
-            memcpy(more, s->bindings, s->n_bindings * sizeof *more);
-        wefti_free(s->bindings);
+        memset(more + s->n_bindings, 0, (n - s->n_bindings) * sizeof *more);
         s->bindings = more;
         s->n_bindings = n;
     }
@@ -91,29 +89,17 @@ void wefti_rpc_binding_reset(rpc_binding_t *b, wefti_list_t *waiting_out)
 
 void wefti_rpc_unbound(weft_ep_t *ep, const rpc_head_t *head)
 {
-    wefti_list_t waiting;
-    wefti_list_init(&waiting);
     wefti_list_each(l, &rpc_ep(ep)->servers) {
         const rpc_server_t *s = wefti_container_of(l, rpc_server_t, ep_link);
         for (uint32_t i = 0; i < s->n_bindings; i++) {
             rpc_binding_t *b = s->bindings[i];
             if (b && b->state == BINDING_BOUND && b->slot == head->slot && b->check == head->check)
-                wefti_rpc_binding_reset(b, &waiting); /* no call waits for one that is bound */
+                b->state = BINDING_NONE;
         }
     }
 }
 
-void wefti_rpc_bindings_free(rpc_server_t *s)
-{
-    for (uint32_t i = 0; i < s->n_bindings; i++)
-        wefti_free(s->bindings[i]);
-    wefti_free(s->bindings);
-    s->bindings = NULL;
-    s->n_bindings = 0;
-}
-
-/* --- the answer
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- the answer ------------------------------------------------------------------------------------------------------------- */
 
 /* The server's signature, for a method that has none; the server has compared that of any other. */
 static weft_status_t learn(weft_method_t *m, const char *text, size_t len)

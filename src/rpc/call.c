@@ -1,11 +1,13 @@
 /* rpc/call.c - calls: posting, starting and cancelling them.
  *
  * The states are in client.h. A call is on one list at a time (client.waiting, binding.waiting, rpc_ep_t.sent), or on none while
- * its reply is fetched or one of its buffers is still with the fabric (ENDING). call_send.c sends calls, route.c chooses the
- * server, call_end.c completes them.
+ * its reply is fetched or one of its buffers is still with the fabric (ENDING). call_send.c sends and completes
+ * calls, server.c chooses the server.
  *
  * Promise: every call completes once: within its deadline, and when its server is lost and it may not be sent again.
  * tests/wire/rpc_call.c, tests/sim/rpc_once.c, tests/fault/rpc_lost.c. */
+#include <weft/function.h>
+
 #include "rpc/client.h"
 
 /* --- operations --------------------------------------------------------------------------------------------------------- */
@@ -50,7 +52,7 @@ static weft_status_t start(weft_op_t *op)
         st = wefti_rpc_call_send(op, b);
         if (__builtin_expect(!st, 1))
             return WEFT_OK;
-    } else if (c->kind != CALL_CHECK) {
+    } else if (c->kind != CALL_CHECK && c->kind != CALL_PACKED) {
         st = try_encode(c);
     }
     if (!st) {
@@ -117,7 +119,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
             c->state = CALL_NEW;
             wefti_rpc_call_end(op, why, NULL);
         } else if (c->out) {
-            wefti_rpc_out_cancel(c->out);
+            weft_op_cancel(&c->out->op);
         }
         break;
     }
@@ -136,8 +138,7 @@ static weft_status_t prepare(weft_method_t *m, weft_op_t *op)
     return st;
 }
 
-/* --- posting
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- posting ---------------------------------------------------------------------------------------------------------------- */
 
 /* known: opts as this version has them; NULL: there are none. */
 static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
@@ -191,18 +192,16 @@ static weft_status_t refuse(const weft_method_t *m, bool stream)
                           stream ? "weft_call()" : "weft_call_stream()")
              : wefti_fail(WEFT_ERR_STATE, "only the name of \"%s\" is known; weft_method_check() asks a server for its signature",
                           m->text);
-    wefti_rpc_client_unlock(m->client);
+    wefti_rpc_unlock(m->rt);
     return st;
 }
 
-/* What can be checked without a server. *kind_out: the kind of call. */
-static weft_status_t check(const weft_method_t *m, const weft_value_t *args, size_t n, const weft_op_t *op, bool stream,
-                           unsigned *kind_out)
+/* What can be checked without a server. After WEFT_OK, m->kind is the kind of call. */
+static weft_status_t check(const weft_method_t *m, const weft_value_t *args, size_t n, const weft_op_t *op, bool stream)
 {
     if (!m || (!args && n))
         return wefti_fail(WEFT_ERR_INVALID, m ? "the arguments are NULL" : "the method is NULL");
     const weft_sig_t *sig = rpc_method_sig(m);
-    *kind_out = m->kind;
     if (__builtin_expect(!sig || (m->kind == CALL_STREAM) != stream, 0))
         return refuse(m, stream);
     if (!op && m->kind != CALL_ONEWAY)
@@ -210,20 +209,93 @@ static weft_status_t check(const weft_method_t *m, const weft_value_t *args, siz
     return WEFT_OK;
 }
 
+/* --- without an operation of the program ------------------------------------------------------------------------------------ */
+
+#define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of such calls on a runtime */
+
+/* An operation that goes the way of any call. A copy of the call's message follows. */
+typedef struct detached {
+    weft_op_t op;
+    rpc_state_t *rs;
+    uint64_t bytes;
+} detached_t;
+
+static void detached_done(weft_op_t *op, void *user)
+{
+    detached_t *d = (detached_t *)user;
+    (void)op;
+    atomic_fetch_sub_explicit(&d->rs->detached, d->bytes, memory_order_relaxed);
+    rpc_end(d->rs);
+    wefti_free(d);
+}
+
+static weft_status_t post_detached(rpc_state_t *rs, weft_method_t *m, rpc_msg_t *msg)
+{
+    weft_status_t st = WEFT_OK;
+    uint64_t bytes = sizeof(detached_t) + wefti_rpc_kept_size(msg, RPC_KEEP_ALL);
+    if (msg->iov_n && wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL))
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "a tensor of a device needs a call with an operation");
+    if (bytes > DETACHED_MAX)
+        return wefti_fail(WEFT_ERR_LIMIT, "too much to be copied for a call without an operation; use one");
+    if (atomic_fetch_add_explicit(&rs->detached, bytes, memory_order_relaxed) + bytes > DETACHED_MAX)
+        st = wefti_fail(WEFT_ERR_AGAIN, "too many calls without an operation wait already");
+    detached_t *d = st ? NULL : (detached_t *)wefti_malloc(bytes);
+    if (!st && !d)
+        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a call");
+    if (!st) {
+        *d = (detached_t){.op = {.fn = detached_done, .user = d}, .rs = rs, .bytes = bytes};
+        (void)wefti_rpc_keep_at((rpc_kept_t *)(void *)(d + 1), msg, RPC_KEEP_ALL); /* memory of the host can be read */
+        rpc_begin(rs);
+        st = prepare(m, &d->op);
+        if (!st) {
+            fill(&d->op, m, NULL, 0, NULL, NULL, NULL, CALL_PACKED);
+            rpc_call(&d->op)->packed = (const rpc_kept_t *)(const void *)(d + 1);
+            st = wefti_op_post_by(m->rt, &d->op, start);
+        }
+        if (!st)
+            return WEFT_OK;
+        rpc_end(rs);
+        wefti_free(d);
+    }
+    atomic_fetch_sub_explicit(&rs->detached, bytes, memory_order_relaxed);
+    return st;
+}
+
+static weft_status_t call_detached(weft_method_t *m, const weft_value_t *args, size_t n)
+{
+    rpc_msg_t msg;
+    weft_runtime_t *rt = m->rt;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = wefti_rpc_method_lock(m);
+    if (!st) {
+        st = rpc_pack_whole(&msg, 0, m->args, args, n);
+        wefti_rpc_unlock(rt);
+        if (!st) {
+            st = post_detached(rpc_state(rt), m, &msg);
+            wefti_rpc_msg_free(&msg);
+        }
+    }
+    wefti_part(rt);
+    return st;
+}
+
+/* --- with one -------------------------------------------------------------------------------------------------------------- */
+
 static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
                                       const weft_call_opts_t *known, weft_reply_t *reply, weft_op_t *op)
 {
-    unsigned kind;
-    weft_status_t st = check(m, args, n, op, false, &kind);
+    weft_status_t st = check(m, args, n, op, false);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
     if (!op)
-        return wefti_rpc_call_detached(m, args, n);
+        return call_detached(m, args, n);
     weft_runtime_t *was, *rt = m->rt;
     if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
         st = wefti_op_prepare(rt, op, &call_kind);
         if (__builtin_expect(!st, 1)) {
-            fill(op, m, args, n, opts, known, reply, kind);
+            fill(op, m, args, n, opts, known, reply, m->kind);
             st = wefti_op_start(op, start);
         }
         wefti_leave(rt, was);
@@ -232,7 +304,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
     st = prepare(m, op);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
-    fill(op, m, args, n, opts, known, reply, kind);
+    fill(op, m, args, n, opts, known, reply, m->kind);
     return wefti_op_post_by(rt, op, start);
 }
 
@@ -281,24 +353,21 @@ weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t
 
 static weft_status_t stream_for(weft_method_t *m, weft_stream_t **stream_out)
 {
-    weft_client_t *client = m->client;
+    const weft_client_t *client = m->client;
     weft_status_t st = wefti_rpc_method_lock(m);
     if (st)
         return st;
-    st = wefti_stream_new(client->rs, m->rt, rpc_method_sig(m), false, stream_out);
-    wefti_rpc_client_unlock(client);
-    if (!st)
-        wefti_stream_limits(*stream_out, 0, NULL, client->stall_ns);
+    st = wefti_stream_new(client->rs, rpc_method_sig(m), false, client->stall_ns, stream_out);
+    wefti_rpc_unlock(m->rt);
     return st;
 }
 
 weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
                                weft_reply_t *reply, weft_op_t *op, weft_stream_t **stream_out)
 {
-    unsigned kind;
     weft_stream_t *stream;
     weft_call_opts_t o;
-    weft_status_t st = check(m, args, n, op, true, &kind);
+    weft_status_t st = check(m, args, n, op, true);
     if (!st)
         st = wefti_opts_read(opts, &o, sizeof o, "weft_call_opts_t");
     if (st)
@@ -314,7 +383,7 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
         return st;
     st = prepare(m, op);
     if (!st) {
-        fill(op, m, args, n, opts, &o, reply, kind);
+        fill(op, m, args, n, opts, &o, reply, m->kind);
         rpc_call(op)->stream = stream;
         wefti_stream_connect(stream, NULL, 0, op);
         *stream_out = stream;
@@ -324,5 +393,43 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
         *stream_out = NULL;
         wefti_free(stream); /* nobody has seen it */
     }
+    return st;
+}
+
+/* --- calls that wait --------------------------------------------------------------------------------------------------------- */
+
+weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                             uint64_t timeout_ns, weft_reply_t *reply)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_reply_t own = WEFT_REPLY_INIT;
+    weft_reply_t *r = reply ? reply : &own;
+    weft_status_t st;
+    memset(r, 0, sizeof *r);
+    r->message = "";
+    if (!method)
+        st = wefti_fail(WEFT_ERR_INVALID, "the method is NULL");
+    else if (wefti_driven)
+        st = wefti_fail(WEFT_ERR_STATE, "waiting for a call is not allowed inside a callback; post it");
+    else {
+        op.timeout_ns = timeout_ns ? timeout_ns : method->client->timeout_ns;
+        if (op.timeout_ns == WEFT_FOREVER)
+            op.timeout_ns = 0;
+        st = weft_call_with(method, args, n, opts, r, &op);
+    }
+    if (st) { /* nothing was sent */
+        const char *words = weft_last_error();
+        wefti_rpc_reply_fail(r, wefti_rpc_code_of(st), WEFT_NOT_RUN, words, strlen(words));
+        r->category = WEFT_CATEGORY_WEFT;
+        r->value = st;
+    } else {
+        while (weft_op_wait(&op, WEFT_FOREVER), !weft_op_done(&op)) /* a simulated network on which nothing happens */
+            weft_op_cancel(&op);
+        st = op.status;
+        if (st)
+            st = wefti_fail(st, "%s: %s", weft_code_name(r->code), r->message);
+    }
+    if (!reply)
+        weft_reply_release(&own);
     return st;
 }

@@ -10,7 +10,7 @@
 
 #include "rpc/client.h"
 
-static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_client_t, lock);
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_client_t, typed);
 
 /* --- making --------------------------------------------------------------------------------------------------------------- */
 
@@ -25,31 +25,9 @@ weft_status_t wefti_rpc_copy_name(char out[RPC_NAME], const char *name, const ch
     return WEFT_OK;
 }
 
-static weft_client_t *client_new(void)
-{
-    weft_client_t *c = (weft_client_t *)wefti_handle_take(&handles);
-    if (!c)
-        return NULL;
-    if (c->handle.uses == 1)
-        pthread_mutex_init(&c->lock, NULL);
-    memset(&c->link, 0, sizeof *c - offsetof(weft_client_t, link));
-    return c;
-}
-
 weft_status_t wefti_rpc_client_closed(void)
 {
     return wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
-}
-
-weft_status_t wefti_rpc_client_lock(weft_client_t *c)
-{
-    if (wefti_gone(c->rt)) /* before the lock: another thread may have held it when this process was forked */
-        return wefti_fail_gone(c->rt);
-    pthread_mutex_lock(&c->lock);
-    if (wefti_is_open(&c->handle))
-        return WEFT_OK;
-    wefti_rpc_client_unlock(c);
-    return wefti_rpc_client_closed();
 }
 
 /* `once` calls that waited long enough for their server to come back end. */
@@ -57,34 +35,32 @@ static void out_of_patience(wefti_timer_t *t)
 {
     weft_client_t *c = wefti_container_of(t, weft_client_t, patience);
     uint64_t now = wefti_now(c->rt), next = UINT64_MAX;
-    wefti_list_t late;
-    wefti_list_init(&late);
+    wefti_rpc_client_hold(c);
     wefti_list_each_safe(l, &c->waiting) {
-        rpc_call_t *call = rpc_call(wefti_op_of_link(l));
-        if (!call->give_up)
+        weft_op_t *op = wefti_op_of_link(l);
+        uint64_t give_up = rpc_call(op)->give_up;
+        if (!give_up || give_up > now) {
+            next = give_up && give_up < next ? give_up : next;
             continue;
-        if (call->give_up <= now) {
-            wefti_list_remove(l);
-            wefti_rpc_waits_no_more(wefti_op_of_link(l));
-            wefti_list_push_back(&late, l);
-        } else if (call->give_up < next) {
-            next = call->give_up;
         }
+        wefti_list_remove(l);
+        wefti_rpc_waits_no_more(op);
+        wefti_rpc_call_end(op, WEFT_ERR_PEER, "the server it was sent to did not come back in time");
     }
     if (next < UINT64_MAX)
         wefti_timer_at(c->rt, t, next);
-    wefti_rpc_client_hold(c);
-    for (wefti_list_t *l; (l = wefti_list_pop(&late));)
-        wefti_rpc_call_end(wefti_op_of_link(l), WEFT_ERR_PEER, "the server it was sent to did not come back in time");
     wefti_rpc_client_unhold(c);
 }
+
+static void close_called(wefti_call_t *call);
 
 weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
                                    weft_client_t **client_out)
 {
-    weft_client_t *c = client_new();
+    weft_client_t *c = (weft_client_t *)wefti_handle_take(&handles);
     if (!c)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a client");
+    memset(&c->link, 0, sizeof *c - offsetof(weft_client_t, link)); /* threads may read what is before it, of an older client */
     c->rt = rt;
     c->rs = rpc_state(rt);
     wefti_list_init(&c->servers);
@@ -95,6 +71,7 @@ weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t 
     c->timeout_ns = opts ? opts->timeout_ns : 0;
     c->stall_ns = opts && opts->stall_ns ? opts->stall_ns : RPC_STALL_NS;
     c->patience.fn = out_of_patience;
+    c->close.call.fn = close_called;
     weft_status_t st = wefti_rpc_copy_name(c->service, service, "a service");
     if (!st)
         st = wefti_rpc_copy_name(c->instance, instance, "an instance");
@@ -111,13 +88,10 @@ weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t 
 
 void wefti_rpc_client_discard(weft_client_t *c)
 {
-    pthread_mutex_lock(&c->lock);
+    pthread_mutex_lock(&c->rs->lock);
     atomic_store(&c->handle.open, 0);
-    for (uint32_t i = 0; i < c->n_methods; i++)
-        wefti_rpc_method_free(c->methods[i]);
-    wefti_rpc_client_unlock(c);
-    wefti_free(c->methods);
-    wefti_rpc_typed_free(c);
+    wefti_rpc_methods_free(c);
+    pthread_mutex_unlock(&c->rs->lock);
     wefti_handle_free(&handles, c);
 }
 
@@ -127,14 +101,19 @@ void wefti_rpc_client_unhold(weft_client_t *c)
 {
     if (--c->holds || !c->closing || c->calls)
         return;
-    weft_op_t *op = c->close_op;
     rpc_state_t *rs = c->rs;
+    pthread_mutex_lock(&rs->lock);
+    bool called = c->called;
+    c->ended = true; /* nobody can call it any more */
+    pthread_mutex_unlock(&rs->lock);
+    if (called)
+        return;
+    rpc_ending_t end = {.op = c->close.op};
     wefti_timer_stop(rs->rt, &c->patience);
     wefti_list_remove(&c->link);
     wefti_rpc_client_discard(c);
     rpc_end(rs);
-    if (op)
-        wefti_op_complete(op, WEFT_OK);
+    wefti_rpc_ended(rs, &end, WEFT_OK);
 }
 
 /* On the driver, once. */
@@ -143,74 +122,46 @@ static void close_now(weft_client_t *c)
     c->closing = true;
     rpc_begin(c->rs);
     wefti_rpc_client_hold(c);
-    wefti_rpc_client_fail(c, WEFT_ERR_CLOSED);
     for (wefti_list_t *l; (l = wefti_list_first(&c->servers));)
         wefti_rpc_server_remove(wefti_container_of(l, rpc_server_t, link), WEFT_ERR_CLOSED);
+    c->lost = WEFT_ERR_CLOSED;
+    wefti_rpc_client_kick(c); /* what waits ends */
     if (c->reach)
         wefti_rpc_reach_close(c);
     wefti_rpc_client_unhold(c);
 }
 
-static weft_status_t close_start(weft_op_t *op)
+/* The program has closed it; the runtime may have done so before. */
+static void close_called(wefti_call_t *call)
 {
-    weft_client_t *c = *wefti_op_scratch(op, weft_client_t *);
-    if (!wefti_is_open(&c->handle) || c->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
-    wefti_op_track(op); /* without memory for its deadline it ends when it ends */
-    c->close_op = op;
-    close_now(c);
-    return WEFT_OK;
-}
-
-/* The client goes on closing. */
-static void close_cancel(weft_op_t *op, weft_status_t why)
-{
-    weft_client_t *c = *wefti_op_scratch(op, weft_client_t *);
-    c->close_op = NULL;
-    wefti_op_complete(op, why);
-}
-
-static const wefti_op_kind_t close_kind = {.name = "client close", .start = close_start, .cancel = close_cancel};
-
-typedef struct close_alone {
-    wefti_call_t call;
-    weft_client_t *client;
-} close_alone_t;
-
-static void close_unwatched(wefti_call_t *call)
-{
-    close_alone_t *a = wefti_container_of(call, close_alone_t, call);
-    weft_client_t *c = a->client;
-    wefti_free(a);
-    if (wefti_is_open(&c->handle) && !c->closing)
+    weft_client_t *c = wefti_container_of(call, weft_client_t, close.call);
+    wefti_rpc_client_hold(c);
+    pthread_mutex_lock(&c->rs->lock);
+    c->called = false;
+    pthread_mutex_unlock(&c->rs->lock);
+    if (!c->closing)
         close_now(c);
+    wefti_rpc_client_unhold(c);
+}
+
+static weft_status_t claim_close(void *arg, rpc_ending_t **ending_out)
+{
+    weft_client_t *c = (weft_client_t *)arg;
+    weft_status_t st = wefti_rpc_client_lock(c);
+    if (st)
+        return st;
+    if (c->ended)
+        st = wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
+    else
+        c->ended = c->called = true;
+    *ending_out = &c->close;
+    wefti_rpc_unlock(c->rt);
+    return st;
 }
 
 weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
 {
-    if (!c)
-        return wefti_fail(WEFT_ERR_INVALID, "the client is NULL");
-    weft_runtime_t *rt = c->rt;
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    if (!wefti_is_open(&c->handle))
-        return wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
-    if (op) {
-        weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
-        if (st)
-            return st;
-        *wefti_op_scratch(op, weft_client_t *) = c;
-        return wefti_op_post(rt, op);
-    }
-    close_alone_t *a = (close_alone_t *)wefti_calloc(1, sizeof *a);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory to close a client");
-    a->client = c;
-    a->call.fn = close_unwatched;
-    if (wefti_call_on_driver(rt, &a->call))
-        return WEFT_OK;
-    wefti_free(a);
-    return wefti_fail_gone(rt);
+    return c ? wefti_rpc_end(c->rt, ENDS_CLIENT, op, claim_close, c) : wefti_fail(WEFT_ERR_INVALID, "the client is NULL");
 }
 
 void wefti_rpc_clients_shutdown(rpc_state_t *rs)
@@ -301,7 +252,7 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
     rpc_read_all(&s.calls, &c->stats.calls, offsetof(weft_client_stats_t, instances) - offsetof(weft_client_stats_t, calls));
     s.instances = __atomic_load_n(c->finds ? &c->stats.instances : &c->n_servers, __ATOMIC_RELAXED);
     s.connected = __atomic_load_n(&c->stats.connected, __ATOMIC_RELAXED);
-    wefti_rpc_client_unlock(c);
+    wefti_rpc_unlock(c->rt);
     wefti_opts_write(out, &s, sizeof s);
     return WEFT_OK;
 }

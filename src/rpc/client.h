@@ -6,19 +6,19 @@
 #include "rpc/stream.h"
 
 /* A client. It is freed when it is closed, its last call is complete, and nobody holds it. It is a handle (base/handle.h): the
- * fields up to `lock` may be read for ever, and the lock be taken; with the lock, a client that is open stays. */
+ * fields up to `typed` may be read for ever; with rs->lock, a client that is open stays. */
 struct weft_client {
     wefti_handle_t handle;
     weft_runtime_t *rt;
     rpc_state_t *rs;
     uint64_t timeout_ns;         /* of calls that wait; 0: none */
     uint64_t stall_ns;           /* of results and values of streams */
-    _Atomic(struct rpc_typed *) typed; /* typed.c: methods by declared function, read by any thread; NULL: none yet */
-    pthread_mutex_t lock;        /* of methods, which any thread asks for, and of the end. It outlives the client */
+    _Atomic(struct rpc_typed *) typed; /* method.c: methods by declared function, read by any thread; NULL: none yet */
     wefti_list_t link;           /* the first of the fields that begin as zero */
     char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
-    weft_method_t **methods;
+    weft_method_t **methods;     /* under rs->lock: any thread asks for them */
     uint32_t n_methods;
+    bool ended, called;          /* the same: close was called; it is on its way to the driver, and the client is not freed before */
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;          /* written by the driver, read by anyone */
     bool finds;                  /* it finds its servers itself: set before anyone has it */
@@ -31,8 +31,8 @@ struct weft_client {
     uint32_t calls;              /* that are not complete */
     uint32_t holds;              /* reach.c, and what is under way for it */
     bool closing;
-    weft_status_t lost;          /* why no server can come: its endpoint is gone, or there is no memory to look for servers */
-    weft_op_t *close_op;
+    weft_status_t lost;          /* why no server can come: its endpoint is gone, there is no memory to look for servers, or it closes */
+    rpc_ending_t close;
     weft_client_stats_t stats;   /* written by the driver, read by anyone */
     wefti_call_t join_call;
     weft_ep_t *join_ep;
@@ -67,7 +67,7 @@ struct rpc_binding {
     wefti_list_t waiting;        /* calls that wait for it */
 };
 
-/* A handle, too. While it is open its client, its signature and its text are there: on the driver, or with the client's lock. */
+/* A handle, too. While it is open its client, its signature and its text are there: on the driver, or with rs->lock. */
 struct weft_method {
     wefti_handle_t handle;
     weft_runtime_t *rt;
@@ -89,11 +89,14 @@ static inline const weft_sig_t *rpc_method_sig(const weft_method_t *m)
  *     NEW --> WAITING (client.waiting, or its binding's) --> SENT (rpc_ep_t.sent) --> [FETCHING] --> complete
  *                ^------ sent again ------------------------|   \--> ENDING: only a buffer is waited for */
 enum { CALL_NEW, CALL_WAITING, CALL_SENT, CALL_FETCHING, CALL_ENDING };
-enum { CALL_UNARY, CALL_ONEWAY, CALL_STREAM, CALL_CHECK };
+enum { CALL_UNARY, CALL_STREAM, CALL_CHECK, CALL_ONEWAY, CALL_PACKED }; /* PACKED: oneway, without an operation of the program */
 struct rpc_call {
     weft_method_t *method;
     rpc_server_t *server;        /* that it waits for or was sent to; NULL: none */
-    const weft_value_t *args;
+    union {
+        const weft_value_t *args;
+        const rpc_kept_t *packed; /* CALL_PACKED: the message, but for slot and check */
+    };
     const weft_call_opts_t *opts; /* the program's, of any version: wefti_opts_read(). NULL: none */
     weft_reply_t *reply;         /* NULL: nobody wants it */
     weft_stream_t *stream;
@@ -118,10 +121,11 @@ static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_scratch(op, 
 /* client.c. reach.c adds and removes servers, on the driver. */
 weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
                                    weft_client_t **client_out);
-/* Any thread: take its lock; it is open until it is unlocked. WEFT_ERR_CLOSED, _FORKED. Call nothing of the program meanwhile. */
-weft_status_t wefti_rpc_client_lock(weft_client_t *client);
-static inline void wefti_rpc_client_unlock(weft_client_t *client) { pthread_mutex_unlock(&client->lock); }
-/* The same for a method's client; the method is open too. */
+static inline weft_status_t wefti_rpc_client_lock(const weft_client_t *client)
+{
+    return wefti_rpc_lock(client->rt, &client->handle, "client");
+}
+/* wefti_rpc_lock() for a method's client; the method is open too. */
 weft_status_t wefti_rpc_method_lock(const weft_method_t *method);
 weft_status_t wefti_rpc_client_closed(void); /* WEFT_ERR_CLOSED, with a sentence */
 void wefti_rpc_client_discard(weft_client_t *client); /* free it: nothing was started on it, or everything has ended */
@@ -140,13 +144,12 @@ weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, const c
  * The endpoint is not closed. Calls whose buffers are still with the fabric end later, without it. */
 void wefti_rpc_server_remove(rpc_server_t *server, weft_status_t why);
 void wefti_rpc_client_kick(weft_client_t *client); /* try to place what waits: a server came or came up */
-void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why); /* all its calls end */
 void wefti_rpc_calls_up(weft_ep_t *ep);
 void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
 
 /* method.c. On the driver, or before anyone else has the method: set its signature. */
 void wefti_rpc_method_learn(weft_method_t *method, const weft_sig_t *sig);
-void wefti_rpc_method_free(weft_method_t *method);
+void wefti_rpc_methods_free(weft_client_t *client); /* it is closed */
 
 /* bind_ask.c */
 rpc_binding_t *wefti_rpc_binding(rpc_server_t *server, weft_method_t *method); /* NULL: no memory */
@@ -154,21 +157,18 @@ weft_status_t wefti_rpc_bind_ask(rpc_binding_t *b);                            /
 void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head);    /* BOUND came */
 void wefti_rpc_binding_reset(rpc_binding_t *b, wefti_list_t *waiting_out);     /* NONE; calls that waited for it go there */
 void wefti_rpc_unbound(weft_ep_t *ep, const rpc_head_t *head);                 /* the server has no such slot and check */
-void wefti_rpc_bindings_free(rpc_server_t *server);                            /* nobody waits for them */
 
-/* route.c */
+/* call_send.c */
 void wefti_rpc_route(weft_op_t *op, const rpc_server_t *except); /* NEW: to a server, to `except` if there is no other; or wait */
 void wefti_rpc_waits_no_more(weft_op_t *op);                     /* WAITING -> NEW; it is still on its list */
 /* NEW, after a failure: send it again if it may be, else end it. */
 void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *except);
 
-/* call_send.c */
 weft_status_t wefti_rpc_call_send(weft_op_t *op, rpc_binding_t *b); /* NEW, bound. On an error nothing changed */
 void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b);           /* the same, and on an error it ends */
 void wefti_rpc_unsend(weft_op_t *op);                               /* SENT -> NEW: it waits for no reply any more */
 void wefti_rpc_call_abandon(weft_op_t *op);                         /* the same, and the server is told that nobody waits */
 
-/* call_end.c */
 /* NEW: complete it. The reply's code and message are filled in from status and message (may be NULL). */
 void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message);
 void wefti_rpc_fill_reply(weft_op_t *op, weft_status_t status, const char *message);
@@ -177,19 +177,13 @@ const char *wefti_rpc_send_words(weft_status_t status);
 void wefti_rpc_finish(weft_op_t *op, weft_status_t status); /* NEW, reply filled in: complete when its buffers are free */
 weft_code_t wefti_rpc_code_of(weft_status_t status);        /* of a call that ended with that, without an answer */
 
-/* detached.c */
-weft_status_t wefti_rpc_call_detached(weft_method_t *method, const weft_value_t *args, size_t n);
-
-/* typed.c */
-void wefti_rpc_typed_free(weft_client_t *client); /* it is closed */
-
 /* reply.c */
 void wefti_rpc_to_client(weft_am_t *am, void *user); /* a handler of active messages */
 uint32_t wefti_rpc_code_told(uint32_t code);         /* a newer server's code that we do not know: WEFT_CODE_UNKNOWN */
 /* Fill in a failure; the message is copied. */
 void wefti_rpc_reply_fail(weft_reply_t *reply, weft_code_t code, weft_ran_t ran, const char *message, size_t len);
 
-/* balance.c: the server for the next call, of those that are up; NULL: none is. `except` (may be NULL) only if there is no
+/* server.c: the server for the next call, of those that are up; NULL: none is. `except` (may be NULL) only if there is no
  * other. */
 rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *except);
 

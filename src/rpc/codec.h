@@ -18,8 +18,7 @@
 
 typedef struct wefti_codec {
     uint32_t n;
-    bool tensors; /* there is one among the types */
-    bool flat;    /* scalars, and strings and vectors of scalars */
+    bool flat;    /* scalars, and strings and vectors of scalars: no tensors */
     bool fixed;   /* scalars only: each has its place, and there are always `len` bytes */
     uint16_t len;
     uint8_t types[WEFT_SIG_PARAMS];

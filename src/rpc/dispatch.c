@@ -41,8 +41,7 @@ static void turn_away(weft_am_t *am, const rpc_function_t *f, uint64_t call, boo
 static void unbound(const rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head)
 {
     rpc_msg_t msg;
-    rpc_no_t no = {
-        .ran = RPC_F_NOT_RUN | RPC_F_UNBOUND, .code = WEFT_CODE_UNIMPLEMENTED, .message = "the function is not there any more"};
+    rpc_no_t no = rpc_no(RPC_F_NOT_RUN | RPC_F_UNBOUND, WEFT_CODE_UNIMPLEMENTED, "the function is not there any more");
     for (uint32_t i = 0; i < RPC_CHECKS; i++)
         if (head->check && rs->checks[i] == head->check) { /* a caller that has sent on its stream cannot ask again */
             no.code = WEFT_CODE_UNAVAILABLE;
@@ -172,7 +171,7 @@ static void run_on_stack(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
     f->refs++;
     f->fn(&r.pub, f->user);
     if (__builtin_expect(!r.moved && !atomic_load_explicit(&r.answered, memory_order_relaxed) && !f->oneway, 0)) {
-        rpc_no_t no = {.code = WEFT_CODE_INTERNAL, .message = "the function neither answered nor kept its request"};
+        rpc_no_t no = rpc_no(0, WEFT_CODE_INTERNAL, "the function neither answered nor kept its request");
         (void)wefti_rpc_request_no(&r, &no);
     }
     wefti_decoded_free(&d);
@@ -204,16 +203,13 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
     rpc_once_entry_t *entry;
     rpc_no_t no = rpc_exhausted("the service remembers too many calls already: try again later");
     if (f->streams || f->oneway) {
-        no = (rpc_no_t){.ran = RPC_F_NOT_RUN,
-                        .code = WEFT_CODE_INVALID_ARGUMENT,
-                        .message = "a call with a stream, or one that nobody waits for, cannot be made with `once`"};
+        no = rpc_no(RPC_F_NOT_RUN, WEFT_CODE_INVALID_ARGUMENT,
+                    "a call with a stream, or one that nobody waits for, cannot be made with `once`");
         turn_away(am, NULL, a->head.call, false, &no);
         return;
     }
     if (a->once.epoch && a->once.epoch != service->epoch) {
-        no = (rpc_no_t){.ran = RPC_F_MAYBE,
-                        .code = WEFT_CODE_ABORTED,
-                        .message = "the call was made to another opening of the service, which may have run it"};
+        no = rpc_no(RPC_F_MAYBE, WEFT_CODE_ABORTED, "the call was made to another opening of the service, which may have run it");
         turn_away(am, f, a->head.call, false, &no);
         return;
     }
@@ -224,9 +220,7 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
     if (found == ONCE_RUNNING || found == ONCE_ANSWERED)
         rpc_count(&service->stats.repeated, 1);
     if (found == ONCE_GONE)
-        no = (rpc_no_t){.ran = RPC_F_MAYBE,
-                        .code = WEFT_CODE_ABORTED,
-                        .message = "the service does not remember the call any more; it may have run"};
+        no = rpc_no(RPC_F_MAYBE, WEFT_CODE_ABORTED, "the service does not remember the call any more; it may have run");
     if (found == ONCE_NEW)
         run_on_heap(f, am, a, entry);
     else if (found == ONCE_RUNNING)
@@ -274,12 +268,10 @@ static bool read_ext(const weft_am_t *am, arrival_t *a)
 static inline bool refuses(weft_service_t *service, const weft_am_t *am, const arrival_t *a, rpc_no_t *no_out)
 {
     if (__builtin_expect(service->draining, 0)) {
-        *no_out = (rpc_no_t){
-            .ran = RPC_F_NOT_RUN, .code = WEFT_CODE_UNAVAILABLE, .message = "the service takes no more calls: it is closing"};
+        *no_out = rpc_no(RPC_F_NOT_RUN, WEFT_CODE_UNAVAILABLE, "the service takes no more calls: it is closing");
     } else if (__builtin_expect(!a->left_ns, 0)) {
         rpc_count(&service->stats.late, 1);
-        *no_out = (rpc_no_t){
-            .ran = RPC_F_NOT_RUN, .code = WEFT_CODE_DEADLINE_EXCEEDED, .message = "its deadline had passed when it arrived"};
+        *no_out = rpc_no(RPC_F_NOT_RUN, WEFT_CODE_DEADLINE_EXCEEDED, "its deadline had passed when it arrived");
     } else if (__builtin_expect(service->stats.under_way >= service->opts.requests, 0)) {
         *no_out = rpc_exhausted("the service has too many requests under way: try again later");
     } else if (__builtin_expect(am->len > service->opts.payload_max, 0)) {

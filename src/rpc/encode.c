@@ -12,7 +12,7 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
 {
     memset(c, 0, sizeof *c);
     c->n = (uint32_t)n;
-    c->fixed = true;
+    c->fixed = c->flat = true;
     for (size_t i = 0; i < n; i++) {
         size_t size = types[i] == WEFT_T_STRING ? 1 : weft_type_size(types[i]);
         c->types[i] = (uint8_t)types[i];
@@ -22,9 +22,8 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
             c->at[i] = (uint16_t)((c->len + size - 1) & ~(size - 1));
             c->len = (uint16_t)(c->at[i] + size);
         }
-        c->tensors = c->tensors || is_tensor(types[i]);
+        c->flat = c->flat && !is_tensor(types[i]);
     }
-    c->flat = !c->tensors;
 }
 
 /* --- any values ----------------------------------------------------------------------------------------------------------- */
@@ -75,12 +74,10 @@ static bool wants_piece(const sink_t *s, uint64_t bytes)
 static weft_status_t put_view(sink_t *s, const weft_value_t *v, size_t size, size_t i)
 {
     uint64_t n = v->view.n, bytes;
-    if (__builtin_mul_overflow(n, (uint64_t)size, &bytes) || bytes > PTRDIFF_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "value %zu (%s) has %llu elements, more than there can be", i + 1,
-                          weft_type_name(v->type), (unsigned long long)n);
-    if (n && !v->view.data)
-        return wefti_fail(WEFT_ERR_INVALID, "value %zu (%s) has %llu elements and no data", i + 1, weft_type_name(v->type),
-                          (unsigned long long)n);
+    bool many = __builtin_mul_overflow(n, (uint64_t)size, &bytes) || bytes > PTRDIFF_MAX;
+    if (many || (n && !v->view.data))
+        return wefti_fail(WEFT_ERR_INVALID, "value %zu (%s) has %llu elements%s", i + 1, weft_type_name(v->type),
+                          (unsigned long long)n, many ? ", more than there can be" : " and no data");
     if (v->type == WEFT_T_STRING && !wefti_utf8_ok(v->view.data, n))
         return wefti_fail(WEFT_ERR_INVALID, "value %zu is a string that is not UTF-8; pass bytes as [u8]", i + 1);
     if (v->type == (WEFT_T_VECTOR | WEFT_T_BOOL) && !bools_ok(v->view.data, n))
@@ -108,11 +105,9 @@ static weft_status_t put_tensor(sink_t *s, const weft_tensor_t *t, size_t i)
     weft_status_t st = wefti_tensor_span(t, &bytes, &first);
     if (st)
         return st;
-    if (bytes > PTRDIFF_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "value %zu is a tensor of %llu bytes, more than there can be", i + 1,
-                          (unsigned long long)bytes);
-    if (bytes && !t->data)
-        return wefti_fail(WEFT_ERR_INVALID, "value %zu is a tensor of %llu bytes without data", i + 1, (unsigned long long)bytes);
+    if (bytes > PTRDIFF_MAX || (bytes && !t->data))
+        return wefti_fail(WEFT_ERR_INVALID, "value %zu is a tensor of %llu bytes%s", i + 1, (unsigned long long)bytes,
+                          bytes > PTRDIFF_MAX ? ", more than there can be" : " without data");
     const uint8_t *data = bytes ? (const uint8_t *)t->data + t->byte_offset - first : NULL;
     bool compact = weft_tensor_compact(t), device = !wefti_tensor_on_host(t->device_type);
     bool piece = device ? bytes != 0 : wants_piece(s, bytes);
@@ -300,7 +295,7 @@ weft_status_t wefti_encode(const wefti_codec_t *c, const weft_value_t *values, s
         return st;
     sink_t s = {.buf = buf, .cap = cap, .out_of_line = out_of_line, .iov = iov, .out = out};
     *out = (wefti_encoded_t){.device_type = 1};
-    if (c->tensors && (st = find_device(c, values, &s)))
+    if (!c->flat && (st = find_device(c, values, &s)))
         return st;
     for (size_t i = 0; i < n && !st; i++) {
         const weft_value_t *v = &values[i];

@@ -20,18 +20,6 @@ static uint64_t before_pieces(uint32_t bytes_len)
     return ((uint64_t)bytes_len + 7) & ~UINT64_C(7);
 }
 
-static weft_status_t decode(const wefti_codec_t *codec, const void *bytes, size_t len, uint64_t payload_len, weft_value_t *values,
-                            wefti_decoded_t *d)
-{
-    weft_status_t st = wefti_decode(codec, bytes, len, payload_len, values, d);
-    if (!st && d->payload != payload_len) {
-        wefti_decoded_free(d);
-        st = wefti_fail(WEFT_ERR_PROTOCOL, "a payload has %zu bytes, and its values speak of %zu", (size_t)payload_len,
-                        (size_t)d->payload);
-    }
-    return st;
-}
-
 weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *where, weft_value_t *values_out, wefti_decoded_t *d)
 {
     const uint8_t *bytes = (const uint8_t *)am->header + where->at;
@@ -50,7 +38,7 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
             pieces += skip;
         payload -= skip;
     }
-    weft_status_t st = decode(where->codec, bytes, len, payload, values_out, d);
+    weft_status_t st = wefti_decode(where->codec, bytes, len, payload, values_out, d);
     if (__builtin_expect(!st && payload, 0)) {
         st = wefti_decoded_payload(d, pieces);
         if (st)
@@ -59,8 +47,7 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
     return st;
 }
 
-/* --- values that stay
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- values that stay ------------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_in_charge(rpc_in_t *in, rpc_share_t *share, uint64_t n)
 {
@@ -117,7 +104,7 @@ static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *w
             return WEFT_ERR_PROTOCOL;
         in->space = am->len;
     } else {
-        st = decode(in->codec, copy, header, am->len, in->values, &in->decoded);
+        st = wefti_decode(in->codec, copy, header, am->len, in->values, &in->decoded);
         if (st) {
             in->decoded.more = NULL;
             return st;
@@ -146,12 +133,7 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
         *why_out = WEFT_ERR_NOMEM;
         return NULL;
     }
-    in->missing = in->space = 0;
-    in->payload = NULL;
-    in->pool = NULL;
-    in->fetch = NULL;
-    in->share = NULL;
-    in->charged = 0;
+    memset(in, 0, offsetof(rpc_in_t, decoded));
     in->decoded.more = NULL;
     in->rs = rs;
     in->codec = where->codec;
@@ -179,8 +161,7 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     return NULL;
 }
 
-/* --- fetching
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- fetching --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t pool_buffer(rpc_in_t *in)
 {
@@ -203,7 +184,7 @@ static weft_status_t read_bytes(rpc_in_t *in, uint64_t len)
     uint8_t *at = (uint8_t *)in->payload;
     uint32_t bytes_len = in->fetch->bytes_len;
     uint64_t skip = before_pieces(bytes_len);
-    weft_status_t st = decode(in->codec, at, bytes_len, len - skip, in->values, &in->decoded);
+    weft_status_t st = wefti_decode(in->codec, at, bytes_len, len - skip, in->values, &in->decoded);
     return st || len == skip ? st : wefti_decoded_payload(&in->decoded, at + skip);
 }
 
@@ -255,21 +236,19 @@ static weft_status_t may_go_to_device(const rpc_in_t *in)
 static weft_status_t lay_out(rpc_in_t *in, void *buf, weft_am_pull_opts_t *o)
 {
     rpc_fetch_t *f = in->fetch;
-    if (f->bytes_missing) {
-        o->buf = buf;
-        o->cap = in->missing;
-        f->one = (weft_iov_t){buf, in->missing};
-        return WEFT_OK;
-    }
-    f->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *f->iov);
+    f->iov = (weft_iov_t *)wefti_malloc((f->bytes_missing ? 1 : in->decoded.pieces) * sizeof *f->iov);
     if (!f->iov)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the places of arguments");
+    o->iov = f->iov;
+    if (f->bytes_missing) {
+        f->iov[o->iov_n++] = (weft_iov_t){buf, in->missing};
+        return WEFT_OK;
+    }
     uint8_t *at = (uint8_t *)buf;
     for (const wefti_piece_t *p = in->decoded.first; p; p = p->next) {
         f->iov[o->iov_n++] = (weft_iov_t){at, p->len};
         at += piece_space(p->len);
     }
-    o->iov = f->iov;
     return WEFT_OK;
 }
 
@@ -302,7 +281,7 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
     f->op.user = in;
     weft_ep_t *ep = f->am->ep;
     if (ep && ep->lane && !wefti_mem_device_of(buf, kind))
-        wefti_rpc_watch_marks(f, o.iov ? o.iov : &f->one, o.iov ? o.iov_n : 1, wefti_hash_u64(in->rs->random + ++in->rs->marks));
+        wefti_rpc_watch_marks(f, o.iov, o.iov_n, wefti_hash_u64(in->rs->random + ++in->rs->marks));
     rpc_begin(in->rs);
     st = weft_am_pull_with(f->am, &o, &f->op);
     if (st) {

@@ -7,10 +7,13 @@
  *     added (listed, in its slot) --remove--> not found any more --last request freed--> freed, on the driver
  *
  * Promise: a call reaches the function that its caller was bound to, or none. `user` is handed back once, when nothing can call
- * the function any more. tests/wire/rpc_call.c, tests/wire/rpc_service.c. */
-#include <stdio.h>
+ * the function any more. tests/wire/rpc_call.c, tests/wire/rpc_service.c,
+ * tests/wire/rpc_typed.c. */
+#include <weft/config.h>
+#include <weft/function.h>
 
 #include "rpc/serve.h"
+#include "rpc/type.h"
 
 /* --- slots, under rs->lock ------------------------------------------------------------------------------------------------ */
 
@@ -36,12 +39,6 @@ static weft_status_t slot_take(rpc_state_t *rs, rpc_function_t *f)
         }
     }
     return wefti_fail(WEFT_ERR_LIMIT, "a runtime has at most %u functions", RPC_PAGES * RPC_PAGE);
-}
-
-static void slot_give(rpc_state_t *rs, const rpc_function_t *f)
-{
-    rpc_page_t page = atomic_load_explicit(&rs->functions[f->slot / RPC_PAGE], memory_order_relaxed);
-    atomic_store_explicit(&page[f->slot % RPC_PAGE], NULL, memory_order_release);
 }
 
 rpc_function_t *wefti_rpc_function_find(const weft_service_t *service, const char *name, uint32_t number)
@@ -87,7 +84,7 @@ static void gone_if_done(rpc_function_t *f)
     if (!f->removed || f->refs)
         return;
     hand_back(f);
-    wefti_rpc_op_ends(service->rs, &f->remove_op, WEFT_OK);
+    wefti_rpc_ended(service->rs, &f->remove, WEFT_OK);
     function_free(f);
     pthread_mutex_lock(&service->rs->lock);
     service->alive--;
@@ -104,7 +101,7 @@ void wefti_rpc_function_unref(rpc_function_t *f)
 
 static void removed(wefti_call_t *call)
 {
-    rpc_function_t *f = wefti_container_of(call, rpc_function_t, call);
+    rpc_function_t *f = wefti_container_of(call, rpc_function_t, remove.call);
     f->removed = true;
     gone_if_done(f);
 }
@@ -112,7 +109,8 @@ static void removed(wefti_call_t *call)
 /* Callers do not find it any more. Under rs->lock. */
 static void unlist(rpc_function_t *f)
 {
-    slot_give(f->service->rs, f);
+    rpc_page_t page = atomic_load_explicit(&f->service->rs->functions[f->slot / RPC_PAGE], memory_order_relaxed);
+    atomic_store_explicit(&page[f->slot % RPC_PAGE], NULL, memory_order_release);
     wefti_list_remove(&f->link);
 }
 
@@ -128,22 +126,8 @@ void wefti_rpc_functions_remove(weft_service_t *service)
         if (!f)
             return;
         service->rs->checks[service->rs->checks_n++ % RPC_CHECKS] = f->check;
-        removed(&f->call);
+        removed(&f->remove.call);
     }
-}
-
-/* A function may still be listed: a thread removed it when the runtime was closed already. Requests that the program holds keep
- * it. */
-void wefti_rpc_functions_orphan(weft_service_t *service)
-{
-    wefti_list_each(l, &service->functions)
-        wefti_rpc_function_orphan(wefti_container_of(l, rpc_function_t, link));
-}
-
-void wefti_rpc_functions_free(weft_service_t *service)
-{
-    for (wefti_list_t *l; (l = wefti_list_pop(&service->functions));)
-        wefti_rpc_function_unorphan(wefti_container_of(l, rpc_function_t, link));
 }
 
 /* --- adding and removing -------------------------------------------------------------------------------------------------- */
@@ -201,12 +185,12 @@ weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signat
     f->results = wefti_sig_codec(f->sig, WEFTI_SIG_RESULTS);
     f->streams = wefti_sig_codec(f->sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(f->sig, WEFTI_SIG_RESULT_ITEM)->n;
     f->plain = !f->threads && !f->streams;
-    f->call.fn = removed;
+    f->remove.call.fn = removed;
     st = wefti_rpc_service_lock(service);
     if (st)
         goto err;
     st = enter(service, f);
-    wefti_rpc_service_unlock(service);
+    wefti_rpc_unlock(service->rt);
     if (st)
         goto err;
     return WEFT_OK;
@@ -224,52 +208,30 @@ weft_status_t weft_service_add(weft_service_t *service, const char *signature, w
     return wefti_rpc_function_add(service, signature, fn, user, opts, false);
 }
 
-static weft_status_t remove_start(weft_op_t *op)
-{
-    rpc_function_t *f = *wefti_op_scratch(op, rpc_function_t *);
-    (void)wefti_op_track(op); /* without memory for that it has no deadline, but the function is removed */
-    wefti_rpc_op_waits(f->service->rs, &f->remove_op, op);
-    removed(&f->call);
-    return WEFT_OK;
-}
+/* What weft_service_remove() takes off the list. */
+typedef struct removal {
+    weft_service_t *service;
+    const char *name;
+    rpc_function_t *f;
+} removal_t;
 
-static void remove_cancel(weft_op_t *op, weft_status_t why)
+/* Callers do not find it any more. */
+static weft_status_t take_out(void *arg, rpc_ending_t **ending_out)
 {
-    rpc_function_t *f = *wefti_op_scratch(op, rpc_function_t *);
-    wefti_rpc_op_ends(f->service->rs, &f->remove_op, why);
-}
-
-static const wefti_op_kind_t remove_kind = {.name = "remove", .start = remove_start, .cancel = remove_cancel};
-
-/* Take it off the list: callers do not find it any more. */
-static weft_status_t take_out(weft_service_t *service, const char *name, rpc_function_t **f_out)
-{
+    removal_t *r = (removal_t *)arg;
+    weft_service_t *service = r->service;
     weft_status_t st = wefti_rpc_service_lock(service);
     if (st)
         return st;
-    rpc_function_t *f = service->ended ? NULL : wefti_rpc_function_find(service, name, 0);
-    if (f)
-        unlist(f);
-    else
+    r->f = service->ended ? NULL : wefti_rpc_function_find(service, r->name, 0);
+    if (r->f) {
+        unlist(r->f);
+        *ending_out = &r->f->remove;
+    } else {
         st = service->ended ? wefti_fail(WEFT_ERR_CLOSED, "the service \"%s\" is closed", service->name)
-                            : wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, name);
-    wefti_rpc_service_unlock(service);
-    *f_out = f;
-    return st;
-}
-
-/* Have the driver end a function that is off the list. */
-static weft_status_t send_away(weft_service_t *service, rpc_function_t *f, weft_op_t *op)
-{
-    weft_runtime_t *rt = service->rt;
-    if (op)
-        *wefti_op_scratch(op, rpc_function_t *) = f;
-    weft_status_t st = op ? wefti_op_post(rt, op) : wefti_call_on_driver(rt, &f->call) ? WEFT_OK : wefti_fail_gone(rt);
-    if (st) { /* the runtime is closed, and frees what is on the list */
-        pthread_mutex_lock(&rpc_state(rt)->lock);
-        wefti_list_push_back(&service->functions, &f->link);
-        pthread_mutex_unlock(&rpc_state(rt)->lock);
+                            : wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, r->name);
     }
+    wefti_rpc_unlock(service->rt);
     return st;
 }
 
@@ -278,32 +240,27 @@ weft_status_t weft_service_remove(weft_service_t *service, const char *name, wef
     if (!service || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the name" : "the service");
     weft_runtime_t *rt = service->rt;
-    rpc_function_t *f = NULL;
-    weft_status_t st = wefti_join(rt); /* until the driver has the function */
+    removal_t r = {service, name, NULL};
+    weft_status_t st = wefti_join(rt);
     if (st)
         return st;
-    st = op ? wefti_op_prepare(rt, op, &remove_kind) : WEFT_OK;
-    if (!st) {
-        st = take_out(service, name, &f);
-        if (!st)
-            st = send_away(service, f, op);
-        else if (op)
-            wefti_op_unprepare(op);
+    st = wefti_rpc_end(rt, ENDS_FUNCTION, op, take_out, &r);
+    if (st && r.f) { /* the runtime is closed, and frees what is on the list */
+        pthread_mutex_lock(&rpc_state(rt)->lock);
+        wefti_list_push_back(&service->functions, &r.f->link);
+        pthread_mutex_unlock(&rpc_state(rt)->lock);
     }
     wefti_part(rt);
     return st;
 }
 
-size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap)
+/* Under rs->lock. */
+static void put_functions(wefti_text_t *t, const weft_service_t *service)
 {
-    size_t n = 0;
     wefti_list_each(l, &service->functions) {
         const rpc_function_t *f = wefti_container_of(l, rpc_function_t, link);
-        n += (size_t)snprintf(n < cap ? buf + n : NULL, n < cap ? cap - n : 0, "%u %s\n", f->number, weft_sig_text(f->sig));
+        wefti_text_putf(t, "%u %s\n", f->number, weft_sig_text(f->sig));
     }
-    if (!n && cap)
-        *buf = '\0';
-    return n;
 }
 
 size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
@@ -312,7 +269,126 @@ size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
         return 0;
     if (wefti_rpc_service_lock(service))
         return 0;
-    size_t n = wefti_rpc_functions_text(service, buf, cap);
-    wefti_rpc_service_unlock(service);
-    return n;
+    wefti_text_t t = wefti_text(buf, cap);
+    put_functions(&t, service);
+    wefti_rpc_unlock(service->rt);
+    return t.len;
+}
+
+/* --- functions of weft/function.h -------------------------------------------------------------------------------------------- */
+
+typedef struct handler {
+    weft_handler_t pub; /* first: what the function is given */
+    weft_release_fn release;
+} handler_t;
+
+/* The function is gone, and its last request. */
+static void let_go(void *buf, void *user)
+{
+    handler_t *h = (handler_t *)buf;
+    (void)user;
+    if (h->release)
+        h->release(h->pub.user, NULL);
+    wefti_free(h);
+}
+
+weft_status_t weft_function_serve(weft_service_t *service, const weft_function_t *function, weft_function_fn run,
+                                  weft_handler_fn fn, void *user, const weft_function_opts_t *opts)
+{
+    weft_function_opts_t o;
+    if (!function || !run || !fn)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no function to serve");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_function_opts_t");
+    if (st)
+        return st;
+    handler_t *h = (handler_t *)wefti_malloc(sizeof *h);
+    if (!h)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a function");
+    *h = (handler_t){{fn, user}, o.release};
+    o.size = sizeof o;
+    o.release = let_go;
+    st = weft_service_add(service, function->signature, run, h, &o);
+    if (st)
+        wefti_free(h);
+    return st;
+}
+
+/* --- what every runtime answers about itself --------------------------------------------------------------------------------
+ *
+ * These are functions like others, of a service that is on no list: a client that asks for a name that begins with "weft." gets
+ * them, whatever service it names. tests/wire/rpc_call.c. */
+
+/* Write the text, under rs->lock. False: there is no such service. */
+typedef bool (*write_fn)(rpc_state_t *rs, const weft_value_t *args, wefti_text_t *t);
+
+static void answer_text(weft_request_t *request, rpc_state_t *rs, write_fn write)
+{
+    wefti_text_t t = wefti_text(NULL, 0);
+    pthread_mutex_lock(&rs->lock);
+    bool found = write(rs, request->args, &t);
+    char *buf = found ? (char *)wefti_malloc(t.len + 1) : NULL;
+    if (buf) {
+        t = wefti_text(buf, t.len + 1);
+        write(rs, request->args, &t);
+    }
+    pthread_mutex_unlock(&rs->lock);
+    weft_value_t value = weft_text(buf, t.len);
+    if (buf)
+        weft_request_reply(request, &value, 1);
+    else if (found)
+        weft_request_fail(request, WEFT_CODE_RESOURCE_EXHAUSTED, "there is no memory for the list");
+    else
+        weft_request_fail(request, WEFT_CODE_NOT_FOUND, "there is no service of that name here");
+    wefti_free(buf);
+}
+
+static bool write_services(rpc_state_t *rs, const weft_value_t *args, wefti_text_t *t)
+{
+    (void)args;
+    wefti_list_each(l, &rs->services) {
+        const weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        if (!s->ended)
+            wefti_text_putf(t, "%s %s %s\n", s->name, s->instance, WEFT_VERSION_STRING);
+    }
+    return true;
+}
+
+static void services(weft_request_t *request, void *user)
+{
+    answer_text(request, (rpc_state_t *)user, write_services);
+}
+
+static bool named(const weft_service_t *s, const weft_value_t *name)
+{
+    return !name->view.n || (strlen(s->name) == name->view.n && !memcmp(s->name, name->view.data, name->view.n));
+}
+
+static bool write_functions(rpc_state_t *rs, const weft_value_t *args, wefti_text_t *t)
+{
+    bool any = !args[0].view.n;
+    wefti_list_each(l, &rs->services) {
+        const weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        if (s->ended || !named(s, &args[0]))
+            continue;
+        put_functions(t, s);
+        if (!any)
+            return true; /* other instances have the same */
+    }
+    return any;
+}
+
+static void functions(weft_request_t *request, void *user)
+{
+    answer_text(request, (rpc_state_t *)user, write_functions);
+}
+
+weft_status_t wefti_rpc_reflect(rpc_state_t *rs)
+{
+    weft_service_opts_t o = WEFT_SERVICE_OPTS_INIT;
+    rs->own = wefti_rpc_service_new(rs, "weft", "weft", &o);
+    if (!rs->own)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the functions of a runtime");
+    rs->own->own = true;
+    weft_status_t st = wefti_rpc_function_add(rs->own, WEFT_RPC_SERVICES, services, rs, NULL, true);
+    return st ? st : wefti_rpc_function_add(rs->own, WEFT_RPC_FUNCTIONS, functions, rs, NULL, true);
 }

@@ -17,7 +17,7 @@ struct rpc_once_client {
     wefti_list_t entries; /* the same, in order of arrival */
     wefti_list_t idle;    /* of the book, while it has no calls */
     uint64_t until;
-    rpc_share_t *share; /* of the peer that made its first call; NULL: nobody pays */
+    rpc_share_t *share; /* of the peer that made its first call */
 };
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns)
@@ -40,16 +40,20 @@ static void client_free(rpc_book_t *b, rpc_once_client_t *c)
     wefti_map_free(&c->calls);
     if (wefti_list_linked(&c->idle))
         wefti_list_remove(&c->idle);
-    if (c->share)
-        c->share->clients--;
+    c->share->clients--;
     wefti_rpc_share_put(c->share);
     wefti_free(c);
     b->n_clients--;
 }
 
+static uint64_t kept_bytes(uint32_t header, uint64_t payload)
+{
+    return ((header + 7u) & ~7u) + payload;
+}
+
 static uint64_t reply_bytes(const rpc_once_entry_t *e)
 {
-    return e->reply ? ((e->header_len + 7u) & ~7u) + e->payload_len : 0;
+    return e->reply ? kept_bytes(e->reply->len, e->reply->payload) : 0;
 }
 
 void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
@@ -60,12 +64,10 @@ void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
     if (wefti_list_linked(&e->age))
         wefti_list_remove(&e->age);
     b->bytes -= reply_bytes(e);
-    if (e->share) {
-        wefti_rpc_uncharge(e->share, reply_bytes(e));
-        e->share->entries--;
-    }
+    wefti_rpc_uncharge(e->share, reply_bytes(e));
+    e->share->entries--;
     wefti_rpc_share_put(e->share);
-    wefti_free(e->reply);
+    wefti_rpc_kept_free(e->reply);
     wefti_free(e);
     b->n--;
     if (wefti_list_empty(&c->entries)) {
@@ -86,19 +88,12 @@ void wefti_once_free(rpc_book_t *b)
     wefti_map_free(&b->clients);
 }
 
-static rpc_share_t *ref(rpc_share_t *share)
-{
-    if (share)
-        share->refs++;
-    return share;
-}
-
 static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, rpc_share_t *share, uint64_t now)
 {
     rpc_once_client_t *c = (rpc_once_client_t *)wefti_map_get(&b->clients, id);
     if (c)
         return c;
-    if (b->n_clients >= b->max_clients || (share && share->clients >= b->peer_clients))
+    if (b->n_clients >= b->max_clients || share->clients >= b->peer_clients)
         return NULL;
     c = (rpc_once_client_t *)wefti_calloc(1, sizeof *c);
     if (!c)
@@ -110,9 +105,9 @@ static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, rpc_share_t *sha
         return NULL;
     }
     c->until = later(now, b->stay_ns);
-    c->share = ref(share);
-    if (share)
-        share->clients++;
+    c->share = share;
+    share->refs++;
+    share->clients++;
     wefti_list_push_back(&b->idle, &c->idle);
     b->n_clients++;
     return c;
@@ -147,7 +142,7 @@ rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_
     }
     if (id->seq < c->floor)
         return ONCE_GONE;
-    if (b->n >= b->max || (share && share->entries >= b->peer_max))
+    if (b->n >= b->max || share->entries >= b->peer_max)
         return ONCE_FULL;
     e = (rpc_once_entry_t *)wefti_calloc(1, sizeof *e);
     if (!e)
@@ -158,9 +153,9 @@ rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_
     }
     e->client = c;
     e->seq = id->seq;
-    e->share = ref(share);
-    if (share)
-        share->entries++;
+    e->share = share;
+    share->refs++;
+    share->entries++;
     wefti_list_push_back(&c->entries, &e->link);
     if (wefti_list_linked(&c->idle))
         wefti_list_remove(&c->idle);
@@ -169,28 +164,17 @@ rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_
     return ONCE_NEW;
 }
 
-void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t space, uint64_t now)
+void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, rpc_msg_t *msg, uint64_t space, uint64_t now)
 {
-    size_t header = (msg->len + 7u) & ~7u;
     e->request = NULL;
     if (e->seq < e->client->floor) {
         wefti_once_forget(b, e, now); /* its client has acknowledged it: it does not ask again */
         return;
     }
-    if (header + msg->payload <= space)
-        e->reply = (uint8_t *)wefti_malloc(header + msg->payload);
-    if (e->reply && msg->iov_n && wefti_rpc_msg_gather(msg, e->reply + header)) {
-        wefti_free(e->reply);
-        e->reply = NULL;
-    }
-    if (e->reply) {
-        memcpy(e->reply, msg->header, msg->len);
-        e->header_len = msg->len;
-        e->payload_len = msg->payload;
-    }
+    if (kept_bytes(msg->len, msg->payload) <= space)
+        (void)wefti_rpc_keep(msg, RPC_KEEP_ALL, &e->reply);
     b->bytes += reply_bytes(e);
-    if (e->share)
-        wefti_rpc_charge_more(e->share, reply_bytes(e));
+    wefti_rpc_charge_more(e->share, reply_bytes(e));
     e->until = later(now, b->remember_ns);
     wefti_list_push_back(&b->age, &e->age);
 }

@@ -131,10 +131,9 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
 void wefti_rpc_pool_undo(rpc_pool_t *p)
 {
     pthread_mutex_lock(&p->lock);
-    p->stop = true;
     p->alive++; /* no thread is the last */
     pthread_mutex_unlock(&p->lock);
-    pthread_cond_broadcast(&p->work);
+    wefti_rpc_pool_stop(p);
     for (uint32_t i = 0; i < p->n; i++)
         pthread_join(p->threads[i], NULL);
     wefti_op_unprepare(&p->op);

@@ -22,13 +22,11 @@
 #define LINGER_MOST (2 * WEFT_SECOND)
 enum { LOAD_STEP = 50, TEXT_MOST = 65536 };
 
-typedef struct publication {
-    wefti_list_t link; /* rpc_state_t.published; under `finding` */
+typedef struct rpc_publication {
     rpc_state_t *rs;
     weft_service_t *service; /* NULL: unpublished */
     weft_registry_t *registry;
-    bool configured; /* wefti_rpc_registry_get() has counted us */
-    bool given;      /* the program gave the address */
+    bool given; /* the program gave the address */
     bool begun, stale, complained;
     bool entering;      /* op is under way */
     bool leaving, left; /* its entry is being removed; it is removed */
@@ -43,14 +41,43 @@ typedef struct publication {
     char address[WEFTI_REACH_MAX];
 } publication_t;
 
+/* --- the configured registry ---------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t *given, weft_registry_t **registry_out)
+{
+    weft_status_t st = given ? wefti_registry_check_of(given, rs->rt) : WEFT_OK;
+    pthread_mutex_lock(&rs->finding);
+    if (!given && !rs->registry)
+        st = weft_registry_open(rs->rt, NULL, NULL, &rs->registry);
+    rs->registry_users += !given && !st;
+    if (!st)
+        *registry_out = given ? given : rs->registry;
+    pthread_mutex_unlock(&rs->finding);
+    return st;
+}
+
+void wefti_rpc_registry_put(rpc_state_t *rs, weft_registry_t *registry)
+{
+    weft_registry_t *last = NULL;
+    pthread_mutex_lock(&rs->finding);
+    if (registry && registry == rs->registry && !--rs->registry_users) {
+        last = rs->registry;
+        rs->registry = NULL;
+    }
+    pthread_mutex_unlock(&rs->finding);
+    if (last && !rs->rt->closing) /* else the runtime closes it, or has done so */
+        (void)weft_registry_close(last, NULL);
+}
+
+/* --- entering ------------------------------------------------------------------------------------------------------------- */
+
 /* Free it when the last operation of the registry has ended. */
 static void publication_drop(publication_t *p)
 {
     p->service = NULL;
     if (p->ops)
         return;
-    if (p->configured)
-        wefti_rpc_registry_put(p->rs);
+    wefti_rpc_registry_put(p->rs, p->registry);
     wefti_free(p->functions);
     wefti_free(p);
 }
@@ -72,9 +99,7 @@ static char *functions_text(weft_service_t *service)
 
 static void op_begins(publication_t *p, weft_op_t *op, weft_op_fn fn)
 {
-    memset(op, 0, sizeof *op);
-    op->fn = fn;
-    op->user = p;
+    *op = (weft_op_t){.fn = fn, .user = p};
     p->ops++;
     rpc_begin(p->rs);
 }
@@ -99,16 +124,16 @@ static void entered(weft_op_t *op, void *user)
         return;
     p->stale = st == WEFT_ERR_STATE || st == WEFT_ERR_NOMEM; /* after other failures the registry tries again itself */
     if (st == WEFT_ERR_STATE && !p->complained)
-        wefti_warn("another process has entered %s@%s; that is tried again until it has left", weft_service_name(p->service),
-                   weft_service_instance(p->service));
+        wefti_warn("another process has entered %s@%s; that is tried again until it has left", p->service->name,
+                   p->service->instance);
     p->complained = st == WEFT_ERR_STATE;
 }
 
 static void enter(publication_t *p)
 {
     weft_entry_t e = WEFT_ENTRY_INIT;
-    e.service = weft_service_name(p->service);
-    e.instance = weft_service_instance(p->service);
+    e.service = p->service->name;
+    e.instance = p->service->instance;
     e.address = p->address;
     e.load = p->load;
     e.data = p->functions;
@@ -163,11 +188,11 @@ static void due(wefti_timer_t *timer)
     look(p);
 }
 
-static void unlist(publication_t *p)
+static void set_publication(rpc_state_t *rs, weft_service_t *service, publication_t *p)
 {
-    pthread_mutex_lock(&p->rs->finding);
-    wefti_list_remove(&p->link);
-    pthread_mutex_unlock(&p->rs->finding);
+    pthread_mutex_lock(&rs->lock);
+    service->publication = p;
+    pthread_mutex_unlock(&rs->lock);
 }
 
 static void forget(publication_t *p);
@@ -176,12 +201,7 @@ static void begin(wefti_call_t *call)
 {
     publication_t *p = wefti_container_of(call, publication_t, call);
     p->begun = true;
-    if (!p->service) {
-        publication_drop(p);
-        return;
-    }
-    if (!wefti_is_open(&p->service->handle)) { /* it was closed before this began */
-        unlist(p);
+    if (!p->service) { /* it was closed before this began */
         publication_drop(p);
         return;
     }
@@ -191,7 +211,7 @@ static void begin(wefti_call_t *call)
         return;
     }
     if (wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS))
-        wefti_warn("no memory for a timer: the load of %s in the registry stays as it is", weft_service_name(p->service));
+        wefti_warn("no memory for a timer: the load of %s in the registry stays as it is", p->service->name);
     look(p);
 }
 
@@ -215,14 +235,20 @@ static weft_status_t find_address(rpc_state_t *rs, const char *given, char out[W
     return st;
 }
 
-static publication_t *find(rpc_state_t *rs, const weft_service_t *service)
+/* The service has it from now on, and ends it when it closes. */
+static weft_status_t attach(weft_service_t *service, publication_t *p)
 {
-    wefti_list_each(l, &rs->published) {
-        publication_t *p = wefti_container_of(l, publication_t, link);
-        if (p->service == service)
-            return p;
-    }
-    return NULL;
+    weft_status_t st = wefti_rpc_service_lock(service);
+    if (st)
+        return st;
+    if (service->ended)
+        st = wefti_fail(WEFT_ERR_CLOSED, "the service, or its runtime, is closed");
+    else if (service->publication)
+        st = wefti_fail(WEFT_ERR_STATE, "%s@%s is published already", service->name, service->instance);
+    else
+        service->publication = p;
+    wefti_rpc_unlock(service->rt);
+    return st;
 }
 
 static weft_status_t publish(rpc_state_t *rs, weft_service_t *service, weft_registry_t *registry, const char *address)
@@ -236,31 +262,16 @@ static weft_status_t publish(rpc_state_t *rs, weft_service_t *service, weft_regi
     p->timer.fn = due;
     p->call.fn = begin;
     weft_status_t st = find_address(rs, address, p->address);
+    if (!st)
+        st = wefti_rpc_registry_get(rs, registry, &p->registry);
+    if (!st)
+        st = attach(service, p);
+    if (!st && !wefti_call_on_driver(rs->rt, &p->call)) {
+        set_publication(rs, service, NULL);
+        st = wefti_fail_gone(rs->rt);
+    }
     if (st)
-        goto err;
-    p->configured = !registry;
-    p->registry = registry;
-    st = p->configured ? wefti_rpc_registry_get(rs, &p->registry) : wefti_registry_check_of(registry, rs->rt);
-    if (st) {
-        p->configured = false;
-        goto err;
-    }
-    pthread_mutex_lock(&rs->finding);
-    bool twice = find(rs, service) != NULL;
-    if (!twice)
-        wefti_list_push_back(&rs->published, &p->link);
-    pthread_mutex_unlock(&rs->finding);
-    if (twice) {
-        st = wefti_fail(WEFT_ERR_STATE, "%s@%s is published already", weft_service_name(service), weft_service_instance(service));
-        goto err;
-    }
-    if (wefti_call_on_driver(rs->rt, &p->call))
-        return WEFT_OK;
-    unlist(p);
-    st = wefti_fail_gone(rs->rt);
-
-err:
-    publication_drop(p);
+        publication_drop(p);
     return st;
 }
 
@@ -303,7 +314,7 @@ static void leave(publication_t *p)
 
 static void forget(publication_t *p)
 {
-    unlist(p);
+    set_publication(p->rs, p->service, NULL);
     wefti_timer_stop(p->rs->rt, &p->timer);
     p->service->leaving = false;
     if (p->entering)
@@ -329,15 +340,14 @@ static void linger(publication_t *p)
 void wefti_rpc_unpublish(weft_service_t *service, bool lingers)
 {
     rpc_state_t *rs = service->rs;
-    pthread_mutex_lock(&rs->finding);
-    publication_t *p = find(rs, service);
-    if (p && !p->begun)
-        wefti_list_remove(&p->link);
-    pthread_mutex_unlock(&rs->finding);
+    pthread_mutex_lock(&rs->lock);
+    publication_t *p = service->publication;
+    pthread_mutex_unlock(&rs->lock);
     if (!p)
         return;
     if (!p->begun) {
         p->service = NULL; /* begin() is in the inbox, and frees it */
+        set_publication(rs, service, NULL);
         return;
     }
     if (!p->leaving)

@@ -74,15 +74,11 @@ static void there_is(reach_t *r, const weft_entry_t *e)
     wefti_rpc_reach_fill_soon(r);
 }
 
-static bool wanted(const reach_t *r, const weft_entry_t *e)
-{
-    return !*r->client->instance || !strcmp(r->client->instance, e->instance);
-}
-
 static void changed(weft_change_t change, const weft_entry_t *e, void *user)
 {
     reach_t *r = (reach_t *)user;
-    if (r->closing || !wanted(r, e))
+    const char *wanted = r->client->instance; /* "": any */
+    if (r->closing || (*wanted && strcmp(wanted, e->instance) != 0))
         return;
     if (change != WEFT_WENT) {
         there_is(r, e);
@@ -97,9 +93,7 @@ static void changed(weft_change_t change, const weft_entry_t *e, void *user)
 
 static void found(const weft_entry_t *e, void *user)
 {
-    reach_t *r = (reach_t *)user;
-    if (!r->closing && wanted(r, e))
-        there_is(r, e);
+    changed(WEFT_CAME, e, user);
 }
 
 static void looked(weft_op_t *op, void *user)
@@ -115,29 +109,19 @@ static void looked(weft_op_t *op, void *user)
 static void look_due(wefti_timer_t *timer)
 {
     reach_t *r = wefti_container_of(timer, reach_t, look_timer);
+    bool ok = false;
     if (!r->registry) {
-        if (wefti_rpc_target_new(r, "", r->address, 0))
+        ok = wefti_rpc_target_new(r, "", r->address, 0);
+        if (ok)
             wefti_rpc_reach_fill(r);
-        else
-            look_again(r);
-        return;
+    } else if (!r->watch) {
+        ok = !weft_registry_watch(r->registry, r->client->service, changed, r, &r->watch);
+    } else if (!r->looking) {
+        r->look = (weft_op_t){.fn = looked, .user = r};
+        ok = r->looking = !weft_registry_find(r->registry, r->client->service, found, r, &r->look);
     }
-    if (r->looking) {
+    if (!ok)
         look_again(r);
-        return;
-    }
-    if (!r->watch) {
-        if (weft_registry_watch(r->registry, r->client->service, changed, r, &r->watch))
-            look_again(r);
-        return;
-    }
-    memset(&r->look, 0, sizeof r->look);
-    r->look.fn = looked;
-    r->look.user = r;
-    if (weft_registry_find(r->registry, r->client->service, found, r, &r->look))
-        look_again(r);
-    else
-        r->looking = true;
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */
@@ -194,9 +178,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
     if (st)
         goto err_reach;
     if (by_name) {
-        r->registry = o->registry;
-        r->configured = !o->registry;
-        st = r->configured ? wefti_rpc_registry_get(r->client->rs, &r->registry) : wefti_registry_check_of(r->registry, rt);
+        st = wefti_rpc_registry_get(r->client->rs, o->registry, &r->registry);
         if (st)
             goto err_client;
     }
@@ -207,8 +189,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
     if (wefti_call_on_driver(rt, &r->call))
         return WEFT_OK;
     st = wefti_fail_gone(rt);
-    if (r->configured)
-        wefti_rpc_registry_put(r->client->rs);
+    wefti_rpc_registry_put(r->client->rs, r->registry);
 err_client:
     wefti_rpc_client_discard(r->client);
 err_reach:
@@ -253,8 +234,7 @@ void wefti_rpc_reach_finish(reach_t *r)
     weft_client_t *client = r->client;
     if (!r->closing || r->looking || !wefti_list_empty(&r->targets))
         return;
-    if (r->configured)
-        wefti_rpc_registry_put(client->rs);
+    wefti_rpc_registry_put(client->rs, r->registry);
     client->reach = NULL;
     wefti_free(r);
     wefti_rpc_client_unhold(client);
@@ -285,8 +265,7 @@ void wefti_rpc_reach_close(weft_client_t *client)
 void wefti_rpc_reach_free(weft_client_t *client)
 {
     reach_t *r = (reach_t *)client->reach;
-    for (wefti_list_t *l; (l = wefti_list_pop(&r->targets));)
-        wefti_free(wefti_container_of(l, target_t, link));
+    wefti_list_splice(&client->rs->strays, &r->targets);
     wefti_free(r);
     client->reach = NULL;
 }

@@ -12,7 +12,6 @@ typedef struct reach {
     weft_runtime_t *rt;
     wefti_call_t call;         /* begins it on the driver */
     weft_registry_t *registry; /* NULL: at an address */
-    bool configured;           /* wefti_rpc_registry_get() has counted us */
     weft_watch_t *watch;
     weft_op_t look; /* asks the registry again */
     bool looking;   /* it is under way */

@@ -57,8 +57,7 @@ uint32_t wefti_rpc_code_told(uint32_t code)
     return code <= WEFT_CODE_UNAUTHENTICATED ? code : WEFT_CODE_UNKNOWN;
 }
 
-/* --- results
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------------------------------------- */
 
 static void give(weft_op_t *op, rpc_in_t *in)
 {
@@ -159,8 +158,7 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc
     return true;
 }
 
-/* --- failures
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t status_of(weft_code_t code)
 {
@@ -189,11 +187,9 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
              : c->left_open             ? WEFT_MAY_HAVE_RUN
                                         : WEFT_NOT_RUN;
     if (flags & RPC_F_UNBOUND && c->tries < RPC_REBINDS && !(c->stream && wefti_stream_used(c->stream))) {
-        wefti_list_t waiting;
         rpc_binding_t *b = wefti_rpc_binding(s, c->method);
-        wefti_list_init(&waiting);
         if (b && b->state == BINDING_BOUND)
-            wefti_rpc_binding_reset(b, &waiting);      /* nobody waits for one that is bound */
+            b->state = BINDING_NONE;
         wefti_rpc_call_again(op, WEFT_ERR_CALL, NULL); /* when the payload, which the server did not take, is free again */
         return;
     }
@@ -214,8 +210,7 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
     wefti_rpc_finish(op, status_of((weft_code_t)f->code));
 }
 
-/* --- arrival
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- arrival ---------------------------------------------------------------------------------------------------------------- */
 
 /* Flags of a failure that may be together: it did not run, or may have run, not both; and what is not there cannot have run. */
 static bool flags_agree(unsigned flags)

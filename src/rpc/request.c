@@ -1,7 +1,7 @@
 /* rpc/request.c - requests on the heap: made, ended early, handed to the driver by other threads, freed.
  *
  * rpc/serve.h has their states. What another thread asks for is done at once if that thread can drive. Otherwise it becomes bits
- * in `work`, and the request goes onto a list (base/mpsc.h) that the driver works off. request_api.c has the program's calls.
+ * in `work`, and the request goes onto a list (base/mpsc.h) that the driver works off. respond.c has the program's calls.
  *
  * Promise: whoever claims `answered` brings the request to its end, and nobody else does. It is freed once: when it is over,
  * released, and nothing of ours refers to it. tests/wire/rpc_service.c, tests/wire/rpc_threads.c,
@@ -34,7 +34,7 @@ static void memory_free(rpc_request_t *r)
     wefti_rpc_in_free(r->in);
     if (r->pub.stream)
         wefti_stream_drop(r->pub.stream); /* it is over */
-    wefti_rpc_answer_free(r);
+    wefti_rpc_kept_free(r->answer);
     wefti_free(r);
 }
 
@@ -78,16 +78,6 @@ void wefti_rpc_request_discard(rpc_request_t *r)
     if (r->released)
         atomic_store(&r->left, LEFT_BY_PROGRAM);
     orphan_left(r, LEFT_BY_RUNTIME);
-}
-
-void wefti_rpc_handed_in_late(rpc_state_t *rs)
-{
-    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at; at = next) {
-        rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
-        next = wefti_mpsc_next(at);
-        if (atomic_exchange(&r->work, 0) & WORK_RELEASE)
-            r->released = true;
-    }
 }
 
 void wefti_rpc_request_free_if_done(rpc_request_t *r)
@@ -172,7 +162,7 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
         if (wefti_timer_at(rs->rt, &r->timer, r->deadline))
             goto err_map;
     }
-    if (f->streams && wefti_stream_new(rs, rs->rt, f->sig, true, &r->pub.stream))
+    if (f->streams && wefti_stream_new(rs, f->sig, true, service->opts.stall_ns, &r->pub.stream))
         goto err_timer;
     r->in = wefti_rpc_in_new(rs, am, where, &why);
     if (!r->in) {
@@ -207,7 +197,8 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
     wefti_list_push_back(&e->request_list, &r->ep_link);
     wefti_list_push_back(&service->requests, &r->service_link);
     if (r->pub.stream) {
-        wefti_stream_limits(r->pub.stream, service->opts.payload_max, service->budget, service->opts.stall_ns);
+        r->pub.stream->in.item_max = service->opts.payload_max;
+        r->pub.stream->in.budget = service->budget;
         wefti_stream_connect(r->pub.stream, am->ep, call, r);
     }
     return r;
@@ -257,17 +248,11 @@ void wefti_rpc_request_not_run(rpc_request_t *r)
     wefti_rpc_service_remember(service);
 }
 
-static const char *const end_words[] = {
-    [END_CANCELLED] = "the caller cancelled the call",
-    [END_LATE] = "the deadline passed",
-    [END_PEER] = "the caller is gone",
-    [END_CLOSED] = "the service was closed",
-};
-static const weft_code_t end_codes[] = {
-    [END_CANCELLED] = WEFT_CODE_CANCELLED,
-    [END_LATE] = WEFT_CODE_DEADLINE_EXCEEDED,
-    [END_PEER] = WEFT_CODE_CANCELLED,
-    [END_CLOSED] = WEFT_CODE_UNAVAILABLE,
+static const rpc_no_t ends[] = {
+    [END_CANCELLED] = {.code = WEFT_CODE_CANCELLED, .message = "the caller cancelled the call"},
+    [END_LATE] = {.code = WEFT_CODE_DEADLINE_EXCEEDED, .message = "the deadline passed"},
+    [END_PEER] = {.code = WEFT_CODE_CANCELLED, .message = "the caller is gone"},
+    [END_CLOSED] = {.code = WEFT_CODE_UNAVAILABLE, .message = "the service was closed"},
 };
 
 void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
@@ -295,7 +280,7 @@ void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
     if (!begun)
         wefti_rpc_request_not_run(r);
     if (!atomic_exchange(&r->answered, true)) {
-        rpc_no_t no = {.ran = begun ? RPC_F_MAYBE : RPC_F_NOT_RUN, .code = end_codes[why], .message = end_words[why]};
+        rpc_no_t no = rpc_no(begun ? RPC_F_MAYBE : RPC_F_NOT_RUN, ends[why].code, ends[why].message);
         if (why == END_CANCELLED)
             wefti_rpc_request_detach(r); /* the caller wants no answer, but a repeat may ask for it */
         wefti_rpc_answer_no(r, &no);
@@ -368,15 +353,29 @@ void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
     wefti_part(rt);
 }
 
-void wefti_rpc_handed_in(wefti_call_t *c)
+static void work_off(rpc_state_t *rs, void (*work)(rpc_request_t *r, uint32_t work))
 {
-    rpc_state_t *rs = wefti_container_of(c, rpc_state_t, call);
     /* oldest first: answers leave in the order they were given */
     for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at; at = next) {
         rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
         next = wefti_mpsc_next(at);
-        do_work(r, atomic_exchange(&r->work, 0));
+        work(r, atomic_exchange(&r->work, 0));
     }
+}
+
+void wefti_rpc_handed_in(wefti_call_t *c)
+{
+    work_off(wefti_container_of(c, rpc_state_t, call), do_work);
+}
+
+static void only_release(rpc_request_t *r, uint32_t work)
+{
+    r->released = r->released || work & WORK_RELEASE;
+}
+
+void wefti_rpc_handed_in_late(rpc_state_t *rs)
+{
+    work_off(rs, only_release);
 }
 
 void wefti_rpc_request_drop(rpc_request_t *r)

@@ -1,10 +1,10 @@
-/* rpc/respond.c - what the program answers: weft_request_reply(), weft_request_reply_from(), weft_request_fail().
+/* rpc/respond.c - what a program does with a request: answer, keep, release, cancel, fetch its arguments.
  *
  * A request on the stack is answered from the stack. For one on the heap the values become bytes on the thread that answers, and
  * what they view is copied there or stays borrowed; then the message goes to the driver (answer.c).
  *
  * Promise: of all threads that answer a request one wins, and the others are told so. tests/wire/rpc_service.c,
- * tests/wire/rpc_threads.c. */
+ * tests/wire/rpc_threads.c, tests/wire/rpc_memory.c. */
 #include <stdio.h>
 
 #include "rpc/serve.h"
@@ -18,18 +18,10 @@ static uint64_t call_of(const rpc_request_t *r)
 /* Results as a message. Values that are not what the signature says become a failure, and the status says so. */
 static weft_status_t pack(const rpc_request_t *r, const weft_value_t *values, size_t n, rpc_msg_t *msg)
 {
-    const wefti_codec_t *codec = r->fn->results;
     char words[RPC_MESSAGE_MAX];
-    rpc_msg_init(msg, rpc_head(RPC_REPLY, call_of(r)));
-    weft_status_t st = wefti_rpc_pack(msg, codec, values, n, NULL);
-    if (__builtin_expect(!st && !msg->iov_n, 1))
+    weft_status_t st = rpc_pack_whole(msg, call_of(r), r->fn->results, values, n);
+    if (__builtin_expect(!st, 1))
         return WEFT_OK;
-    if (!st || st == WEFT_ERR_LIMIT) {
-        rpc_msg_init(msg, rpc_head(RPC_REPLY_EXT, call_of(r)));
-        st = wefti_rpc_pack(msg, codec, values, n, rpc_msg_put_ext(msg));
-        if (!st)
-            return WEFT_OK;
-    }
     rpc_no_t no = rpc_no_memory();
     if (st != WEFT_ERR_NOMEM) {
         no = (rpc_no_t){.code = WEFT_CODE_INTERNAL, .category = WEFT_CATEGORY_WEFT, .value = st, .message = words};
@@ -84,11 +76,10 @@ static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
         wefti_leave(rt, was);
         return WEFT_OK;
     }
-    if (wefti_rpc_msg_own(msg))
+    if (wefti_rpc_keep(msg, RPC_SEND_COPY, &r->answer)) {
         no_memory(r, msg);
-    r->answer = wefti_rpc_answer_new(msg);
-    if (!r->answer)
-        wefti_rpc_msg_free(msg);
+        (void)wefti_rpc_keep(msg, 0, &r->answer); /* without memory for that too, the driver makes it */
+    }
     wefti_rpc_hand_in(r, WORK_ANSWER);
     return WEFT_OK;
 }
@@ -136,7 +127,7 @@ weft_status_t weft_request_fail(weft_request_t *request, weft_code_t code, const
 /* The scratch of the operation of weft_request_reply_from(). */
 typedef struct from {
     rpc_request_t *r; /* on the heap: this and its answer */
-    rpc_answer_t *answer;
+    rpc_kept_t *answer;
     weft_am_t *am; /* on the stack: the message of the call, and the reply */
     rpc_out_t *out;
 } from_t;
@@ -146,7 +137,7 @@ static weft_status_t from_start(weft_op_t *op)
     from_t *f = wefti_op_scratch(op, from_t);
     rpc_msg_t msg;
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but it is sent */
-    wefti_rpc_answer_take(f->answer, &msg);
+    wefti_rpc_kept_take(f->answer, &msg);
     wefti_rpc_answer(f->r, &msg, 0, op);
     return WEFT_OK;
 }
@@ -157,7 +148,7 @@ static void from_cancel(weft_op_t *op, weft_status_t why)
     rpc_request_t *r = f->r;
     rpc_out_t *out = r ? r->out : f->out;
     if (out) {
-        wefti_rpc_out_cancel(out);
+        weft_op_cancel(&out->op);
     } else if (r && r->waiting) {
         rpc_no_t no = {.code = WEFT_CODE_CANCELLED, .message = "the server took its reply back"};
         wefti_rpc_answer_unheld(r, why);
@@ -227,22 +218,157 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
         wefti_op_complete(op, WEFT_OK);
         return WEFT_OK;
     }
-    rpc_answer_t *a = wefti_rpc_answer_new(&msg);
-    if (!a) {
-        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for the reply");
+    rpc_kept_t *a;
+    st = wefti_rpc_keep(&msg, 0, &a);
+    if (st) {
         no_memory(r, &msg);
         (void)put(r, &msg);
         goto err_op;
     }
     *wefti_op_scratch(op, from_t) = (from_t){.r = r, .answer = a};
     st = wefti_op_post(rt, op);
-    if (st) { /* it was not started: the runtime is closed */
-        wefti_free(a->bytes);
-        wefti_free(a);
-    }
+    if (st) /* it was not started: the runtime is closed */
+        wefti_rpc_kept_free(a);
     return st;
 
 err_op:
     wefti_op_unprepare(op);
     return st;
+}
+
+/* --- beside the answer --------------------------------------------------------------------------------------------------- */
+
+weft_request_t *weft_request_keep(weft_request_t *request)
+{
+    rpc_request_t *r = (rpc_request_t *)(void *)request;
+    rpc_no_t no;
+    bool am_gone = false;
+    if (!r)
+        return NULL;
+    if (r->on_heap || r->moved) {
+        r = rpc_request(request);
+        if (!atomic_exchange(&r->kept, true))
+            atomic_fetch_add(&r->holds, 1);
+        return &r->pub;
+    }
+    bool answered = atomic_load_explicit(&r->answered, memory_order_relaxed);
+    rpc_request_t *kept = wefti_rpc_request_new(r->fn, r->am, r->call, r->pub.left_ns, &r->where, &no, &am_gone);
+    if (!kept) {
+        no.ran = 0; /* it has begun */
+        if (!answered)
+            (void)wefti_rpc_request_no(r, &no);
+        return NULL;
+    }
+    atomic_store(&kept->kept, true);
+    kept->begun = true;
+    r->moved = kept;
+    if (answered) {
+        atomic_store(&kept->answered, true);
+        wefti_rpc_request_over(kept); /* not freed: it is not released */
+    } else if (!kept->ep->lane || kept->fn->service->closing) {
+        /* its function closed the endpoint or the service before it kept the request, so nothing else ends it */
+        wefti_rpc_request_end(kept, kept->ep->lane ? END_CLOSED : END_PEER);
+    }
+    return &kept->pub;
+}
+
+void weft_request_release(weft_request_t *request)
+{
+    if (!request)
+        return;
+    rpc_request_t *r = rpc_request(request);
+    if (r->on_heap && r->kept)
+        wefti_rpc_request_drop(r);
+}
+
+bool weft_request_cancelled(const weft_request_t *request)
+{
+    if (!request)
+        return true;
+    rpc_request_t *r = rpc_request(request);
+    return r->on_heap && atomic_load(&r->cancelled);
+}
+
+void weft_request_on_cancel(weft_request_t *request, weft_cancel_fn fn, void *user)
+{
+    rpc_request_t *r = request ? rpc_request(request) : NULL;
+    if (!r || !r->on_heap)
+        return;
+    weft_runtime_t *rt = r->rt;
+    if (wefti_join(rt))
+        return;
+    rpc_state_t *rs = rpc_state(rt);
+    pthread_mutex_lock(&rs->lock);
+    r->on_cancel = fn;
+    r->on_cancel_user = user;
+    pthread_mutex_unlock(&rs->lock);
+    wefti_part(rt);
+    if (fn && atomic_load(&r->cancelled))
+        wefti_rpc_hand_in(r, WORK_TELL);
+}
+
+typedef struct fetch {
+    rpc_request_t *r;
+    void *buf;
+    size_t cap;
+    const weft_mem_kind_t *kind;
+} fetch_t;
+
+static void fetch_done(void *user, weft_status_t st)
+{
+    rpc_request_t *r = (rpc_request_t *)user;
+    weft_op_t *op = r->fetch_op;
+    r->fetch_op = NULL;
+    wefti_op_complete(op, st);
+    wefti_rpc_request_unref(r);
+}
+
+static weft_status_t fetch_start(weft_op_t *op)
+{
+    fetch_t *f = wefti_op_scratch(op, fetch_t);
+    rpc_request_t *r = f->r;
+    op->len = r->pub.fetch_len;
+    if (!r->in->missing || r->fetch_op || !r->in->fetch->am)
+        return wefti_fail(WEFT_ERR_STATE, "the arguments are here, or on their way, or the request was answered without them");
+    weft_status_t st = wefti_op_track(op);
+    if (!st)
+        st = wefti_rpc_in_fetch(r->in, f->buf, f->cap, f->kind, r->fn->service->opts.stall_ns, fetch_done, r);
+    if (st)
+        return st;
+    r->fetch_op = op;
+    r->refs++;
+    return WEFT_OK;
+}
+
+/* Through the inbox: `coming` has kept the request. */
+static weft_status_t fetch_start_inbox(weft_op_t *op)
+{
+    rpc_request_t *r = wefti_op_scratch(op, fetch_t)->r;
+    weft_status_t st = fetch_start(op);
+    atomic_fetch_sub(&r->coming, 1);
+    wefti_rpc_request_free_if_done(r);
+    return st;
+}
+
+static void fetch_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)why;
+    weft_op_cancel(&wefti_op_scratch(op, fetch_t)->r->in->fetch->op); /* it ends when nothing is written to the buffer any more */
+}
+
+static const wefti_op_kind_t fetch_kind = {.name = "fetch", .start = fetch_start_inbox, .cancel = fetch_cancel};
+
+weft_status_t weft_request_fetch(weft_request_t *request, void *buf, size_t cap, const weft_mem_kind_t *kind, weft_op_t *op)
+{
+    if (!request || !op || !buf)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !request ? "the request" : op ? "the buffer" : "the operation");
+    rpc_request_t *r = rpc_request(request);
+    if (!r->on_heap || !r->pub.fetch_len)
+        return wefti_fail(WEFT_ERR_STATE, "all arguments are here: fetch_len is 0");
+    weft_status_t st = wefti_op_prepare(rpc_request_rt(r), op, &fetch_kind);
+    if (st)
+        return st;
+    *wefti_op_scratch(op, fetch_t) = (fetch_t){r, buf, cap, kind};
+    /* until it is started only the program has the request, and may release it in on_cancel: `coming` keeps it */
+    return wefti_rpc_go(r->rt, op, fetch_start, &r->coming, NULL);
 }

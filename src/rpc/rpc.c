@@ -31,6 +31,83 @@ weft_status_t wefti_rpc_go(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*st
     return st;
 }
 
+weft_status_t wefti_rpc_lock(weft_runtime_t *rt, const wefti_handle_t *handle, const char *what)
+{
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    pthread_mutex_lock(&rpc_state(rt)->lock);
+    if (wefti_is_open(handle))
+        return WEFT_OK;
+    wefti_rpc_unlock(rt);
+    return wefti_fail(WEFT_ERR_CLOSED, "the %s was closed", what);
+}
+
+void wefti_rpc_unlock(weft_runtime_t *rt)
+{
+    pthread_mutex_unlock(&rpc_state(rt)->lock);
+    wefti_part(rt);
+}
+
+/* --- ending a client, a service or a function ------------------------------------------------------------------------------ */
+
+void wefti_rpc_ended(rpc_state_t *rs, rpc_ending_t *ending, weft_status_t st)
+{
+    weft_op_t *op = ending->op;
+    ending->op = NULL;
+    if (!op)
+        return;
+    rpc_end(rs);
+    wefti_op_complete(op, st);
+}
+
+static weft_status_t end_start(weft_op_t *op)
+{
+    rpc_ending_t *ending = *wefti_op_scratch(op, rpc_ending_t *);
+    (void)wefti_op_track(op); /* without memory for that it has no deadline, but the object ends */
+    ending->op = op;
+    rpc_begin(rpc_state(wefti_opx(op)->rt)); /* rpc is not idle while it waits */
+    ending->call.fn(&ending->call);
+    return WEFT_OK;
+}
+
+/* The object goes on ending. */
+static void end_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_rpc_ended(rpc_state(wefti_opx(op)->rt), *wefti_op_scratch(op, rpc_ending_t *), why);
+}
+
+static const wefti_op_kind_t end_kinds[] = {
+    [ENDS_CLIENT] = {.name = "client close", .start = end_start, .cancel = end_cancel},
+    [ENDS_SERVICE] = {.name = "close", .start = end_start, .cancel = end_cancel},
+    [ENDS_FUNCTION] = {.name = "remove", .start = end_start, .cancel = end_cancel},
+};
+
+weft_status_t wefti_rpc_end(weft_runtime_t *rt, unsigned what, weft_op_t *op,
+                            weft_status_t (*claim)(void *arg, rpc_ending_t **out), void *arg)
+{
+    rpc_ending_t *ending;
+    weft_status_t st = wefti_join(rt); /* until the driver has it */
+    if (st)
+        return st;
+    st = op ? wefti_op_prepare(rt, op, &end_kinds[what]) : WEFT_OK;
+    if (!st) {
+        st = claim(arg, &ending);
+        if (st && op) {
+            wefti_op_unprepare(op);
+        } else if (!st && op) {
+            *wefti_op_scratch(op, rpc_ending_t *) = ending;
+            st = wefti_op_post(rt, op);
+        } else if (!st && !wefti_call_on_driver(rt, &ending->call)) {
+            st = wefti_fail_gone(rt);
+        }
+    }
+    wefti_part(rt);
+    return st;
+}
+
+/* --- for conn and core ----------------------------------------------------------------------------------------------------- */
+
 static void ep_new(weft_ep_t *ep)
 {
     rpc_ep_t *e = rpc_ep(ep);
@@ -103,7 +180,6 @@ weft_status_t wefti_rpc_attach(weft_runtime_t *rt)
     rs->rt = rt;
     pthread_mutex_init(&rs->lock, NULL);
     pthread_mutex_init(&rs->finding, NULL);
-    wefti_list_init(&rs->published);
     wefti_list_init(&rs->strays);
     wefti_list_init(&rs->services);
     wefti_list_init(&rs->clients);

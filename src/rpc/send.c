@@ -1,21 +1,15 @@
 /* rpc/send.c - messages that go out: values become bytes and pieces, and both are sent.
  *
- * A message without a payload is sent at once, from the stack, if there is space for it. Any other becomes an rpc_out_t, with a
- * copy of the header and of the list of pieces, until active messages are done with it.
+ * A message without a payload is sent at once, from the stack, if there is space for it. Any other becomes an rpc_out_t, which
+ * keeps it until active messages are done with it.
  *
  * Promise: done() is called once, and what the pieces view is not touched after that. tests/wire/rpc_call.c. */
 #include "rpc/state.h"
 
-struct rpc_out {
-    weft_op_t op;
-    rpc_state_t *rs;
-    rpc_out_fn done; /* NULL: nobody wants to know */
-    void *user;
-    void *bytes;
-    weft_iov_t *iov;
-    bool with_payload;
-    _Alignas(8) uint8_t header[];
-};
+static rpc_kept_t *kept_of(const rpc_out_t *out)
+{
+    return (rpc_kept_t *)(uintptr_t)(out + 1);
+}
 
 weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext)
 {
@@ -69,9 +63,92 @@ void wefti_rpc_msg_free(rpc_msg_t *msg)
     msg->bytes = NULL;
 }
 
+/* --- messages that are kept ------------------------------------------------------------------------------------------------ */
+
+/* Not if the message owns all that its pieces view. */
+static bool copies(const rpc_msg_t *msg, unsigned how)
+{
+    return msg->iov_n && (how & RPC_KEEP_ALL || (how & RPC_SEND_COPY && !(msg->iov_n == 1 && msg->bytes)));
+}
+
+static size_t header_space(const rpc_msg_t *msg)
+{
+    return (msg->len + 7u) & ~7u;
+}
+
+size_t wefti_rpc_kept_size(const rpc_msg_t *msg, unsigned how)
+{
+    size_t pieces = copies(msg, how) ? sizeof *msg->iov + msg->payload : msg->iov_n * sizeof *msg->iov;
+    return sizeof(rpc_kept_t) + header_space(msg) + pieces;
+}
+
+weft_status_t wefti_rpc_keep_at(rpc_kept_t *k, rpc_msg_t *msg, unsigned how)
+{
+    k->len = msg->len;
+    k->iov_n = msg->iov_n;
+    k->payload = msg->payload;
+    k->bytes = NULL;
+    k->iov = (weft_iov_t *)(void *)(k->header + header_space(msg));
+    k->copied = copies(msg, how);
+    memcpy(k->header, msg->header, msg->len);
+    if (k->copied) {
+        wefti_pieces_t all;
+        wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL));
+        k->iov_n = 1;
+        k->iov[0] = (weft_iov_t){k->iov + 1, msg->payload};
+        weft_status_t st = wefti_pieces_gather(&all, (uint8_t *)(k->iov + 1));
+        if (st || how & RPC_KEEP_ALL)
+            return st;
+        wefti_rpc_msg_free(msg);
+        return WEFT_OK;
+    }
+    memcpy(k->iov, msg->iov, msg->iov_n * sizeof *msg->iov);
+    k->bytes = msg->bytes;
+    msg->bytes = NULL;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_rpc_keep(rpc_msg_t *msg, unsigned how, rpc_kept_t **kept_out)
+{
+    rpc_kept_t *k = (rpc_kept_t *)wefti_malloc(wefti_rpc_kept_size(msg, how));
+    weft_status_t st = k ? wefti_rpc_keep_at(k, msg, how) : wefti_fail(WEFT_ERR_NOMEM, "no memory to keep a message");
+    if (st)
+        wefti_free(k);
+    else
+        *kept_out = k;
+    return st;
+}
+
+void wefti_rpc_kept_view(const rpc_kept_t *k, rpc_msg_t *msg)
+{
+    msg->len = k->len;
+    msg->iov_n = k->iov_n;
+    msg->payload = k->payload;
+    msg->bytes = NULL;
+    memcpy(msg->header, k->header, k->len);
+    memcpy(msg->iov, k->iov, k->iov_n * sizeof *k->iov);
+}
+
+void wefti_rpc_kept_take(rpc_kept_t *k, rpc_msg_t *msg)
+{
+    wefti_rpc_kept_view(k, msg);
+    msg->bytes = k->copied ? k : k->bytes;
+    if (!k->copied)
+        wefti_free(k);
+}
+
+void wefti_rpc_kept_free(rpc_kept_t *k)
+{
+    if (k)
+        wefti_free(k->bytes);
+    wefti_free(k);
+}
+
+/* --- messages that go out -------------------------------------------------------------------------------------------------- */
+
 static void out_free(rpc_out_t *out)
 {
-    wefti_free(out->bytes);
+    wefti_free(kept_of(out)->bytes);
     wefti_free(out);
 }
 
@@ -82,7 +159,7 @@ static void tell_caller(const rpc_out_t *out)
 {
     rpc_head_t head;
     weft_ep_t *ep = weft_ep_find(out->rs->rt, out->op.from);
-    memcpy(&head, out->header, sizeof head);
+    memcpy(&head, kept_of(out)->header, sizeof head);
     bool reply = out->op.tag == RPC_AM_TO_CLIENT && (rpc_kind(&head) == RPC_REPLY || rpc_kind(&head) == RPC_REPLY_EXT);
     if (ep && ep->lane && reply)
         wefti_rpc_reply_unsent(ep, head.call, out->op.status);
@@ -102,60 +179,28 @@ static void out_done(weft_op_t *op, void *user)
         done(done_user, st);
 }
 
-weft_status_t wefti_rpc_msg_gather(const rpc_msg_t *msg, uint8_t *to)
-{
-    wefti_pieces_t all;
-    wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL));
-    return wefti_pieces_gather(&all, to);
-}
-
-weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg)
-{
-    if (!msg->iov_n || (msg->iov_n == 1 && msg->bytes))
-        return WEFT_OK;
-    uint8_t *copy = (uint8_t *)wefti_malloc(msg->payload);
-    if (!copy)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy %zu bytes", (size_t)msg->payload);
-    weft_status_t st = wefti_rpc_msg_gather(msg, copy);
-    if (st) {
-        wefti_free(copy);
-        return st;
-    }
-    wefti_rpc_msg_free(msg);
-    msg->bytes = copy;
-    msg->iov[0] = (weft_iov_t){copy, msg->payload};
-    msg->iov_n = 1;
-    return WEFT_OK;
-}
-
 static weft_status_t send_slow(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user,
                                rpc_out_t **out_out)
 {
-    size_t header = (msg->len + 7u) & ~7u;
-    rpc_out_t *out = (rpc_out_t *)wefti_malloc(sizeof *out + header + msg->iov_n * sizeof *msg->iov);
-    weft_status_t st = WEFT_OK;
+    rpc_out_t *out = (rpc_out_t *)wefti_malloc(sizeof *out + wefti_rpc_kept_size(msg, how));
     if (!out) {
         wefti_rpc_msg_free(msg);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to send a call or a reply");
     }
+    rpc_kept_t *kept = kept_of(out);
+    weft_status_t st = wefti_rpc_keep_at(kept, msg, how);
+    if (st)
+        goto err;
     memset(out, 0, sizeof *out);
     out->rs = rpc_state(ep->rt);
     out->done = done;
     out->user = user;
-    if (how & RPC_SEND_COPY && (st = wefti_rpc_msg_own(msg)))
-        goto err;
-    out->with_payload = msg->iov_n;
-    out->bytes = msg->bytes;
-    msg->bytes = NULL;
-    memcpy(out->header, msg->header, msg->len);
-    out->iov = (weft_iov_t *)(void *)(out->header + header);
-    memcpy(out->iov, msg->iov, msg->iov_n * sizeof *msg->iov);
     weft_am_send_opts_t o = {.size = sizeof o,
                              .id = am_id,
-                             .header = out->header,
-                             .header_len = msg->len,
-                             .iov = msg->iov_n ? out->iov : NULL,
-                             .iov_n = msg->iov_n,
+                             .header = kept->header,
+                             .header_len = kept->len,
+                             .iov = kept->iov_n ? kept->iov : NULL,
+                             .iov_n = kept->iov_n,
                              .urgent = how & RPC_SEND_URGENT};
     out->op.fn = out_done;
     out->op.user = out;
@@ -181,21 +226,11 @@ weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsi
     return send_slow(ep, am_id, msg, how, done, user, out_out);
 }
 
-void wefti_rpc_out_cancel(rpc_out_t *out)
-{
-    weft_op_cancel(&out->op);
-}
-
-void wefti_rpc_out_user(rpc_out_t *out, void *user)
-{
-    out->user = user;
-}
-
 /* A header alone leaves as a whole or not at all. With a payload, the header may be with the peer while the payload waits. */
 bool wefti_rpc_out_unsent(const rpc_out_t *out)
 {
     weft_op_t *op = (weft_op_t *)(uintptr_t)&out->op;
     uint32_t state = atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed) & WEFTI_OP_STATE;
     bool complete = state == WEFTI_OP_READY || state == WEFTI_OP_DONE;
-    return !out->with_payload && (!complete || op->status != WEFT_OK);
+    return !kept_of(out)->iov_n && (!complete || op->status != WEFT_OK);
 }

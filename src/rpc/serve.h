@@ -24,13 +24,11 @@ typedef struct rpc_once_entry {
     rpc_once_client_t *client;
     uint64_t seq;
     rpc_request_t *request; /* that runs; NULL: it was answered */
-    rpc_share_t *share;     /* of the peer that pays; NULL: nobody does */
+    rpc_share_t *share;     /* of the peer that pays */
     wefti_list_t link;      /* of the client, in order of arrival */
     wefti_list_t age;       /* answered ones, oldest first */
     uint64_t until;         /* when it is forgotten */
-    uint8_t *reply;         /* its header, padded to 8, and its payload; NULL: it is not kept, only that it ran */
-    uint64_t payload_len;
-    uint32_t header_len;
+    rpc_kept_t *reply;      /* NULL: it is not kept, only that it ran */
 } rpc_once_entry_t;
 
 /* What a service remembers. */
@@ -47,13 +45,13 @@ typedef struct rpc_book {
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns);
 void wefti_once_free(rpc_book_t *b);
-/* Find a call that came from the peer of that share (NULL: nobody pays). NEW: it is entered, and the caller sets entry->request.
+/* Find a call that came from the peer of that share. NEW: it is entered, and the caller sets entry->request.
  * RUNNING, ANSWERED: that one. GONE: it was forgotten, and may have run. FULL: no space for another, or not for that peer. */
 typedef enum rpc_once_found { ONCE_NEW, ONCE_RUNNING, ONCE_ANSWERED, ONCE_GONE, ONCE_FULL } rpc_once_found_t;
 rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_t *share, uint64_t now,
                                  rpc_once_entry_t **entry_out);
 /* It was answered with this message. A copy is kept if it takes no more than `space` bytes; its share pays for it. */
-void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t space, uint64_t now);
+void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, rpc_msg_t *msg, uint64_t space, uint64_t now);
 void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now); /* it certainly did not run: it may come again */
 /* Forget what is old enough. Returns when to call it again; UINT64_MAX: there is nothing to forget. */
 uint64_t wefti_once_age(rpc_book_t *b, uint64_t now);
@@ -90,6 +88,7 @@ struct weft_service {
     uint32_t alive;              /* functions that are not freed, removed ones included */
     uint32_t next_number;
     bool ended;                  /* close was called: no more functions, callers do not find it */
+    struct rpc_publication *publication; /* publish.c; NULL: it is not published */
     bool called;                 /* the close is on its way to the driver: not freed before it has arrived */
     /* the driver's */
     bool draining, closing;
@@ -97,8 +96,7 @@ struct weft_service {
     uint32_t busy;               /* it is in use: not to be freed */
     wefti_list_t requests;       /* rpc_request_t.service_link */
     wefti_list_t drain_ops;
-    weft_op_t *close_op;
-    wefti_call_t call;           /* of close */
+    rpc_ending_t close;
     rpc_pool_t *pool;            /* NULL: no threads */
     rpc_book_t book;
     rpc_budget_t *budget;
@@ -125,8 +123,7 @@ struct rpc_function {
     uint32_t refs;               /* requests of it */
     _Atomic uint32_t orphans;    /* requests that programs have kept longer than the runtime: the last one frees it */
     bool removed, handed_back;
-    weft_op_t *remove_op;
-    wefti_call_t call;           /* of remove */
+    rpc_ending_t remove;
 };
 
 static inline rpc_function_t *rpc_function(const rpc_state_t *rs, uint16_t slot)
@@ -139,21 +136,17 @@ static inline rpc_function_t *rpc_function(const rpc_state_t *rs, uint16_t slot)
 rpc_budget_t *wefti_rpc_budget_new(uint64_t bytes, uint32_t percent); /* percent: of it, for one peer. NULL: no memory */
 void wefti_rpc_budget_leave(rpc_budget_t *budget);                    /* its service goes; shares keep it. NULL is allowed */
 uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);           /* any thread */
-uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent);            /* at least 1 */
+uint64_t wefti_rpc_part(uint64_t whole, uint32_t percent);            /* rounded up: a part of 1 is 1 */
 
-/* service.c, service_end.c. Any thread: take rs->lock, if the service is open. Neither it nor its runtime is freed until
- * unlock. */
-weft_status_t wefti_rpc_service_lock(weft_service_t *service);
-void wefti_rpc_service_unlock(weft_service_t *service);
+/* service.c */
+static inline weft_status_t wefti_rpc_service_lock(const weft_service_t *service)
+{
+    return wefti_rpc_lock(service->rt, &service->handle, "service");
+}
 weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts);
-void wefti_rpc_service_delete(weft_service_t *service);
 uint32_t wefti_rpc_service_load(weft_service_t *service); /* 0 idle to 1000 full: for the registry */
 void wefti_rpc_service_remember(weft_service_t *service); /* the book changed */
 void wefti_rpc_service_step(weft_service_t *service);     /* something ended: is it drained, or closed? It may be freed */
-void wefti_rpc_service_close_called(wefti_call_t *call);  /* weft_service_t.call */
-/* An operation that waits for the end of a service or a function: rpc is not idle until it ends. */
-void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op);
-void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st); /* nothing if there is none */
 void wefti_rpc_services_shutdown(rpc_state_t *rs);
 void wefti_rpc_services_free(rpc_state_t *rs);
 
@@ -167,27 +160,16 @@ void wefti_rpc_function_unref(rpc_function_t *f);
 void wefti_rpc_function_orphan(rpc_function_t *f);
 void wefti_rpc_function_unorphan(rpc_function_t *f);
 void wefti_rpc_functions_remove(weft_service_t *service); /* all of them; the service closes */
-void wefti_rpc_functions_orphan(weft_service_t *service); /* with the runtime: first this, before any request is freed, */
-void wefti_rpc_functions_free(weft_service_t *service);   /* and then this */
-size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap); /* under rs->lock */
 
-/* bind_answer.c: BIND came. reflect.c: the functions of the library itself. */
+weft_status_t wefti_rpc_reflect(rpc_state_t *rs); /* add the functions of the library itself */
+
+/* bind_answer.c: BIND came. */
 void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head);
-weft_status_t wefti_rpc_reflect(rpc_state_t *rs);
 /* publish.c, with drain and close; nothing if it is not published. lingers: weft_service_t.leaving may be set until clients have
  * heard of it; then wefti_rpc_service_step() is called. Without, the service is not touched after it returns. */
 void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 
 /* --- requests --------------------------------------------------------------------------------------------------------- */
-
-/* An answer that waits for the driver, or for a stream. */
-typedef struct rpc_answer {
-    uint32_t len, iov_n;
-    uint64_t payload;
-    void *bytes; /* as rpc_msg_t has it */
-    weft_iov_t *iov;
-    _Alignas(8) uint8_t header[];
-} rpc_answer_t;
 
 enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8 };
 enum { LEFT_BY_RUNTIME = 1, LEFT_BY_PROGRAM = 2 };
@@ -221,7 +203,7 @@ struct rpc_request {
     wefti_list_t ep_link, service_link;
     wefti_list_t pool_link;
     wefti_timer_t timer;
-    rpc_answer_t *answer;
+    rpc_kept_t *answer;          /* that waits for the driver, or for a stream */
     weft_op_t *answer_op;        /* of weft_request_reply_from(): the answer's pieces are borrowed until it completes */
     rpc_out_t *out;
     weft_op_t *fetch_op;
@@ -246,13 +228,17 @@ typedef struct rpc_no {
     int32_t value;
     const char *message;         /* NULL: none */
 } rpc_no_t;
+static inline rpc_no_t rpc_no(unsigned ran, weft_code_t code, const char *message)
+{
+    return (rpc_no_t){.ran = ran, .code = code, .message = message};
+}
 static inline rpc_no_t rpc_exhausted(const char *message)
 {
-    return (rpc_no_t){.ran = RPC_F_NOT_RUN, .code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = message};
+    return rpc_no(RPC_F_NOT_RUN, WEFT_CODE_RESOURCE_EXHAUSTED, message);
 }
 static inline rpc_no_t rpc_no_memory(void) /* for results: the function has run */
 {
-    return (rpc_no_t){.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
+    return rpc_no(0, WEFT_CODE_RESOURCE_EXHAUSTED, "there is no memory for the reply");
 }
 
 /* dispatch.c */
@@ -302,9 +288,6 @@ void wefti_rpc_answer_no(rpc_request_t *r, const rpc_no_t *no);
 void wefti_rpc_answer_handed_in(rpc_request_t *r);                 /* WORK_ANSWER */
 void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why); /* do not send the one that waits for its stream */
 void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t *e); /* a remembered one */
-rpc_answer_t *wefti_rpc_answer_new(rpc_msg_t *msg);                /* NULL: no memory */
-void wefti_rpc_answer_take(rpc_answer_t *a, rpc_msg_t *msg);       /* a message again; a is freed */
-void wefti_rpc_answer_free(rpc_request_t *r);                      /* r->answer, which may be NULL */
 
 /* respond.c */
 weft_status_t wefti_rpc_request_no(rpc_request_t *r, const rpc_no_t *no); /* weft_request_fail() */

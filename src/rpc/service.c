@@ -1,7 +1,14 @@
-/* rpc/service.c - services: opening, counting, remembered replies. service_end.c drains and closes them.
+/* rpc/service.c - services: opening, counting, remembered replies, draining, closing, and their end with the runtime.
+ *
+ *     open --drain--> draining: no new calls --close--> closing: requests cancelled, functions removed, threads stopped --> freed
  *
  * Any thread opens one, adds functions and reads counters. A service is a handle (base/handle.h): a call with a closed one is
- * told so. */
+ * told so. Draining and closing happen on the driver. A service is freed when its last request and function are, and its threads
+ * are gone.
+ *
+ * Promise: close completes after the last function of the service has returned and its last request was released. Callers that
+ * come while it closes, or later, are told that it is closed, not that there is no such service. tests/wire/rpc_service.c,
+ * tests/wire/rpc_threads.c, tests/wire/rpc_closed.c. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -19,24 +26,6 @@
 #define CLIENTS_LEAST 4096u /* clients that made a call with `once` are known, however few replies are remembered */
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_service_t, instance);
-
-weft_status_t wefti_rpc_service_lock(weft_service_t *s)
-{
-    weft_status_t st = wefti_join(s->rt);
-    if (st)
-        return st;
-    pthread_mutex_lock(&rpc_state(s->rt)->lock);
-    if (wefti_is_open(&s->handle))
-        return WEFT_OK;
-    wefti_rpc_service_unlock(s);
-    return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
-}
-
-void wefti_rpc_service_unlock(weft_service_t *s)
-{
-    pthread_mutex_unlock(&rpc_state(s->rt)->lock);
-    wefti_part(s->rt);
-}
 
 static void fill_in(weft_service_opts_t *o)
 {
@@ -69,8 +58,8 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
         wefti_handle_free(&handles, s);
         return NULL;
     }
-    s->peer_requests = wefti_rpc_part(s->opts.requests, s->opts.peer_percent);
-    s->peer_queue = wefti_rpc_part(s->opts.queue, s->opts.peer_percent);
+    s->peer_requests = (uint32_t)wefti_rpc_part(s->opts.requests, s->opts.peer_percent);
+    s->peer_queue = (uint32_t)wefti_rpc_part(s->opts.queue, s->opts.peer_percent);
     snprintf(s->name, sizeof s->name, "%s", name);
     pthread_mutex_lock(&rs->lock);
     s->epoch = wefti_hash_u64(rs->random ^ ++rs->serial);
@@ -91,18 +80,20 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->config.heartbeat);
     s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
     s->book.max_clients = s->opts.remembered < CLIENTS_LEAST ? CLIENTS_LEAST : s->opts.remembered;
-    s->book.peer_max = wefti_rpc_part(s->book.max, s->opts.peer_percent);
-    s->book.peer_clients = wefti_rpc_part(s->book.max_clients, s->opts.peer_percent);
+    s->book.peer_max = (uint32_t)wefti_rpc_part(s->book.max, s->opts.peer_percent);
+    s->book.peer_clients = (uint32_t)wefti_rpc_part(s->book.max_clients, s->opts.peer_percent);
     return s;
 }
 
-void wefti_rpc_service_delete(weft_service_t *s)
+static void service_delete(weft_service_t *s)
 {
     wefti_once_free(&s->book);
     wefti_rpc_budget_leave(s->budget);
     wefti_rpc_pool_free(s->pool);
     wefti_handle_free(&handles, s);
 }
+
+static void close_called(wefti_call_t *call);
 
 static weft_status_t check_name(const char *name, const char *what)
 {
@@ -133,7 +124,7 @@ static weft_status_t open_service(weft_runtime_t *rt, const char *name, const we
     weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
-    s->call.fn = wefti_rpc_service_close_called;
+    s->close.call.fn = close_called;
     if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
         goto err;
     pthread_mutex_lock(&rs->lock);
@@ -154,7 +145,7 @@ err_pool:
         wefti_rpc_pool_undo(s->pool);
     s->pool = NULL;
 err:
-    wefti_rpc_service_delete(s);
+    service_delete(s);
     return st;
 }
 
@@ -208,7 +199,7 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
     s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool, &running) : 0;
     s.bytes = wefti_rpc_budget_used(service->budget);
-    wefti_rpc_service_unlock(service);
+    wefti_rpc_unlock(service->rt);
     wefti_opts_write(stats_out, &s, sizeof s);
     return WEFT_OK;
 }
@@ -233,4 +224,215 @@ void wefti_rpc_service_remember(weft_service_t *s)
     /* the timer may be set for a client, which is remembered longer than a reply */
     if (next != UINT64_MAX && (!s->forget.node.slot || next < s->forget.node.key))
         (void)wefti_timer_at(s->rs->rt, &s->forget, next); /* without memory for it, the next call does it */
+}
+
+/* --- the end --------------------------------------------------------------------------------------------------------------- */
+
+/* Callers do not find it any more; its name is remembered. Under rs->lock. */
+static void end(weft_service_t *s)
+{
+    rpc_state_t *rs = s->rs;
+    bool known = s->ended;
+    s->ended = true;
+    for (uint32_t i = 0; i < RPC_CLOSED; i++)
+        known = known || !strcmp(rs->closed[i], s->name);
+    if (!known)
+        memcpy(rs->closed[rs->closed_n++ % RPC_CLOSED], s->name, sizeof s->name);
+}
+
+static void drains_done(weft_service_t *s, weft_status_t st)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&s->drain_ops));) {
+        rpc_end(s->rs);
+        wefti_op_complete(wefti_op_of_link(l), st);
+    }
+}
+
+void wefti_rpc_service_step(weft_service_t *s)
+{
+    rpc_state_t *rs = s->rs;
+    if (s->busy || !s->draining)
+        return;
+    if (!s->unanswered && !s->leaving)
+        drains_done(s, WEFT_OK);
+    if (!s->closing || s->stats.under_way || (s->pool && !wefti_rpc_pool_gone(s->pool)))
+        return;
+    pthread_mutex_lock(&rs->lock);
+    bool done = !s->alive && !s->called;
+    if (done) {
+        wefti_list_remove(&s->link);
+        atomic_store(&s->handle.open, 0);
+    }
+    pthread_mutex_unlock(&rs->lock);
+    if (!done)
+        return;
+    wefti_timer_stop(rs->rt, &s->forget);
+    rpc_ending_t end = {.op = s->close.op};
+    service_delete(s);
+    wefti_rpc_ended(rs, &end, WEFT_OK);
+}
+
+static void drain(weft_service_t *s, bool lingers)
+{
+    s->draining = true;
+    if (!s->own)
+        wefti_rpc_unpublish(s, lingers);
+}
+
+static void close_now(weft_service_t *s)
+{
+    wefti_list_t all;
+    if (s->closing) {
+        wefti_rpc_service_step(s);
+        return;
+    }
+    s->busy++;
+    drain(s, false);
+    s->closing = true;
+    wefti_rpc_functions_remove(s);
+    wefti_list_init(&all);
+    wefti_list_splice(&all, &s->requests);
+    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
+        wefti_list_remove(l);
+        wefti_list_push_back(&s->requests, l);
+        wefti_rpc_request_end(wefti_container_of(l, rpc_request_t, service_link), END_CLOSED);
+    }
+    if (s->pool)
+        wefti_rpc_pool_stop(s->pool);
+    s->busy--;
+    wefti_rpc_service_step(s);
+}
+
+static weft_status_t drain_start(weft_op_t *op)
+{
+    weft_service_t *s = *wefti_op_scratch(op, weft_service_t *);
+    if (!wefti_is_open(&s->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    wefti_list_push_back(&s->drain_ops, &wefti_opx(op)->link);
+    rpc_begin(s->rs);
+    drain(s, true);
+    wefti_rpc_service_step(s);
+    return WEFT_OK;
+}
+
+static void drain_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    rpc_end((*wefti_op_scratch(op, weft_service_t *))->rs);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
+
+weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
+{
+    if (!service || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the operation" : "the service");
+    weft_status_t st = wefti_op_prepare(service->rt, op, &drain_kind);
+    if (!st && !wefti_is_open(&service->handle)) {
+        wefti_op_unprepare(op);
+        st = wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
+    }
+    if (st)
+        return st;
+    *wefti_op_scratch(op, weft_service_t *) = service;
+    return wefti_op_post(service->rt, op);
+}
+
+/* The program has closed it; the runtime may have done so before. */
+static void close_called(wefti_call_t *call)
+{
+    weft_service_t *s = wefti_container_of(call, weft_service_t, close.call);
+    pthread_mutex_lock(&s->rs->lock);
+    s->called = false;
+    pthread_mutex_unlock(&s->rs->lock);
+    close_now(s);
+}
+
+/* Claim the close: only this one, or the runtime, closes it. */
+static weft_status_t claim_close(void *arg, rpc_ending_t **ending_out)
+{
+    weft_service_t *service = (weft_service_t *)arg;
+    weft_status_t st = wefti_rpc_service_lock(service);
+    if (st)
+        return st;
+    if (service->ended)
+        st = wefti_fail(WEFT_ERR_CLOSED, "the service was closed before");
+    else
+        service->called = true;
+    end(service);
+    *ending_out = &service->close;
+    wefti_rpc_unlock(service->rt);
+    return st;
+}
+
+weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
+{
+    return service ? wefti_rpc_end(service->rt, ENDS_SERVICE, op, claim_close, service) : WEFT_OK;
+}
+
+/* The program has not released some requests: operations that wait for that end now. */
+static void held_by_program(weft_service_t *s)
+{
+    if (wefti_list_empty(&s->requests))
+        return;
+    wefti_rpc_ended(s->rs, &s->close, WEFT_ERR_CLOSED);
+    wefti_list_each(l, &s->requests)
+        wefti_rpc_ended(s->rs, &wefti_container_of(l, rpc_request_t, service_link)->fn->remove, WEFT_ERR_CLOSED);
+}
+
+void wefti_rpc_services_shutdown(rpc_state_t *rs)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    pthread_mutex_lock(&rs->lock);
+    rs->ending = true;
+    wefti_list_splice(&all, &rs->services);
+    pthread_mutex_unlock(&rs->lock);
+    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
+        weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        pthread_mutex_lock(&rs->lock);
+        wefti_list_remove(l);
+        wefti_list_push_back(&rs->services, l);
+        end(s);
+        pthread_mutex_unlock(&rs->lock);
+        s->busy++;
+        drains_done(s, WEFT_ERR_CLOSED);
+        close_now(s);
+        held_by_program(s);
+        s->busy--;
+        wefti_rpc_service_step(s);
+    }
+}
+
+/* With the runtime. Requests that the program has become orphans, and keep their functions. */
+static void service_free(weft_service_t *s)
+{
+    s->busy++;                       /* its last request does not free it */
+    wefti_list_each(q, &s->requests) /* before the first is freed */
+        wefti_rpc_function_orphan(wefti_container_of(q, rpc_request_t, service_link)->fn);
+    wefti_list_each(l, &s->functions) /* a thread has removed it when the runtime was closed already */
+        wefti_rpc_function_orphan(wefti_container_of(l, rpc_function_t, link));
+    for (wefti_list_t *q; (q = wefti_list_first(&s->requests));)
+        wefti_rpc_request_discard(wefti_container_of(q, rpc_request_t, service_link));
+    for (wefti_list_t *l; (l = wefti_list_pop(&s->functions));)
+        wefti_rpc_function_unorphan(wefti_container_of(l, rpc_function_t, link));
+    service_delete(s);
+}
+
+void wefti_rpc_services_free(rpc_state_t *rs)
+{
+    wefti_rpc_handed_in_late(rs);
+    for (wefti_list_t *l; (l = wefti_list_pop(&rs->services));) {
+        weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        if (!s->pool || wefti_rpc_pool_gone(s->pool)) /* a thread of it that does not end: better a leak than a crash */
+            service_free(s);
+    }
+    if (rs->own)
+        service_free(rs->own);
+    for (uint32_t i = 0; i < RPC_PAGES; i++)
+        wefti_free((void *)atomic_load_explicit(&rs->functions[i], memory_order_relaxed));
 }

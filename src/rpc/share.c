@@ -15,8 +15,7 @@ struct rpc_budget {
     bool left;          /* its service is gone */
 };
 
-/* Rounded up: a part of 1 is 1. */
-static uint64_t part_of(uint64_t whole, uint32_t percent)
+uint64_t wefti_rpc_part(uint64_t whole, uint32_t percent)
 {
     return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
 }
@@ -27,13 +26,8 @@ rpc_budget_t *wefti_rpc_budget_new(uint64_t bytes, uint32_t percent)
     if (!b)
         return NULL;
     b->max = bytes;
-    b->peer_max = part_of(bytes, percent);
+    b->peer_max = wefti_rpc_part(bytes, percent);
     return b;
-}
-
-uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent)
-{
-    return (uint32_t)part_of(whole, percent);
 }
 
 static void gone_if_empty(rpc_budget_t *b)

@@ -56,8 +56,7 @@ struct weft_sig {
     char chars[];
 };
 
-/* --- reading
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------------------------------------- */
 
 static bool is_word(char c)
 {
@@ -156,11 +155,6 @@ static bool named(const parser_t *p)
     return *at == ':';
 }
 
-static bool same_name(const word_t *a, const word_t *b)
-{
-    return a->len == b->len && !memcmp(a->at, b->at, a->len);
-}
-
 /* One more of a list whose '(' is read. */
 static weft_status_t read_item(parser_t *p, list_t *list, bool must_have_name)
 {
@@ -177,7 +171,8 @@ static weft_status_t read_item(parser_t *p, list_t *list, bool must_have_name)
         if (st)
             return st;
         for (size_t i = 0; i < list->n; i++) {
-            if (same_name(&list->items[i].name, &item->name)) {
+            const word_t *other = &list->items[i].name;
+            if (other->len == item->name.len && !memcmp(other->at, item->name.at, other->len)) {
                 p->at = start;
                 return refuse(p, "that name is there already");
             }
@@ -254,68 +249,53 @@ static weft_status_t read_marks(parser_t *p)
     return WEFT_OK;
 }
 
-/* --- writing
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct writer {
-    char *at;   /* NULL: only counting */
-    size_t len; /* written or counted */
-} writer_t;
-
-static void put(writer_t *w, const char *s, size_t n)
+static void put_text(wefti_text_t *t, const char *s)
 {
-    if (w->at)
-        memcpy(w->at + w->len, s, n);
-    w->len += n;
+    wefti_text_put(t, s, strlen(s));
 }
 
-static void put_text(writer_t *w, const char *s)
+static void put_items(wefti_text_t *t, const list_t *list, bool names)
 {
-    put(w, s, strlen(s));
-}
-
-static void put_items(writer_t *w, const list_t *list, bool names)
-{
-    put_text(w, "(");
+    put_text(t, "(");
     for (size_t i = 0; i < list->n; i++) {
         const item_t *item = &list->items[i];
         if (i)
-            put_text(w, names ? ", " : ",");
+            put_text(t, names ? ", " : ",");
         if (names && item->name.len) {
-            put(w, item->name.at, item->name.len);
-            put_text(w, ": ");
+            wefti_text_put(t, item->name.at, item->name.len);
+            put_text(t, ": ");
         }
-        put_text(w, item->stream ? "stream " : "");
-        put_text(w, weft_type_name(item->type));
+        put_text(t, item->stream ? "stream " : "");
+        put_text(t, weft_type_name(item->type));
     }
-    put_text(w, ")");
+    put_text(t, ")");
 }
 
 /* With names: for people. Without: what two sides compare, and the text of the hash (docs/design/wire.md). With a zero at the
  * end. */
 static size_t write_sig(const parser_t *p, bool names, char *buf)
 {
-    writer_t w = {buf, 0};
+    wefti_text_t t = wefti_text(buf, buf ? SIZE_MAX : 0);
     const item_t *only = p->results.n == 1 ? &p->results.items[0] : NULL;
-    put(&w, p->name.at, p->name.len);
-    put_items(&w, &p->params, names);
-    put_text(&w, names ? " -> " : "->");
+    wefti_text_put(&t, p->name.at, p->name.len);
+    put_items(&t, &p->params, names);
+    put_text(&t, names ? " -> " : "->");
     if (!p->results.n) {
-        put_text(&w, "void");
+        put_text(&t, "void");
     } else if (names && only && !only->name.len) {
-        put_text(&w, only->stream ? "stream " : "");
-        put_text(&w, weft_type_name(only->type));
+        put_text(&t, only->stream ? "stream " : "");
+        put_text(&t, weft_type_name(only->type));
     } else {
-        put_items(&w, &p->results, names);
+        put_items(&t, &p->results, names);
     }
-    put_text(&w, p->idempotent ? " idempotent" : "");
-    put_text(&w, p->oneway ? " oneway" : "");
-    put(&w, "", 1);
-    return w.len;
+    put_text(&t, p->idempotent ? " idempotent" : "");
+    put_text(&t, p->oneway ? " oneway" : "");
+    return t.len + 1;
 }
 
-/* --- making
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- making ----------------------------------------------------------------------------------------------------------------- */
 
 static char *keep(char **chars, const word_t *word)
 {
@@ -342,14 +322,6 @@ static size_t fill(weft_param_t *out, const list_t *list, char **chars, wefti_co
     return list->n;
 }
 
-static size_t name_bytes(const list_t *list)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < list->n; i++)
-        n += list->items[i].name.len + 1;
-    return n;
-}
-
 static uint64_t fnv1a(const char *s)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -365,8 +337,8 @@ static weft_status_t make(const parser_t *p, weft_sig_t **sig_out)
     if (text - 1 > WEFT_SIG_TEXT)
         return wefti_fail(WEFT_ERR_INVALID, "the signature has %zu bytes, and %d are possible: use shorter names", text - 1,
                           WEFT_SIG_TEXT);
-    weft_sig_t *sig =
-        wefti_calloc(1, sizeof *sig + text + key + p->name.len + 1 + name_bytes(&p->params) + name_bytes(&p->results));
+    /* names with a zero behind each take less than the text: there, punctuation and a type follow every name */
+    weft_sig_t *sig = wefti_calloc(1, sizeof *sig + text + key + text);
     if (!sig)
         return WEFT_ERR_NOMEM;
     char *chars = sig->chars;
@@ -407,8 +379,7 @@ void weft_sig_free(weft_sig_t *sig)
     wefti_free(sig);
 }
 
-/* --- asking
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- asking ----------------------------------------------------------------------------------------------------------------- */
 
 const char *weft_sig_text(const weft_sig_t *sig)
 {

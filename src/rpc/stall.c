@@ -17,8 +17,7 @@
 #define LOOKS 8u /* in stall_ns */
 #define LOOK_LEAST WEFT_MILLISECOND
 
-/* --- marks
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- marks ------------------------------------------------------------------------------------------------------------------ */
 
 /* Where the next mark is; NULL: there are no more. Many small pieces have marks too: the last bytes of one piece count with the
  * first of the next. */
@@ -68,8 +67,7 @@ static bool moved(rpc_fetch_t *f)
     return any;
 }
 
-/* --- the watch
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- the watch -------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t pause_for(uint64_t stall_ns)
 {

@@ -51,21 +51,20 @@ typedef struct rpc_state {
     uint32_t serial;                   /* goes into checks and epochs */
     wefti_mpsc_t handed_in;            /* rpc_request_t.handed: requests with work from other threads */
     wefti_call_t call;                 /* has the driver do that work: sent with the first on the list */
-    weft_service_t *own;               /* the functions that every runtime has: reflect.c */
+    weft_service_t *own;               /* the functions that every runtime has: function.c */
     /* the calling side: client.c */
     wefti_list_t clients;              /* weft_client_t.link */
     _Atomic uint32_t under_way;        /* operations and threads of ours that have not ended: we are idle when it is 0 */
     weft_pool_t *pool;                 /* for payloads that come in; made with the first */
     /* discovery: reach.c, publish.c */
-    pthread_mutex_t finding;           /* of the next three: any thread opens a client and publishes a service */
+    pthread_mutex_t finding;           /* of the next two: any thread opens a client and publishes a service */
     weft_registry_t *registry;         /* the configured one, for those that were given none; NULL: nobody uses it */
     uint32_t registry_users;
-    wefti_list_t published;
     wefti_list_t strays;               /* the driver's: targets that endpoints may still name, freed with the runtime */
     bool ending;                       /* under `lock`: the runtime closes, no more services */
     uint64_t random;                   /* ids and epochs are made from it */
     uint64_t marks;                    /* stall.c: how many were made */
-    _Atomic uint64_t detached;         /* bytes of detached.c */
+    _Atomic uint64_t detached;         /* bytes of calls without an operation: call.c */
     weft_op_t handle_op[2];
 } rpc_state_t;
 
@@ -101,6 +100,24 @@ typedef struct rpc_ep {
 
 static inline rpc_ep_t *rpc_ep(const weft_ep_t *ep) { return (rpc_ep_t *)ep->traffic[WEFTI_TRAFFIC_RPC]; }
 
+/* rpc.c. Any thread: take rs->lock, if that object of the runtime is open. Neither it nor its runtime is freed until unlock. Call
+ * nothing of the program meanwhile. WEFT_ERR_CLOSED, with `what` in its sentence; WEFT_ERR_FORKED. */
+weft_status_t wefti_rpc_lock(weft_runtime_t *rt, const wefti_handle_t *handle, const char *what);
+void wefti_rpc_unlock(weft_runtime_t *rt);
+
+/* The end of a client, a service or a function. It may wait for calls and requests. */
+typedef struct rpc_ending {
+    wefti_call_t call; /* begins it on the driver */
+    weft_op_t *op;     /* of the program; NULL: it does not wait, or does not wait any more */
+} rpc_ending_t;
+/* Any thread: begin it, with an operation or without (NULL). claim() makes sure that only one thread does, and that the object
+ * stays until call.fn() has run. */
+enum { ENDS_CLIENT, ENDS_SERVICE, ENDS_FUNCTION };
+weft_status_t wefti_rpc_end(weft_runtime_t *rt, unsigned what, weft_op_t *op, weft_status_t (*claim)(void *arg, rpc_ending_t **out),
+                            void *arg);
+/* It has ended, or its operation does not wait any more. Nothing if there is no operation. */
+void wefti_rpc_ended(rpc_state_t *rs, rpc_ending_t *ending, weft_status_t st);
+
 /* Start a prepared operation, as wefti_op_post_by(). While it sits in the inbox, *hold and *coming (may be NULL) are one higher:
  * the start function of its kind lowers them again. */
 weft_status_t wefti_rpc_go(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *hold,
@@ -114,7 +131,7 @@ typedef struct rpc_msg {
     uint32_t len;     /* of header */
     uint32_t iov_n;
     uint64_t payload; /* bytes of all pieces */
-    void *bytes;      /* values that did not fit the header: allocated, and the first piece of iov. NULL: they did fit */
+    void *bytes;      /* the allocation that the first piece of iov is in, freed when the message was sent; NULL: none */
     _Alignas(8) uint8_t header[RPC_HEADER_CAP];
     weft_iov_t iov[WEFTI_CODEC_PIECES + 2];
 } rpc_msg_t;
@@ -148,23 +165,55 @@ static inline rpc_ext_t *rpc_msg_put_ext(rpc_msg_t *msg)
  * payload: `ext`, in the header, gets RPC_F_BYTES and their length. WEFT_ERR_LIMIT: they do not fit and ext is NULL: begin again
  * with one. Also WEFT_ERR_INVALID, _UNSUPPORTED, _NOMEM. After an error nothing is to be freed. */
 weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext);
+/* A whole call, or a whole reply (their kinds are the same numbers), with an rpc_ext_t only if it has a payload. */
+static inline weft_status_t rpc_pack_whole(rpc_msg_t *msg, uint64_t call, const wefti_codec_t *codec, const weft_value_t *values,
+                                           size_t n)
+{
+    rpc_msg_init(msg, rpc_head(RPC_CALL, call));
+    weft_status_t st = wefti_rpc_pack(msg, codec, values, n, NULL);
+    if (__builtin_expect((st && st != WEFT_ERR_LIMIT) || (!st && !msg->iov_n), 1))
+        return st;
+    rpc_msg_init(msg, rpc_head(RPC_CALL_EXT, call));
+    return wefti_rpc_pack(msg, codec, values, n, rpc_msg_put_ext(msg));
+}
 void wefti_rpc_msg_free(rpc_msg_t *msg); /* it is not sent */
-weft_status_t wefti_rpc_msg_gather(const rpc_msg_t *msg, uint8_t *to); /* copy its pieces, of which there is one at least */
-/* Copy what its pieces view: one piece, `bytes`, is left. WEFT_ERR_NOMEM: as it was. */
-weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg);
+
+enum {
+    RPC_SEND_COPY = 1,   /* what the pieces view is copied */
+    RPC_SEND_URGENT = 2,
+    RPC_KEEP_ALL = 4     /* everything is copied, and the message stays as it is */
+};
+/* A message that is kept, as one allocation. What the pieces view is borrowed, or in it. */
+typedef struct rpc_kept {
+    uint32_t len, iov_n;
+    uint64_t payload;
+    void *bytes;     /* as rpc_msg_t has it */
+    weft_iov_t *iov;
+    bool copied;     /* the pieces are one, which is in this allocation */
+    _Alignas(8) uint8_t header[];
+} rpc_kept_t;
+/* how: RPC_SEND_COPY, RPC_KEEP_ALL or 0. Otherwise msg is used up. After an error it is as it was. */
+weft_status_t wefti_rpc_keep(rpc_msg_t *msg, unsigned how, rpc_kept_t **kept_out);
+size_t wefti_rpc_kept_size(const rpc_msg_t *msg, unsigned how);
+weft_status_t wefti_rpc_keep_at(rpc_kept_t *kept, rpc_msg_t *msg, unsigned how); /* the same, in memory of that size */
+void wefti_rpc_kept_view(const rpc_kept_t *kept, rpc_msg_t *msg_out); /* it is valid as long as kept, and not to be freed */
+void wefti_rpc_kept_take(rpc_kept_t *kept, rpc_msg_t *msg_out);       /* a message again; kept is used up */
+void wefti_rpc_kept_free(rpc_kept_t *kept);                           /* NULL is allowed */
 
 /* Send over an endpoint, on the driver. A message without a payload goes at once if there is space: then *out_out is NULL and
  * done is not called. Otherwise *out_out is a copy that is kept until it is sent (`bytes` go with it; what the pieces view is
  * borrowed, or copied with RPC_SEND_COPY), and done(user, status), unless it is NULL, is called from progress. After an error
  * nothing is sent and nothing kept. */
-typedef struct rpc_out rpc_out_t;
 typedef void (*rpc_out_fn)(void *user, weft_status_t status);
-enum { RPC_SEND_COPY = 1, RPC_SEND_URGENT = 2 };
+typedef struct rpc_out {
+    weft_op_t op;    /* cancelled: done() comes with WEFT_ERR_CANCELLED, or with how it ended before */
+    rpc_state_t *rs;
+    rpc_out_fn done; /* NULL: nobody wants to know */
+    void *user;
+} rpc_out_t;         /* an rpc_kept_t follows */
 weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user,
                              rpc_out_t **out_out);
-void wefti_rpc_out_cancel(rpc_out_t *out);           /* done() comes with WEFT_ERR_CANCELLED, or with how it ended before */
-void wefti_rpc_out_user(rpc_out_t *out, void *user); /* what done() gets */
-bool wefti_rpc_out_unsent(const rpc_out_t *out);     /* certainly nothing of it left */
+bool wefti_rpc_out_unsent(const rpc_out_t *out); /* certainly nothing of it left */
 /* answer.c: a reply that waited ended with `why`, and its endpoint is up. Its caller is told that no result comes. */
 void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why);
 
@@ -229,7 +278,6 @@ struct rpc_fetch {
     void *user;
     weft_op_t op;
     weft_iov_t *iov;
-    weft_iov_t one;
     /* stall.c */
     uint64_t stall_ns;  /* UINT64_MAX: it may take for ever */
     rpc_ep_t *watched;  /* NULL: it is not */
@@ -264,9 +312,10 @@ void wefti_rpc_watch(rpc_fetch_t *f, weft_ep_t *ep); /* it is under way, over an
 void wefti_rpc_unwatch(rpc_fetch_t *f);              /* it has ended */
 void wefti_rpc_watch_down(weft_ep_t *ep);
 
-/* configured.c, for reach.c and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any
+/* publish.c, also for reach.c: the registry that was given, or, with NULL, the one that the configuration names. There is one of
+ * those for the runtime, open as long as anyone uses it: a registry has a thread, and in a directory a lock for each entry. Any
  * thread. */
-weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t **registry_out);
-void wefti_rpc_registry_put(rpc_state_t *rs);
+weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t *given, weft_registry_t **registry_out);
+void wefti_rpc_registry_put(rpc_state_t *rs, weft_registry_t *registry); /* NULL is allowed */
 
 #endif

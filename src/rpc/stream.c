@@ -23,7 +23,7 @@ static void release_on_driver(wefti_call_t *call)
     wefti_stream_unref(s);
 }
 
-weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_sig_t *sig, bool at_server,
+weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, uint64_t stall_ns,
                                weft_stream_t **stream_out)
 {
     const wefti_codec_t *args = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM), *results = wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM);
@@ -31,7 +31,7 @@ weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_s
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a stream");
     memset(s, 0, offsetof(weft_stream_t, in.slots));
-    s->rt = rt;
+    s->rt = rs->rt;
     s->rs = rs;
     s->at_server = at_server;
     s->to_peer = at_server ? RPC_AM_TO_CLIENT : RPC_AM_TO_SERVER;
@@ -44,7 +44,8 @@ weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_s
     wefti_list_init(&s->in.receives);
     s->out.may_items = s->in.may_items = RPC_STREAM_ITEMS;
     s->out.may_bytes = s->in.may_bytes = RPC_STREAM_BYTES;
-    wefti_stream_limits(s, 0, NULL, RPC_STALL_NS);
+    s->in.item_max = STREAM_ITEM_MAX;
+    s->in.stall_ns = stall_ns;
     *stream_out = s;
     return WEFT_OK;
 }
@@ -53,15 +54,8 @@ void wefti_stream_unref(weft_stream_t *s)
 {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
-    wefti_stream_in_free(s);
+    wefti_stream_in_fail(s, WEFT_ERR_CLOSED);
     wefti_free(s);
-}
-
-void wefti_stream_limits(weft_stream_t *s, uint64_t item_max, rpc_budget_t *budget, uint64_t stall_ns)
-{
-    s->in.item_max = item_max ? item_max : STREAM_ITEM_MAX;
-    s->in.budget = budget;
-    s->in.stall_ns = stall_ns;
 }
 
 void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner)

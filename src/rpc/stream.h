@@ -8,15 +8,12 @@
 
 /* Any thread; the rest here is the driver's. A client's stream gets wefti_stream_connect(s, NULL, 0, op) before the program has
  * it, so that releasing it cancels the call. */
-weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_sig_t *sig, bool at_server,
+weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, uint64_t stall_ns,
                                weft_stream_t **stream_out);
 /* The request was sent over ep, with that number; what waits follows it. owner: the operation of the call, or the rpc_request_t.
  * ep NULL: it is not sent yet, or not any more; another endpoint may follow if nothing was sent or received. */
 void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner);
 bool wefti_stream_used(const weft_stream_t *s); /* something was sent or received: the request cannot be sent again */
-/* What may come: items of at most so many bytes (0: 1 GiB), counted against a budget (NULL: none); how long the pull of one may
- * stall. */
-void wefti_stream_limits(weft_stream_t *s, uint64_t item_max, rpc_budget_t *budget, uint64_t stall_ns);
 /* ITEM, END or CREDIT came for it. A breach of the rules fails the endpoint (wefti_ep_protocol_error). */
 void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head);
 /* The call is over, on either side: everything that waits ends, nothing more is sent, the owner is forgotten. Only the first call
@@ -68,9 +65,9 @@ typedef struct stream_in {
     uint64_t items, bytes;         /* that came */
     uint64_t taken_items, taken_bytes;
     uint64_t may_items, may_bytes; /* that the peer was granted: as above */
-    uint64_t item_max;
+    uint64_t item_max;             /* bytes */
     rpc_budget_t *budget;          /* what is here counts against it; NULL: none, at a client */
-    uint64_t stall_ns;
+    uint64_t stall_ns;             /* how long the pull of one may stall */
     weft_status_t status;          /* not WEFT_OK: receives end with it at once, and what comes is dropped */
     bool ended;                    /* END came */
     bool crediting;                /* a CREDIT is under way */
@@ -114,6 +111,5 @@ void wefti_stream_in_item(weft_stream_t *s, weft_am_t *am, const rpc_head_t *hea
 void wefti_stream_in_end(weft_stream_t *s, weft_am_t *am, const rpc_head_t *head);
 void wefti_stream_in_fail(weft_stream_t *s, weft_status_t status); /* what came is dropped; receives end with it, now and later */
 void wefti_stream_in_over(weft_stream_t *s, weft_status_t status);
-void wefti_stream_in_free(weft_stream_t *s);
 
 #endif

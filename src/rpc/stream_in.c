@@ -115,17 +115,6 @@ static void take_first(weft_stream_t *s, weft_item_t *item)
     taken(s, slot.bytes);
 }
 
-static void drop_slots(weft_stream_t *s, bool count)
-{
-    while (s->in.n) {
-        stream_slot_t slot = pop_slot(&s->in);
-        if (!s->in.codec.fixed)
-            wefti_rpc_in_free(slot.in);
-        if (count)
-            taken(s, slot.bytes);
-    }
-}
-
 /* Does nothing more come? *status_out: how a receive ends then, WEFT_OK at the end of the stream. */
 static bool at_end(const weft_stream_t *s, weft_status_t *status_out)
 {
@@ -161,7 +150,12 @@ void wefti_stream_in_fail(weft_stream_t *s, weft_status_t status)
     if (s->in.status)
         return;
     s->in.status = status;
-    drop_slots(s, true);
+    while (s->in.n) {
+        stream_slot_t slot = pop_slot(&s->in);
+        if (!s->in.codec.fixed)
+            wefti_rpc_in_free(slot.in);
+        taken(s, slot.bytes);
+    }
     deliver(s);
 }
 
@@ -172,11 +166,6 @@ void wefti_stream_in_over(weft_stream_t *s, weft_status_t status)
         wefti_stream_in_fail(s, stream_answered(status) ? WEFT_ERR_CLOSED : status);
     else
         deliver(s);
-}
-
-void wefti_stream_in_free(weft_stream_t *s)
-{
-    drop_slots(s, false);
 }
 
 /* --- arrivals ------------------------------------------------------------------------------------------------------ */

@@ -16,8 +16,8 @@
 typedef struct stream_send {
     weft_stream_t *s;
     weft_value_t value;
-    rpc_msg_t *packed; /* instead of value: a message with copies of everything */
-    rpc_out_t *out;    /* while it flies */
+    const rpc_kept_t *packed; /* instead of value: a message with copies of everything */
+    rpc_out_t *out;           /* while it flies */
     bool end;
 } stream_send_t;
 _Static_assert(sizeof(stream_send_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge the scratch of operations");
@@ -132,8 +132,13 @@ static weft_status_t put_item(weft_op_t *op, rpc_msg_t *msg)
 
 static weft_status_t pack_and_put_item(weft_op_t *op)
 {
+    const stream_send_t *w = stream_send(op);
     rpc_msg_t msg;
-    weft_status_t st = pack(stream_send(op)->s, &stream_send(op)->value, &msg);
+    weft_status_t st = WEFT_OK;
+    if (w->packed)
+        wefti_rpc_kept_view(w->packed, &msg);
+    else
+        st = pack(w->s, &w->value, &msg);
     return st ? st : put_item(op, &msg);
 }
 
@@ -142,7 +147,7 @@ static weft_status_t put(weft_op_t *op)
 {
     stream_send_t *w = stream_send(op);
     weft_stream_t *s = w->s;
-    weft_status_t st = w->end ? put_end(s, flown, op, &w->out) : w->packed ? put_item(op, w->packed) : pack_and_put_item(op);
+    weft_status_t st = w->end ? put_end(s, flown, op, &w->out) : pack_and_put_item(op);
     if (st)
         return st;
     if (w->out) {
@@ -280,17 +285,15 @@ static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
     return wefti_rpc_go(s->rt, op, start, &s->refs, &s->out.coming);
 }
 
-/* A send without an operation of the program, with a copy of everything. */
+/* A send without an operation of the program. A copy of its message follows. */
 typedef struct copied {
     weft_op_t op;
     weft_stream_t *s;
-    rpc_msg_t msg;
 } copied_t;
 
-static void copied_free(copied_t *c)
+static void copied_free(weft_stream_t *s, copied_t *c)
 {
-    atomic_fetch_sub_explicit(&c->s->out.copies, 1, memory_order_relaxed);
-    wefti_rpc_msg_free(&c->msg);
+    atomic_fetch_sub_explicit(&s->out.copies, 1, memory_order_relaxed);
     wefti_free(c);
 }
 
@@ -299,37 +302,34 @@ static void copied_done(weft_op_t *op, void *user)
     copied_t *c = (copied_t *)user;
     weft_stream_t *s = c->s;
     (void)op;
-    copied_free(c);
+    copied_free(s, c);
     wefti_stream_unref(s);
 }
 
 static weft_status_t send_copied(weft_stream_t *s, const weft_value_t *value)
 {
     if (atomic_fetch_add_explicit(&s->out.copies, 1, memory_order_relaxed) >= RPC_STREAM_ITEMS) {
-        atomic_fetch_sub_explicit(&s->out.copies, 1, memory_order_relaxed);
+        copied_free(s, NULL);
         return wefti_fail(WEFT_ERR_AGAIN, "%u values without an operation are under way already", RPC_STREAM_ITEMS);
     }
-    copied_t *c = (copied_t *)wefti_malloc(sizeof *c);
-    if (!c) {
-        atomic_fetch_sub_explicit(&s->out.copies, 1, memory_order_relaxed);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy a value");
-    }
-    memset(&c->op, 0, sizeof c->op);
-    c->op.fn = copied_done;
-    c->op.user = c;
-    c->s = s;
-    c->msg.bytes = NULL;
-    weft_status_t st = pack(s, value, &c->msg);
-    if (!st)
-        st = wefti_rpc_msg_own(&c->msg);
+    copied_t *c = NULL;
+    rpc_msg_t msg;
+    weft_status_t st = pack(s, value, &msg);
     if (!st) {
+        c = (copied_t *)wefti_malloc(sizeof *c + wefti_rpc_kept_size(&msg, RPC_KEEP_ALL));
+        st = c ? wefti_rpc_keep_at((rpc_kept_t *)(void *)(c + 1), &msg, RPC_KEEP_ALL)
+               : wefti_fail(WEFT_ERR_NOMEM, "no memory to copy a value");
+        wefti_rpc_msg_free(&msg);
+    }
+    if (!st) {
+        *c = (copied_t){.op = {.fn = copied_done, .user = c}, .s = s};
         stream_ref(s);
-        st = post(s, (stream_send_t){.packed = &c->msg}, &c->op);
+        st = post(s, (stream_send_t){.packed = (const rpc_kept_t *)(const void *)(c + 1)}, &c->op);
         if (!st)
             return WEFT_OK;
         stream_ref_undo(s);
     }
-    copied_free(c);
+    copied_free(s, c);
     return st;
 }
 
@@ -448,7 +448,7 @@ void wefti_stream_out_over(weft_stream_t *s, weft_status_t status)
     if (s->at_server && stream_answered(status))
         return; /* what was sent before the answer still goes */
     wefti_list_each_safe(l, &s->out.flying)
-        wefti_rpc_out_cancel(stream_send(wefti_op_of_link(l))->out);
+        weft_op_cancel(&stream_send(wefti_op_of_link(l))->out->op);
 }
 
 /* A reply may overtake what its thread posted before, if both go through the inbox: so that counts too. */

@@ -125,9 +125,7 @@ void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
     t->ep = NULL;
     t->state = TARGET_CLOSING;
     arm(t, WEFT_FOREVER);
-    memset(&t->close, 0, sizeof t->close);
-    t->close.fn = closed;
-    t->close.user = t;
+    t->close = (weft_op_t){.fn = closed, .user = t};
     if (!weft_ep_close(ep, &t->close))
         return;
     /* the runtime closes, and all endpoints with it; until then this one may call its hook */
@@ -136,6 +134,14 @@ void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
     wefti_list_remove(&t->link);
     wefti_list_push_back(&r->client->rs->strays, &t->link);
     t->reach = NULL;
+}
+
+static void give_up(target_t *t, weft_status_t why)
+{
+    reach_t *r = t->reach;
+    remember(t, why);
+    wefti_rpc_target_hang_up(t, why);
+    wefti_rpc_reach_fill_soon(r);
 }
 
 /* The endpoint is lost, or was closed by the peer. */
@@ -147,9 +153,7 @@ static void lost(weft_ep_t *ep, weft_status_t why, void *user)
         return;
     if (t->state == TARGET_UP && wefti_now(r->rt) - t->up_at > t->pause)
         t->pause = r->first_pause; /* it stayed up: its pauses begin anew */
-    remember(t, why ? why : WEFT_ERR_CLOSED);
-    wefti_rpc_target_hang_up(t, why ? why : WEFT_ERR_CLOSED);
-    wefti_rpc_reach_fill_soon(r);
+    give_up(t, why ? why : WEFT_ERR_CLOSED);
 }
 
 void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why)
@@ -182,16 +186,13 @@ static void up(target_t *t)
 static void connected(weft_op_t *op, void *user)
 {
     target_t *t = (target_t *)user;
-    reach_t *r = t->reach;
-    if (!r || t->state != TARGET_DIALLING)
+    if (!t->reach || t->state != TARGET_DIALLING)
         return; /* it was given up meanwhile, and is being closed */
     if (!op->status && !t->gone) {
         up(t);
         return;
     }
-    remember(t, op->status);
-    wefti_rpc_target_hang_up(t, op->status);
-    wefti_rpc_reach_fill_soon(r);
+    give_up(t, op->status);
 }
 
 static void dial(target_t *t)
@@ -200,9 +201,7 @@ static void dial(target_t *t)
     o.hooks.closed = lost;
     o.hooks.user = t;
     o.no_retry = true; /* this file decides which target is tried when */
-    memset(&t->connect, 0, sizeof t->connect);
-    t->connect.fn = connected;
-    t->connect.user = t;
+    t->connect = (weft_op_t){.fn = connected, .user = t};
     t->state = TARGET_DIALLING;
     weft_status_t st = weft_ep_open(t->reach->rt, t->address, &o, &t->connect, &t->ep);
     if (st) {
@@ -242,28 +241,27 @@ void wefti_rpc_reach_fill(reach_t *r)
 
 /* --- leaving in good order -------------------------------------------------------------------------------------------------- */
 
+/* Its calls have ended: close its connection. Else look again later. */
+static void leave_when_free(target_t *t)
+{
+    if (!t->server || !t->server->under_way) {
+        wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
+        return;
+    }
+    t->pause = t->pause < WEFT_SECOND / 2 ? t->pause * 2 : WEFT_SECOND;
+    arm(t, t->pause);
+}
+
 void wefti_rpc_target_leave(target_t *t)
 {
     t->gone = true;
-    switch (t->state) {
-    case TARGET_IDLE:
-    case TARGET_PAUSE:
+    if (t->state == TARGET_IDLE || t->state == TARGET_PAUSE) {
         wefti_rpc_target_free(t);
-        return;
-    case TARGET_DIALLING:
-        wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
-        break;
-    case TARGET_UP:
-        if (t->server && t->server->under_way) {
+    } else if (t->state != TARGET_CLOSING) { /* else it is freed when it is closed */
+        if (t->server)
             t->server->draining = true;
-            t->pause = LEAVE_LOOK;
-            arm(t, t->pause);
-        } else {
-            wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
-        }
-        break;
-    default: /* it is being closed, and is freed after that */
-        break;
+        t->pause = LEAVE_LOOK / 2;
+        leave_when_free(t);
     }
 }
 
@@ -287,12 +285,7 @@ static void target_due(wefti_timer_t *timer)
         t->state = TARGET_IDLE;
         wefti_rpc_reach_fill_soon(t->reach);
     } else if (t->state == TARGET_UP && t->gone) {
-        if (t->server && t->server->under_way) {
-            t->pause = t->pause < WEFT_SECOND / 2 ? t->pause * 2 : WEFT_SECOND;
-            arm(t, t->pause);
-        } else {
-            wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
-        }
+        leave_when_free(t);
     } else if (t->server && t->server->draining) {
         t->server->draining = false; /* it is still in the registry: it may be open again */
         wefti_rpc_client_kick(t->reach->client);

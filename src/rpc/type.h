@@ -1,7 +1,8 @@
-/* rpc/type.h - types and tensors, beyond weft/types.h. */
+/* rpc/type.h - types, tensors and their text, beyond weft/types.h. */
 #ifndef WEFTI_RPC_TYPE_H
 #define WEFTI_RPC_TYPE_H
 
+#include <string.h>
 #include <weft/types.h>
 
 /* Can a value have this type? Not void, nor a number that is no type. */
@@ -17,5 +18,14 @@ weft_status_t wefti_tensor_span(const weft_tensor_t *t, uint64_t *bytes_out, uin
 size_t wefti_tensor_align(const weft_tensor_t *t);
 /* Can the processor touch the memory of that device? */
 bool wefti_tensor_on_host(int32_t device_type);
+
+/* value.c: text that is written as far as its memory goes, with a zero behind it, and counted beyond. */
+typedef struct wefti_text {
+    char *buf; /* cap + 1 bytes; NULL: it is only counted */
+    size_t cap, len;
+} wefti_text_t;
+wefti_text_t wefti_text(char *buf, size_t bytes);
+void wefti_text_put(wefti_text_t *t, const char *s, size_t n);
+void wefti_text_putf(wefti_text_t *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

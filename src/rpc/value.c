@@ -19,17 +19,11 @@
 
 #define NUMBER_MAX 400 /* characters: the longest double, written out, has 310 before the point */
 
-/* --- reading
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t refuse(uint32_t type, const char *text, size_t len, const char *why)
 {
     return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" %s %s", (int)(len < 40 ? len : 40), text, why, weft_type_name(type));
-}
-
-static weft_status_t out_of_range(uint32_t type, const char *text, size_t len)
-{
-    return refuse(type, text, len, "is out of the range of");
 }
 
 static weft_status_t read_bool(const char *text, size_t len, bool *out)
@@ -66,7 +60,7 @@ static weft_status_t read_int(uint32_t type, const char *text, size_t len, weft_
     if (!read_digits(text + sign, len - sign, &n, &fits))
         return refuse(type, text, len, "is not a whole number, as asked for by");
     if (!fits || n > most + (minus && is_signed) || (minus && !is_signed && n))
-        return out_of_range(type, text, len);
+        return refuse(type, text, len, "is out of the range of");
     v->u64 = minus ? (uint64_t)0 - n : n;
     return WEFT_OK;
 }
@@ -90,7 +84,7 @@ static weft_status_t read_float(uint32_t type, const char *text, size_t len, wef
     if (end != buf + len)
         return refuse(type, text, len, "is not a number, as asked for by");
     if (isinf(d) && !word)
-        return out_of_range(type, text, len);
+        return refuse(type, text, len, "is out of the range of");
     if (type == WEFT_T_F32)
         v->f32 = (float)d;
     else
@@ -184,42 +178,42 @@ weft_status_t weft_value_parse(uint32_t type, const char *text, void *buf, size_
     return st;
 }
 
-/* --- writing
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct text {
-    char *buf;
-    size_t cap, len; /* len goes on where cap ends */
-} text_t;
-
-static void put(text_t *t, const char *s, size_t n)
+wefti_text_t wefti_text(char *buf, size_t bytes)
 {
-    if (t->len < t->cap) {
-        size_t left = t->cap - t->len;
-        if (n)
-            memcpy(t->buf + t->len, s, n < left ? n : left);
+    if (bytes && buf)
+        buf[0] = 0;
+    return (wefti_text_t){bytes ? buf : NULL, bytes ? bytes - 1 : 0, 0};
+}
+
+void wefti_text_put(wefti_text_t *t, const char *s, size_t n)
+{
+    if (t->buf && t->len < t->cap && n) {
+        size_t left = t->cap - t->len, fits = n < left ? n : left;
+        memcpy(t->buf + t->len, s, fits);
+        t->buf[t->len + fits] = 0;
     }
     t->len += n;
 }
 
-static void putf(text_t *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void putf(text_t *t, const char *fmt, ...)
+void wefti_text_putf(wefti_text_t *t, const char *fmt, ...)
 {
-    char buf[NUMBER_MAX];
+    bool fits = t->buf && t->len < t->cap;
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(buf, sizeof buf, fmt, args);
+    int n = vsnprintf(fits ? t->buf + t->len : NULL, fits ? t->cap - t->len + 1 : 0, fmt, args);
     va_end(args);
-    put(t, buf, n > 0 ? (size_t)n : 0);
+    t->len += n > 0 ? (size_t)n : 0;
 }
 
 /* With as few digits as it needs to be read as the same value, but 1500 and not 1.5e+03 where that is exact. */
-static void put_double(text_t *t, double d, int digits, bool single)
+static void put_double(wefti_text_t *t, double d, int digits, bool single)
 {
     char buf[64], *e;
     int n = 0;
     if (isnan(d)) {
-        put(t, "nan", 3);
+        wefti_text_put(t, "nan", 3);
         return;
     }
     for (int precision = 1; precision <= digits; precision++) {
@@ -230,73 +224,71 @@ static void put_double(text_t *t, double d, int digits, bool single)
     e = strchr(buf, 'e');
     if (e && e[1] == '+' && strtol(e + 2, NULL, 10) < (single ? 7 : 15))
         n = snprintf(buf, sizeof buf, "%.0f", d);
-    put(t, buf, (size_t)n);
+    wefti_text_put(t, buf, (size_t)n);
 }
 
-static void put_scalar(text_t *t, uint32_t type, const void *p)
+static void put_scalar(wefti_text_t *t, uint32_t type, const void *p)
 {
     weft_value_t v = {.type = type};
     memcpy(&v.u64, p, weft_type_size(type));
     unsigned unused = 64 - 8 * (unsigned)weft_type_size(type);
     if (type == WEFT_T_BOOL)
-        putf(t, "%s", v.u8 ? "true" : "false");
+        wefti_text_putf(t, "%s", v.u8 ? "true" : "false");
     else if (type == WEFT_T_F32)
         put_double(t, (double)v.f32, 9, true);
     else if (type == WEFT_T_F64)
         put_double(t, v.f64, 17, false);
     else if (type <= WEFT_T_I64)
-        putf(t, "%lld", (long long)(v.u64 << unused) >> unused); /* the sign of the type is that of 64 bits */
+        wefti_text_putf(t, "%lld", (long long)(v.u64 << unused) >> unused); /* the sign of the type is that of 64 bits */
     else
-        putf(t, "%llu", (unsigned long long)v.u64);
+        wefti_text_putf(t, "%llu", (unsigned long long)v.u64);
 }
 
-static void put_tensor(text_t *t, const weft_tensor_t *tensor)
+static void put_tensor(wefti_text_t *t, const weft_tensor_t *tensor)
 {
     static const char *const codes[] = {"i", "u", "f", "?", "bf", "c", "bool"};
-    putf(t, "tensor %s", tensor->code < sizeof codes / sizeof codes[0] ? codes[tensor->code] : "?");
+    wefti_text_putf(t, "tensor %s", tensor->code < sizeof codes / sizeof codes[0] ? codes[tensor->code] : "?");
     if (tensor->code != 6)
-        putf(t, "%u", tensor->bits);
+        wefti_text_putf(t, "%u", tensor->bits);
     if (tensor->lanes > 1)
-        putf(t, "x%u", tensor->lanes);
-    put(t, " [", 2);
+        wefti_text_putf(t, "x%u", tensor->lanes);
+    wefti_text_put(t, " [", 2);
     for (int32_t i = 0; i < tensor->ndim && tensor->shape; i++)
-        putf(t, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
-    put(t, "]", 1);
+        wefti_text_putf(t, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    wefti_text_put(t, "]", 1);
     if (tensor->device_type != 1)
-        putf(t, " on device %d:%d", tensor->device_type, tensor->device_id);
+        wefti_text_putf(t, " on device %d:%d", tensor->device_type, tensor->device_id);
 }
 
-static void put_value(text_t *t, const weft_value_t *v)
+static void put_value(wefti_text_t *t, const weft_value_t *v)
 {
     uint32_t element = v->type & ~(uint32_t)WEFT_T_VECTOR;
     bool vector = v->type & WEFT_T_VECTOR;
     if (v->type == WEFT_T_STRING) {
-        put(t, v->view.data, v->view.n);
+        wefti_text_put(t, v->view.data, v->view.n);
     } else if (!wefti_type_ok(v->type)) {
-        put(t, weft_type_name(v->type), strlen(weft_type_name(v->type)));
+        wefti_text_put(t, weft_type_name(v->type), strlen(weft_type_name(v->type)));
     } else if (!vector && element != WEFT_T_TENSOR) {
         put_scalar(t, v->type, &v->u64);
     } else {
-        put(t, "[", vector);
+        wefti_text_put(t, "[", vector);
         for (uint64_t i = 0; i < (element == WEFT_T_TENSOR ? v->tensors.n : v->view.n); i++) {
-            put(t, ", ", i ? 2 : 0);
+            wefti_text_put(t, ", ", i ? 2 : 0);
             if (element == WEFT_T_TENSOR)
                 put_tensor(t, &v->tensors.at[i]);
             else
                 put_scalar(t, element, (const uint8_t *)v->view.data + i * weft_type_size(element));
         }
-        put(t, "]", vector);
+        wefti_text_put(t, "]", vector);
     }
 }
 
 size_t weft_value_format(const weft_value_t *value, char *buf, size_t cap)
 {
-    text_t t = {buf, buf && cap ? cap - 1 : 0, 0};
+    wefti_text_t t = wefti_text(buf, buf ? cap : 0);
     locale_t before = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
     if (value)
         put_value(&t, value);
     uselocale(before);
-    if (buf && cap)
-        buf[t.len < t.cap ? t.len : t.cap] = 0;
     return t.len;
 }

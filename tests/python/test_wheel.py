@@ -2,6 +2,7 @@
 `disagg` are apart."""
 # ctest: long computes
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -84,6 +85,15 @@ def test_in_a_virtual_environment(installed, tmp_path):
 
 def test_it_brings_the_command(installed, tmp_path):
     assert call(str(installed / "bin" / "weft"), "--version", env=clean(), cwd=tmp_path).startswith("weft 0.")
+
+
+def test_the_command_finds_the_module_for_ucx_and_knows_no_folder_of_the_build(installed, wheel, tmp_path):
+    """A folder of the build is gone, and whoever makes it again would have his code in every command."""
+    said = call(str(installed / "bin" / "weft"), "info", "--json", env=clean(WEFT_TRANSPORTS="ucx"), cwd=tmp_path)
+    assert re.search(r'"ucx_version": ?"[0-9]+\.[0-9]+', said), said
+    for name in (str(installed / "bin" / "weft"), *map(str, installed.glob("lib/python*/site-packages/weft/_core.abi3.so"))):
+        with open(name, "rb") as f:
+            assert b"platlib" not in f.read(), name
 
 
 def test_the_extras_bring_the_other_packages(installed, tmp_path):

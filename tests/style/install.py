@@ -142,8 +142,10 @@ def what_make_installs_can_be_used_and_removed():
     assert sorted(left) == ["include", "include/weft", "include/weft/mine.h", "share", "share/others"], left
     again = checks.run([script, "--uninstall"], env=env)
     assert again.returncode == 1 and "was not installed" in again.stdout, again.stdout
-    env["PREFIX"] = os.path.join(place, "new", "prefix")
-    checks.must([script], env=env)
+    env["PREFIX"] = os.path.join(place, "new", "a prefix")
+    said = checks.must([script], env=env)
+    lines = [line for line in said.splitlines() if "make uninstall" in line or "PKG_CONFIG_PATH=" in line]
+    assert len(lines) == 2 and all("'" in line for line in lines), said  # quoted, so that they can be pasted
     checks.must([script, "--uninstall"], env=env)
     assert not os.path.exists(os.path.join(place, "new")), "a prefix that was not there before"
 

@@ -28,7 +28,7 @@ TOOLBOX = ("base/json.h", "base/nearest.h", "base/utf8.h")
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
 MODULE = "src/fabric/ucx/"
 MODULE_SEES = {"fabric/fabric.h", "fabric/module.h", "fabric/transfers.h"}
-MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots"}
+MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots", "spares"}
 
 
 def check_public_name(path, target, rank):

@@ -6,14 +6,20 @@
 #include "test.h"
 
 static rpc_book_t book;
-static rpc_share_t *whose;    /* who calls; NULL: nobody counts */
+static rpc_share_t *whose;  /* who calls; NULL: anyone */
+static rpc_share_t *anyone; /* who may have everything */
+
+__attribute__((constructor)) static void make_anyone(void)
+{
+    anyone = wefti_rpc_share(wefti_rpc_budget_new(UINT64_MAX, 100), 1);
+}
 static rpc_request_t someone; /* who runs it: only that there is one matters */
 
 static rpc_once_found_t find(uint64_t client, uint64_t seq, uint64_t acked, uint64_t now, rpc_once_entry_t **e)
 {
     rpc_once_t id = {.client = client, .seq = seq, .acked = acked};
     *e = NULL;
-    rpc_once_found_t found = wefti_once_find(&book, &id, whose, now, e);
+    rpc_once_found_t found = wefti_once_find(&book, &id, whose ? whose : anyone, now, e);
     if (found == ONCE_NEW)
         (*e)->request = &someone;
     return found;
@@ -44,10 +50,10 @@ TEST(a_call_is_new_once)
     answer(e, "hello", "payload", 1000, 0);
     CHECK_EQ(find(1, 1, 1, 10, &again), ONCE_ANSWERED);
     CHECK(again == e);
-    CHECK_EQ(e->header_len, sizeof(rpc_head_t) + 5);
-    CHECK(!memcmp(e->reply + sizeof(rpc_head_t), "hello", 5));
-    CHECK_EQ(e->payload_len, 7);
-    CHECK(!memcmp(e->reply + 24, "payload", 7));
+    CHECK_EQ(e->reply->len, sizeof(rpc_head_t) + 5);
+    CHECK(!memcmp(e->reply->header + sizeof(rpc_head_t), "hello", 5));
+    CHECK_EQ(e->reply->payload, 7);
+    CHECK(!memcmp(e->reply->iov[0].base, "payload", 7));
     CHECK_EQ(book.bytes, 24 + 7);
     CHECK_EQ(book.n, 2);
     wefti_once_free(&book);
@@ -135,7 +141,7 @@ TEST(a_repeat_that_comes_when_its_reply_is_forgotten_does_not_run)
     rpc_once_entry_t *e;
     wefti_once_init(&book, 1, 10);
     book.stay_ns = 1000;
-    book.max_clients = 2;
+    book.max_clients = book.peer_clients = 2;
     CHECK_EQ(find(1, 1, 1, 0, &e), ONCE_NEW);
     answer(e, "yes", "", 1000, 0);
     CHECK_EQ(wefti_once_age(&book, 500), 1500);

@@ -94,11 +94,11 @@ TEST(its_parts_can_be_asked_for)
     CHECK_EQ(p[1].type, WEFT_T_BOOL);
     CHECK(weft_sig_idempotent(sig) && !weft_sig_oneway(sig));
     const wefti_codec_t *c = wefti_sig_codec(sig, WEFTI_SIG_ARGS);
-    CHECK(c->n == 2 && !c->tensors && c->types[1] == (WEFT_T_VECTOR | WEFT_T_F64));
+    CHECK(c->n == 2 && c->flat && c->types[1] == (WEFT_T_VECTOR | WEFT_T_F64));
     c = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM);
     CHECK(c->n == 1 && c->types[0] == WEFT_T_STRING);
     c = wefti_sig_codec(sig, WEFTI_SIG_RESULTS);
-    CHECK(c->n == 2 && c->tensors);
+    CHECK(c->n == 2 && !c->flat);
     CHECK_EQ(wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM)->n, 0);
     weft_sig_free(sig);
     sig = parse("f() -> void oneway");

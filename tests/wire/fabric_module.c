@@ -187,7 +187,7 @@ TEST(memory_that_runs_out_runs_out_in_the_module_too)
     wefti_alloc_fails = NULL;
     CHECK(strstr(weft_last_error(), "memory") && !t);
     CHECK_OK(m->open(&f, &params, &t));
-    m->close(t);
+    t->ops->close(t);
 }
 
 static void mine(int number)

@@ -512,7 +512,7 @@ TEST(arenas_that_make_no_sense_fail_the_lane)
                 put(&s.eb, WEFTI_SHM_ARENA, &b, sizeof b);
                 shm_progress(&s.a);
             }
-            CHECK_EQ(lane_of(&s.ea)->n_known, WEFTI_SHM_TOLD_MAX);
+            CHECK_EQ(lane_of(&s.ea)->known.n, WEFTI_SHM_TOLD_MAX);
             break;
         }
         if (what < SHORT)
@@ -551,10 +551,10 @@ TEST(an_arena_means_on_each_lane_what_was_said_there)
         s.a.transport->ops->unlend(s.a.transport, lent);
     }
     put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
-    SHM_UNTIL(&s.a, !lane_of(&s.ea)->n_known);
-    CHECK_EQ(lane_of(&s.fa)->n_known, 1);
+    SHM_UNTIL(&s.a, !lane_of(&s.ea)->known.n);
+    CHECK_EQ(lane_of(&s.fa)->known.n, 1);
     put_ctl(&s.fb, WEFTI_SHM_ARENA_GONE, 1, 0);
-    SHM_UNTIL(&s.a, !lane_of(&s.fa)->n_known);
+    SHM_UNTIL(&s.a, !lane_of(&s.fa)->known.n);
     CHECK_EQ(((wefti_shm_transport_t *)s.a.transport)->n_mapped, 0);
     scene_close(&s);
     close(fds[0]);
@@ -685,7 +685,7 @@ TEST(an_arena_taken_away_in_the_middle_of_a_copy_or_a_loan_stays_until_it_is_ove
         shm_progress(&s.a);
         CHECK(!x.done);
         put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
-        SHM_UNTIL(&s.a, !lane_of(&s.ea)->n_known);
+        SHM_UNTIL(&s.a, !lane_of(&s.ea)->known.n);
         SHM_UNTIL(&s.a, x.done);
         CHECK_OK(x.status);
         CHECK_EQ(((const uint8_t *)ptr)[n - 1], 0);
@@ -787,11 +787,8 @@ TEST(a_burst_of_announcements_leaves_little_behind)
         offers[i]->ops->refuse(offers[i], true);
         SHM_UNTIL2(&s.a, &s.b, x[i].done);
     }
-    unsigned sends = 0, pulls = 0;
-    wefti_list_each(it, &((wefti_shm_transport_t *)s.b.transport)->spare_sends.list)
-        sends++;
-    wefti_list_each(it, &((wefti_shm_transport_t *)s.a.transport)->spare_pulls.list)
-        pulls++;
+    unsigned sends = ((wefti_shm_transport_t *)s.b.transport)->spare_sends.n;
+    unsigned pulls = ((wefti_shm_transport_t *)s.a.transport)->spare_pulls.n;
     CHECK(sends && sends <= 256);
     CHECK(pulls && pulls <= 256);
     scene_close(&s);

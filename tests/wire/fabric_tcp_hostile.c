@@ -601,7 +601,7 @@ TEST(a_connection_that_ends_anywhere_fails_its_lane_after_what_was_whole)
 /* The id of what was announced on it last. */
 static uint64_t last_sent(wefti_lane_t *lane)
 {
-    return wefti_container_of(tp_lane(lane)->transfers.announced.prev, wefti_outgoing_t, link)->id;
+    return wefti_container_of(tp_lane(lane)->half.announced.prev, wefti_outgoing_t, job.link)->id;
 }
 
 /* Things that no honest peer says, each to a lane that has announced one payload and waits for another. */
@@ -661,7 +661,7 @@ TEST(items_that_make_no_sense_fail_the_lane)
         LANES_UNTIL(&x.l, x.s.announced == 1);
         memset(dst, 0xaa, sizeof dst);
         lanes_pull(&x.s, 0, dst, 9000, &in);
-        uint64_t slot = wefti_container_of(tp_lane(x.s.lane)->transfers.pulling.next, wefti_incoming_t, link)->slot;
+        uint64_t slot = wefti_container_of(tp_lane(x.s.lane)->half.pulling.next, wefti_incoming_t, job.link)->slot;
         switch (what) {
         case LENGTH_ZERO:
             say(&x, TP_USER, NULL, 0);
@@ -781,7 +781,7 @@ TEST(items_that_make_no_sense_fail_the_lane)
             LANES_UNTIL(&x.l, x.l.b.announced == 1);
             lanes_xfer_t pulled;
             lanes_pull(&x.l.b, 0, src, 100, &pulled);
-            nums[0] = wefti_container_of(tp_lane(x.l.b.lane)->transfers.pulling.next, wefti_incoming_t, link)->slot;
+            nums[0] = wefti_container_of(tp_lane(x.l.b.lane)->half.pulling.next, wefti_incoming_t, job.link)->slot;
             write_all(x.fd, buf, item(buf, TP_DATA, 8, nums, 16));
             LANES_UNTIL(&x.l, pulled.done && other_in.done);
             CHECK_EQ(pulled.status, WEFT_OK);
@@ -825,7 +825,7 @@ TEST(a_second_connection_that_lies_fails_its_lane)
             say(&x, TP_OFFER, offer, 17);
             LANES_UNTIL(&x.l, x.s.announced == 1);
             lanes_pull(&x.s, 0, dst, sizeof dst, &in);
-            head[0] = wefti_container_of(tp_lane(x.s.lane)->transfers.pulling.next, wefti_incoming_t, link)->slot;
+            head[0] = wefti_container_of(tp_lane(x.s.lane)->half.pulling.next, wefti_incoming_t, job.link)->slot;
             head[1] = sizeof dst;
         } else {
             head[0] = UINT64_C(1) << 32;

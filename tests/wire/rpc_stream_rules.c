@@ -680,7 +680,7 @@ TEST(an_item_larger_than_what_is_taken_is_not)
         if (way->mode == WEFT_PROGRESS_THREAD) /* the limit is the driver's to set */
             continue;
         joined_open(&j, way, "f(in: stream [u8]) -> void");
-        wefti_stream_limits(j.s[JOINED_SERVER], 50000, NULL, RPC_STALL_NS);
+        j.s[JOINED_SERVER]->in.item_max = 50000;
         CHECK_OK(joined_send(&j, JOINED_CLIENT, weft_vector(WEFT_T_U8, bytes, 40000)));
         CHECK_EQ(joined_recv(&j, JOINED_SERVER, &item), 1);
         weft_item_release(&item);

@@ -33,20 +33,15 @@
 
 #define LOOK_MAX 64u /* pieces of one payload whose arenas are looked for */
 
-typedef struct arena_record {
-    uint64_t id, base, n, ino;
-    uint32_t fd, zero;
-} arena_record_t;
-
-/* --- ours: shared ranges ------------------------------------------------------------------------------------------ */
+/* --- ranges by address -------------------------------------------------------------------------------------------- */
 
 /* The first one that begins after `at`. */
-static uint32_t share_after(const wefti_shm_transport_t *r, uint64_t at)
+static uint32_t range_after(const wefti_shm_ranges_t *t, uint64_t at)
 {
-    uint32_t lo = 0, hi = atomic_load_explicit(&r->n_shares, memory_order_relaxed);
+    uint32_t lo = 0, hi = t->n;
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if (r->shares[mid]->base > at)
+        if (t->at[mid]->base > at)
             hi = mid;
         else
             lo = mid + 1;
@@ -54,25 +49,73 @@ static uint32_t share_after(const wefti_shm_transport_t *r, uint64_t at)
     return lo;
 }
 
+/* The one that has all of these bytes, or NULL. */
+static wefti_shm_range_t *range_find(const wefti_shm_ranges_t *t, uint64_t at, uint64_t n)
+{
+    uint32_t i = range_after(t, at);
+    return i && wefti_shm_range_has(t->at[i - 1], at, n) ? t->at[i - 1] : NULL;
+}
+
+static uint32_t range_index(const wefti_shm_ranges_t *t, uint64_t id)
+{
+    uint32_t i = 0;
+    while (i < t->n && t->at[i]->id != id)
+        i++;
+    return i;
+}
+
+/* Where this one goes, and space for it. WEFT_ERR_INVALID: it overlaps another; _NOMEM. */
+static weft_status_t range_place(wefti_shm_ranges_t *t, const wefti_shm_range_t *r, uint32_t *at_out)
+{
+    uint32_t at = range_after(t, r->base);
+    if ((at && wefti_shm_range_has(t->at[at - 1], r->base, 1)) || (at < t->n && r->base + r->n > t->at[at]->base))
+        return WEFT_ERR_INVALID;
+    if (t->n == t->cap) {
+        uint32_t cap = t->cap ? 2 * t->cap : 8;
+        wefti_shm_range_t **more = wefti_realloc(t->at, cap * sizeof *more);
+        if (!more)
+            return WEFT_ERR_NOMEM;
+        t->at = more;
+        t->cap = cap;
+    }
+    *at_out = at;
+    return WEFT_OK;
+}
+
+static void range_insert(wefti_shm_ranges_t *t, uint32_t at, wefti_shm_range_t *r)
+{
+    memmove(&t->at[at + 1], &t->at[at], (t->n - at) * sizeof t->at[0]);
+    t->at[at] = r;
+    t->n++;
+}
+
+/* Remove the one with this id; NULL: there is none. */
+static wefti_shm_range_t *range_take(wefti_shm_ranges_t *t, uint64_t id)
+{
+    uint32_t i = range_index(t, id);
+    if (i == t->n)
+        return NULL;
+    wefti_shm_range_t *r = t->at[i];
+    t->n--;
+    memmove(&t->at[i], &t->at[i + 1], (t->n - i) * sizeof t->at[0]);
+    return r;
+}
+
+/* --- ours: shared ranges ------------------------------------------------------------------------------------------ */
+
 static weft_status_t share_insert(wefti_shm_transport_t *r, wefti_shm_share_t *s)
 {
-    uint32_t n = atomic_load_explicit(&r->n_shares, memory_order_relaxed), at = share_after(r, s->base);
-    if ((at && r->shares[at - 1]->base + r->shares[at - 1]->n > s->base) || (at < n && s->base + s->n > r->shares[at]->base))
-        return wefti_fail(WEFT_ERR_INVALID, "a range of %llu bytes is shared already, or a part of it", (unsigned long long)s->n);
-    if (n >= WEFTI_SHM_SHARES_MAX)
-        return wefti_fail(WEFT_ERR_LIMIT, "%u ranges are shared; use larger arenas", n);
-    if (n == r->cap_shares) {
-        uint32_t cap = n ? 2 * n : 16;
-        wefti_shm_share_t **more = wefti_realloc(r->shares, cap * sizeof(wefti_shm_share_t *));
-        if (!more)
-            return wefti_fail(WEFT_ERR_NOMEM, "no memory to share one more range");
-        r->shares = more;
-        r->cap_shares = cap;
-    }
-    memmove(&r->shares[at + 1], &r->shares[at], (n - at) * sizeof r->shares[0]);
-    r->shares[at] = s;
-    s->id = ++r->last_share;
-    atomic_store(&r->n_shares, n + 1);
+    uint32_t at;
+    weft_status_t st = range_place(&r->shares, &s->range, &at);
+    if (st == WEFT_ERR_INVALID)
+        return wefti_fail(st, "a range of %llu bytes is shared already, or a part of it", (unsigned long long)s->range.n);
+    if (r->shares.n >= WEFTI_SHM_SHARES_MAX)
+        return wefti_fail(WEFT_ERR_LIMIT, "%u ranges are shared; use larger arenas", r->shares.n);
+    if (st)
+        return wefti_fail(st, "no memory to share one more range");
+    range_insert(&r->shares, at, &s->range);
+    s->range.id = ++r->last_share;
+    atomic_store(&r->n_shares, r->shares.n);
     return WEFT_OK;
 }
 
@@ -92,13 +135,10 @@ weft_status_t wefti_shm_share(wefti_transport_t *transport, void *base, size_t n
     wefti_shm_share_t *s = wefti_calloc(1, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to share a range");
-    s->base = at;
-    s->n = n;
-    s->ino = ino;
-    s->fd = fd;
+    s->range = (wefti_shm_range_t){.base = at, .n = n, .ino = ino, .fd = fd};
     pthread_mutex_lock(&r->share_lock);
     st = share_insert(r, s);
-    uint64_t id = s->id;
+    uint64_t id = s->range.id;
     pthread_mutex_unlock(&r->share_lock);
     if (st) {
         wefti_free(s);
@@ -111,19 +151,10 @@ weft_status_t wefti_shm_share(wefti_transport_t *transport, void *base, size_t n
 void wefti_shm_unshare(wefti_transport_t *transport, uint64_t id)
 {
     wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
-    wefti_shm_share_t *s = NULL;
-    if (!id)
-        return;
     pthread_mutex_lock(&r->share_lock);
-    uint32_t n = atomic_load_explicit(&r->n_shares, memory_order_relaxed), i = 0;
-    while (i < n && r->shares[i]->id != id)
-        i++;
-    assert(i < n);
-    if (i < n) {
-        s = r->shares[i];
-        memmove(&r->shares[i], &r->shares[i + 1], (n - 1 - i) * sizeof r->shares[0]);
-        atomic_store(&r->n_shares, n - 1);
-    }
+    wefti_shm_share_t *s = (wefti_shm_share_t *)range_take(&r->shares, id);
+    assert(s);
+    atomic_store(&r->n_shares, r->shares.n);
     bool told = s && s->told;
     if (told) {
         wefti_list_push_back(&r->gone, &s->link);
@@ -149,12 +180,12 @@ unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r)
         wefti_shm_share_t *s = wefti_container_of(it, wefti_shm_share_t, link);
         for (uint32_t i = 0; i < r->lanes.n; i++) {
             wefti_shm_lane_t *lane = wefti_shm_lane_at(r, i);
-            wefti_shm_told_t *told = lane ? wefti_map_take(&lane->told_ids, s->id) : NULL;
+            wefti_shm_told_t *told = lane ? wefti_map_take(&lane->told_ids, s->range.id) : NULL;
             if (!told)
                 continue;
             if (lane->last_told == told)
                 lane->last_told = NULL;
-            told->ctl = (wefti_shm_ctl_t){.type = WEFTI_SHM_ARENA_GONE, .id = s->id, .ends = WEFTI_SHM_ENDS_TOLD};
+            told->ctl = (wefti_shm_ctl_t){.type = WEFTI_SHM_ARENA_GONE, .id = s->range.id, .ends = WEFTI_SHM_ENDS_TOLD};
             wefti_list_push_back(&lane->out, &told->ctl.link);
             lane->n_gone_out++;
             if (lane->state == WEFTI_SHM_LANE_UP)
@@ -168,46 +199,33 @@ unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r)
 
 /* --- ours: telling ------------------------------------------------------------------------------------------------ */
 
-void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told)
+static bool share_find(wefti_shm_transport_t *r, uint64_t at, uint64_t n, wefti_shm_range_t *copy_out)
 {
-    if (lane->last_told == told)
-        lane->last_told = NULL;
-    wefti_free(told);
-}
-
-static bool share_find(wefti_shm_transport_t *r, uint64_t at, uint64_t n, wefti_shm_share_t *copy_out)
-{
-    bool found = false;
     pthread_mutex_lock(&r->share_lock);
-    uint32_t i = share_after(r, at);
-    if (i) {
-        wefti_shm_share_t *s = r->shares[i - 1];
-        found = at - s->base < s->n && n <= s->n - (at - s->base);
-        if (found) {
-            s->told = true; /* or about to be */
-            *copy_out = *s;
-        }
+    wefti_shm_share_t *s = (wefti_shm_share_t *)range_find(&r->shares, at, n);
+    if (s) {
+        s->told = true; /* or about to be */
+        *copy_out = s->range;
     }
     pthread_mutex_unlock(&r->share_lock);
-    return found;
+    return s;
 }
 
-static bool tell(wefti_shm_lane_t *lane, const wefti_shm_share_t *s)
+static bool tell(wefti_shm_lane_t *lane, const wefti_shm_range_t *s)
 {
     if (lane->told_ids.n >= WEFTI_SHM_TOLD_MAX)
         return false;
     wefti_shm_told_t *told = wefti_calloc(1, sizeof *told);
     if (!told)
         return false;
-    *told = (wefti_shm_told_t){.id = s->id, .base = s->base, .n = s->n};
+    told->range = *s;
     if (wefti_map_put(&lane->told_ids, s->id, told))
         goto err_free;
-    arena_record_t rec = {s->id, s->base, s->n, s->ino, (uint32_t)s->fd, 0};
-    void *at = wefti_shm_lane_reserve(lane, sizeof rec);
+    void *at = wefti_shm_lane_reserve(lane, sizeof *s);
     if (!at)
         goto err_map;
-    memcpy(at, &rec, sizeof rec);
-    wefti_shm_lane_commit(lane, sizeof rec, WEFTI_SHM_ARENA);
+    memcpy(at, s, sizeof *s);
+    wefti_shm_lane_commit(lane, sizeof *s, WEFTI_SHM_ARENA);
     lane->last_told = told;
     return true;
 
@@ -220,13 +238,13 @@ err_free:
 
 void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
 {
-    wefti_shm_share_t s;
+    wefti_shm_range_t s;
     if (iov_n > LOOK_MAX)
         iov_n = LOOK_MAX;
     for (size_t i = 0; i < iov_n; i++) {
         uint64_t at = (uint64_t)(uintptr_t)iov[i].base, n = iov[i].len;
         const wefti_shm_told_t *last = lane->last_told;
-        if (n < WEFTI_SHM_TELL_MIN || (last && at - last->base < last->n && n <= last->n - (at - last->base)))
+        if (n < WEFTI_SHM_TELL_MIN || (last && wefti_shm_range_has(&last->range, at, n)))
             continue;
         if (!share_find(wefti_shm_transport_of(lane), at, n, &s))
             continue;
@@ -240,28 +258,14 @@ void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
 
 /* --- theirs: what they told us ------------------------------------------------------------------------------------ */
 
-/* The first one that begins after `at`. */
-static uint32_t known_after(const wefti_shm_lane_t *lane, uint64_t at)
-{
-    uint32_t lo = 0, hi = lane->n_known;
-    while (lo < hi) {
-        uint32_t mid = lo + (hi - lo) / 2;
-        if (lane->known[mid]->base > at)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return lo;
-}
-
 static void unmap(wefti_shm_arena_t *a)
 {
-    wefti_region_unmap(a->map, (size_t)a->n);
+    wefti_region_unmap(a->map, (size_t)a->range.n);
     a->map = NULL;
     if (a->transport) {
         wefti_list_remove(&a->link);
         a->transport->n_mapped--;
-        a->transport->mapped_bytes -= a->n;
+        a->transport->mapped_bytes -= a->range.n;
     }
 }
 
@@ -278,8 +282,8 @@ static void arena_free_if_unused(wefti_shm_arena_t *a)
 static void arena_forget(wefti_shm_arena_t *a)
 {
     if (!--a->known) {
-        if (wefti_map_get(&a->peer->arenas, a->id) == a)
-            wefti_map_take(&a->peer->arenas, a->id);
+        if (wefti_map_get(&a->peer->arenas, a->range.id) == a)
+            wefti_map_take(&a->peer->arenas, a->range.id);
         a->peer = NULL;
     }
     arena_free_if_unused(a);
@@ -287,10 +291,10 @@ static void arena_forget(wefti_shm_arena_t *a)
 
 /* The arena that a record describes. Another lane may have told us of it before. If another arena has the same id, it stays as
  * it is: records of one lane do not change the meaning of another lane's. */
-static weft_status_t arena_get(wefti_shm_lane_t *lane, const arena_record_t *rec, wefti_shm_arena_t **arena_out)
+static weft_status_t arena_get(wefti_shm_lane_t *lane, const wefti_shm_range_t *rec, wefti_shm_arena_t **arena_out)
 {
     wefti_shm_arena_t *known = wefti_map_get(&lane->peer->arenas, rec->id);
-    if (known && known->base == rec->base && known->n == rec->n && known->ino == rec->ino && known->fd == (int)rec->fd) {
+    if (known && !memcmp(&known->range, rec, sizeof *rec)) {
         *arena_out = known;
         return WEFT_OK;
     }
@@ -303,63 +307,40 @@ static weft_status_t arena_get(wefti_shm_lane_t *lane, const arena_record_t *rec
     }
     a->transport = wefti_shm_transport_of(lane);
     a->peer = lane->peer;
-    a->id = rec->id;
-    a->base = rec->base;
-    a->n = rec->n;
-    a->ino = rec->ino;
-    a->fd = (int)rec->fd;
+    a->range = *rec;
     *arena_out = a;
     return WEFT_OK;
 }
 
 weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n)
 {
-    arena_record_t rec;
+    wefti_shm_range_t rec;
     wefti_shm_arena_t *a;
+    uint32_t at;
     if (n != sizeof rec)
         return WEFT_ERR_PROTOCOL;
     memcpy(&rec, bytes, sizeof rec);
     wefti_shm_copied();
-    if (!rec.n || rec.base + rec.n < rec.base || rec.n > SIZE_MAX / 2 || rec.fd > INT32_MAX ||
-        lane->n_known >= WEFTI_SHM_TOLD_MAX)
+    if (!rec.n || rec.base + rec.n < rec.base || rec.n > SIZE_MAX / 2 || rec.fd < 0 || lane->known.n >= WEFTI_SHM_TOLD_MAX ||
+        range_index(&lane->known, rec.id) < lane->known.n)
         return WEFT_ERR_PROTOCOL;
-    uint32_t at = known_after(lane, rec.base);
-    if ((at && wefti_shm_arena_has(lane->known[at - 1], rec.base, 1)) ||
-        (at < lane->n_known && rec.base + rec.n > lane->known[at]->base))
-        return WEFT_ERR_PROTOCOL;
-    for (uint32_t i = 0; i < lane->n_known; i++)
-        if (lane->known[i]->id == rec.id)
-            return WEFT_ERR_PROTOCOL;
-    if (lane->n_known == lane->cap_known) {
-        uint32_t cap = lane->cap_known ? 2 * lane->cap_known : 8;
-        wefti_shm_arena_t **more = wefti_realloc(lane->known, cap * sizeof(wefti_shm_arena_t *));
-        if (!more)
-            return WEFT_ERR_NOMEM;
-        lane->known = more;
-        lane->cap_known = cap;
-    }
-    weft_status_t st = arena_get(lane, &rec, &a);
+    weft_status_t st = range_place(&lane->known, &rec, &at);
+    if (!st)
+        st = arena_get(lane, &rec, &a);
     if (st)
-        return st;
+        return st == WEFT_ERR_INVALID ? WEFT_ERR_PROTOCOL : st;
     a->known++;
-    memmove(&lane->known[at + 1], &lane->known[at], (lane->n_known - at) * sizeof lane->known[0]);
-    lane->known[at] = a;
-    lane->n_known++;
+    range_insert(&lane->known, at, &a->range);
     return WEFT_OK;
 }
 
 weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id)
 {
-    for (uint32_t i = 0; i < lane->n_known; i++) {
-        wefti_shm_arena_t *a = lane->known[i];
-        if (a->id != id)
-            continue;
-        lane->n_known--;
-        memmove(&lane->known[i], &lane->known[i + 1], (lane->n_known - i) * sizeof lane->known[0]);
-        arena_forget(a);
-        return WEFT_OK;
-    }
-    return WEFT_ERR_PROTOCOL;
+    wefti_shm_range_t *known = range_take(&lane->known, id);
+    if (!known)
+        return WEFT_ERR_PROTOCOL;
+    arena_forget((wefti_shm_arena_t *)known);
+    return WEFT_OK;
 }
 
 /* --- theirs: mappings --------------------------------------------------------------------------------------------- */
@@ -389,26 +370,25 @@ static bool map(wefti_shm_transport_t *r, wefti_shm_arena_t *a)
         }
         return true;
     }
-    if (a->hopeless || !make_space(r, a->n))
+    if (a->hopeless || !make_space(r, a->range.n))
         return false;
-    weft_status_t st = wefti_region_view(a->peer->pid, a->fd, a->ino, (size_t)a->n, false, &at);
+    weft_status_t st = wefti_region_view(a->peer->at.pid, a->range.fd, a->range.ino, (size_t)a->range.n, false, &at);
     if (st) {
         a->hopeless = st != WEFT_ERR_NOMEM && st != WEFT_ERR_LIMIT;
-        wefti_info("shm: shared memory of process %d is not used: %s", (int)a->peer->pid, weft_last_error());
+        wefti_info("shm: shared memory of process %d is not used: %s", a->peer->at.pid, weft_last_error());
         return false;
     }
     a->map = at;
     wefti_list_push_back(&r->mapped, &a->link);
     r->n_mapped++;
-    r->mapped_bytes += a->n;
+    r->mapped_bytes += a->range.n;
     return true;
 }
 
 wefti_shm_arena_t *wefti_shm_arena_find(const wefti_shm_lane_t *lane, uint64_t at, uint64_t n)
 {
-    uint32_t i = known_after(lane, at);
-    wefti_shm_arena_t *a = i ? lane->known[i - 1] : NULL;
-    return a && !a->hopeless && wefti_shm_arena_has(a, at, n) ? a : NULL;
+    wefti_shm_arena_t *a = (wefti_shm_arena_t *)range_find(&lane->known, at, n);
+    return a && !a->hopeless ? a : NULL;
 }
 
 wefti_shm_arena_t *wefti_shm_arena_hold(wefti_shm_lane_t *lane, uint64_t at, uint64_t n)
@@ -424,6 +404,30 @@ void wefti_shm_arena_drop(wefti_shm_arena_t *a)
 {
     if (atomic_fetch_sub(&a->holds, 1) == 1)
         arena_free_if_unused(a);
+}
+
+weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **lent_out)
+{
+    wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
+    wefti_shm_lane_t *lane = p->lane;
+    const wefti_shm_piece_t *piece = NULL;
+    if (!lane->known.n || !p->total || p->n_here != p->n_pieces || lane->state != WEFTI_SHM_LANE_UP)
+        return WEFT_ERR_UNSUPPORTED;
+    for (uint32_t i = 0; i < p->n_here && !piece; i++)
+        if (p->piece[i].len)
+            piece = &p->piece[i];
+    if (!piece || piece->len < p->total)
+        return WEFT_ERR_UNSUPPORTED;
+    wefti_shm_arena_t *a = wefti_shm_arena_hold(lane, piece->base, piece->len);
+    if (!a)
+        return WEFT_ERR_UNSUPPORTED;
+    if (atomic_load(&lane->rx.page->closed)) { /* its owner may write there again already */
+        wefti_shm_arena_drop(a);
+        return WEFT_ERR_UNSUPPORTED;
+    }
+    *ptr_out = a->map + (piece->base - a->range.base);
+    *lent_out = a;
+    return WEFT_OK;
 }
 
 void wefti_shm_unlend(wefti_transport_t *transport, void *lent)
@@ -443,9 +447,9 @@ void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane)
         wefti_free(told);
     wefti_map_free(&lane->told_ids);
     lane->last_told = NULL;
-    while (lane->n_known)
-        arena_forget(lane->known[--lane->n_known]);
-    wefti_free(lane->known);
+    while (lane->known.n)
+        arena_forget((wefti_shm_arena_t *)lane->known.at[--lane->known.n]);
+    wefti_free(lane->known.at);
 }
 
 void wefti_shm_arenas_close(wefti_shm_transport_t *r)
@@ -455,11 +459,10 @@ void wefti_shm_arenas_close(wefti_shm_transport_t *r)
         wefti_shm_arena_t *a = wefti_container_of(it, wefti_shm_arena_t, link);
         a->transport = NULL; /* it is lent: the borrower unmaps it */
     }
-    uint32_t n = atomic_load(&r->n_shares);
-    for (uint32_t i = 0; i < n; i++)
-        wefti_free(r->shares[i]);
+    while (r->shares.n)
+        wefti_free(r->shares.at[--r->shares.n]);
     while ((it = wefti_list_pop(&r->gone)))
         wefti_free(wefti_container_of(it, wefti_shm_share_t, link));
-    wefti_free(r->shares);
+    wefti_free(r->shares.at);
     pthread_mutex_destroy(&r->share_lock);
 }

@@ -10,12 +10,17 @@
  * announcement that waits.
  *
  * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state,
- * breaks the protocol. control.c sends the answers.
+ * breaks the protocol.
+ *
+ * A control record lies in an object that exists anyway (a pull, an arena that was told), so that an answer never needs memory.
+ * Those that find no space wait in lane->out, in order. Transfers that have ended are kept to be used again, WEFTI_SHM_SPARES of
+ * each kind.
  *
  * Only progress moves these states, except that pull, refuse and announce start them. tests/wire/fabric_lanes.c and
  * tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/copy.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
@@ -28,9 +33,108 @@ typedef struct rts_record {
     /* then min(n_pieces, WEFTI_SHM_PIECES) pieces, then the record */
 } rts_record_t;
 
+typedef struct ctl_record {
+    uint64_t id, arg;
+} ctl_record_t;
+enum { ANSWER_OK = 0, ANSWER_REFUSED = 1, ANSWER_N = 2 };
+
 _Static_assert(sizeof(wefti_shm_piece_t) == sizeof(weft_iov_t), "the sender's iov array is read as pieces");
 _Static_assert(sizeof(rts_record_t) + WEFTI_SHM_PIECES * sizeof(wefti_shm_piece_t) + WEFTI_REC_MAX / 2 <= WEFTI_REC_MAX,
                "an announcement fits the smallest frame");
+
+/* --- objects ------------------------------------------------------------------------------------------------------ */
+
+static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
+{
+    if (wefti_list_linked(&s->link))
+        wefti_list_remove(&s->link);
+    wefti_slots_remove(&lane->send_ids, s->id);
+    wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
+}
+
+/* Take it off everything but lane->out. */
+static void pull_unlink(wefti_shm_pull_t *p)
+{
+    if (wefti_list_linked(&p->link))
+        wefti_list_remove(&p->link);
+    if (p->arena)
+        wefti_shm_arena_drop(p->arena);
+    p->arena = NULL;
+    wefti_map_take(&p->lane->pull_ids, p->id);
+}
+
+static void pull_free(wefti_shm_pull_t *p)
+{
+    pull_unlink(p);
+    if (wefti_list_linked(&p->ctl.link))
+        wefti_list_remove(&p->ctl.link);
+    wefti_spares_put(&wefti_shm_transport_of(p->lane)->spare_pulls, p, WEFTI_SHM_SPARES);
+}
+
+/* --- control records ---------------------------------------------------------------------------------------------- */
+
+static bool ctl_put(wefti_shm_lane_t *lane, const wefti_shm_ctl_t *ctl)
+{
+    ctl_record_t *rec = wefti_shm_lane_reserve(lane, sizeof *rec);
+    if (!rec)
+        return false;
+    rec->id = ctl->id;
+    rec->arg = ctl->arg;
+    wefti_shm_lane_commit(lane, sizeof *rec, ctl->type);
+    return true;
+}
+
+/* It was sent, or will never be: end what ends with it. */
+static void ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl)
+{
+    if (ctl->ends == WEFTI_SHM_ENDS_PULL) {
+        pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
+    } else if (ctl->ends == WEFTI_SHM_ENDS_TOLD) {
+        lane->n_gone_out--;
+        wefti_free(wefti_container_of(ctl, wefti_shm_told_t, ctl));
+    }
+}
+
+/* Send it now, or when there is space. */
+static void ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg)
+{
+    ctl->type = type;
+    ctl->id = id;
+    ctl->arg = arg;
+    if (wefti_list_empty(&lane->out) && ctl_put(lane, ctl))
+        ctl_sent(lane, ctl);
+    else
+        wefti_list_push_back(&lane->out, &ctl->link);
+}
+
+/* Send those that wait, as far as there is space; how many. */
+static unsigned ctl_flush(wefti_shm_lane_t *lane)
+{
+    unsigned n = 0;
+    wefti_list_t *it;
+    while ((it = wefti_list_first(&lane->out))) {
+        wefti_shm_ctl_t *ctl = wefti_container_of(it, wefti_shm_ctl_t, link);
+        if (!ctl_put(lane, ctl))
+            break;
+        wefti_list_remove(it);
+        ctl_sent(lane, ctl);
+        n++;
+    }
+    return n;
+}
+
+/* Answer a pull. It is freed, or waits for space: the caller has it no more. */
+static void pull_answer(wefti_shm_pull_t *p, uint64_t answer)
+{
+    pull_unlink(p);
+    p->state = WEFTI_SHM_ANSWERED;
+    if (p->lane->state != WEFTI_SHM_LANE_UP) {
+        pull_free(p);
+        return;
+    }
+    p->ctl.ends = WEFTI_SHM_ENDS_PULL;
+    ctl_send(p->lane, &p->ctl, WEFTI_SHM_DONE, p->id, answer);
+}
 
 /* --- the sender's calls ------------------------------------------------------------------------------------------- */
 
@@ -41,7 +145,7 @@ static bool arenas_told(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t io
     if (WEFTI_UNLIKELY(atomic_load_explicit(&r->n_gone, memory_order_acquire)))
         wefti_shm_shares_gone(r);
     if (WEFTI_UNLIKELY(lane->n_gone_out)) {
-        wefti_shm_ctl_flush(lane);
+        ctl_flush(lane);
         if (lane->n_gone_out)
             return false;
     }
@@ -62,12 +166,13 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         lane->starved = true;
         return WEFT_ERR_AGAIN;
     }
-    wefti_shm_send_t *s = wefti_shm_spare_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
+    wefti_shm_send_t *s = wefti_spares_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
+    *s = (wefti_shm_send_t){.x = x, .total = total, .from.iov = iov};
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
-        wefti_shm_spare_put(&wefti_shm_transport_of(lane)->spare_sends, s);
+        wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
         return wefti_fail(st, "no place for one more announcement");
     }
     size_t n_here = iov_n < WEFTI_SHM_PIECES ? iov_n : WEFTI_SHM_PIECES;
@@ -75,13 +180,9 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
     uint8_t *at = wefti_shm_lane_reserve(lane, size);
     if (!at) {
         lane->starved = true;
-        wefti_shm_send_free(lane, s);
+        send_free(lane, s);
         return WEFT_ERR_AGAIN;
     }
-    s->x = x;
-    s->total = total;
-    s->from.iov = iov;
-    s->state = WEFTI_SHM_ANNOUNCED;
     wefti_list_push_back(&lane->sends, &s->link);
 
     rts_record_t rts = {s->id, total, (uint64_t)(uintptr_t)iov, (uint32_t)iov_n, (uint32_t)n};
@@ -100,7 +201,7 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
 static void send_done(wefti_shm_lane_t *lane, wefti_shm_send_t *s, weft_status_t status)
 {
     wefti_xfer_t *x = s->x;
-    wefti_shm_send_free(lane, s);
+    send_free(lane, s);
     x->done(x, status);
 }
 
@@ -116,7 +217,7 @@ static bool in_one_arena(wefti_shm_pull_t *p, uint64_t want)
             continue;
         if (!a)
             a = p->arena = wefti_shm_arena_hold(p->lane, piece->base, piece->len);
-        if (!a || !wefti_shm_arena_has(a, piece->base, piece->len))
+        if (!a || !wefti_shm_range_has(&a->range, piece->base, piece->len))
             break;
         want -= piece->len < want ? piece->len : want;
     }
@@ -151,45 +252,21 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
     wefti_list_push_back(&lane->pulls, &p->link);
     p->state = lane->peer->readable || in_one_arena(p, want) ? WEFTI_SHM_COPYING : WEFTI_SHM_ARRIVING;
     if (lane->state == WEFTI_SHM_LANE_UP && p->state == WEFTI_SHM_ARRIVING)
-        wefti_shm_ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
+        ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
     else if (lane->state != WEFTI_SHM_LANE_CLOSING)
         wefti_shm_work(lane);
     return WEFT_OK;
 }
 
-weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **lent_out)
-{
-    wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
-    wefti_shm_lane_t *lane = p->lane;
-    const wefti_shm_piece_t *piece = NULL;
-    if (!lane->n_known || !p->total || p->n_here != p->n_pieces || lane->state != WEFTI_SHM_LANE_UP)
-        return WEFT_ERR_UNSUPPORTED;
-    for (uint32_t i = 0; i < p->n_here && !piece; i++)
-        if (p->piece[i].len)
-            piece = &p->piece[i];
-    if (!piece || piece->len < p->total)
-        return WEFT_ERR_UNSUPPORTED;
-    wefti_shm_arena_t *a = wefti_shm_arena_hold(lane, piece->base, piece->len);
-    if (!a)
-        return WEFT_ERR_UNSUPPORTED;
-    if (atomic_load(&lane->rx.page->closed)) { /* its owner may write there again already */
-        wefti_shm_arena_drop(a);
-        return WEFT_ERR_UNSUPPORTED;
-    }
-    *ptr_out = a->map + (piece->base - a->base);
-    *lent_out = a;
-    return WEFT_OK;
-}
-
 void wefti_shm_refuse(wefti_pull_t *pull, bool taken)
 {
-    wefti_shm_pull_answer((wefti_shm_pull_t *)pull, taken ? WEFTI_SHM_ANSWER_OK : WEFTI_SHM_ANSWER_REFUSED);
+    pull_answer((wefti_shm_pull_t *)pull, taken ? ANSWER_OK : ANSWER_REFUSED);
 }
 
 static void pull_done(wefti_shm_pull_t *p)
 {
     wefti_xfer_t *x = p->x;
-    wefti_shm_pull_answer(p, WEFTI_SHM_ANSWER_OK);
+    pull_answer(p, ANSWER_OK);
     x->done(x, WEFT_OK);
 }
 
@@ -207,22 +284,25 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     size_t rec_at = sizeof rts + n_here * sizeof(wefti_shm_piece_t);
     if (rts.n_rec > n || rec_at + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
         return WEFT_ERR_PROTOCOL;
-    wefti_shm_pull_t *p = wefti_shm_spare_get(&r->spare_pulls, sizeof *p);
+    wefti_shm_pull_t *p = wefti_spares_get(&r->spare_pulls, sizeof *p);
     if (!p)
         return WEFT_ERR_NOMEM;
-    p->lane = lane;
-    p->id = rts.id;
     if (wefti_map_put(&lane->pull_ids, rts.id, p)) {
-        wefti_shm_spare_put(&r->spare_pulls, p);
+        wefti_spares_put(&r->spare_pulls, p, WEFTI_SHM_SPARES);
         return WEFT_ERR_NOMEM;
     }
-    p->pull.ops = lane->lane.ops;
-    p->total = rts.total;
-    p->n_pieces = rts.n_pieces;
-    p->pieces_at = rts.pieces_at;
-    p->n_here = p->next_piece = n_here;
+    *p = (wefti_shm_pull_t){
+        .pull.ops = lane->lane.ops,
+        .lane = lane,
+        .id = rts.id,
+        .total = rts.total,
+        .state = WEFTI_SHM_WAITING,
+        .n_pieces = rts.n_pieces,
+        .next_piece = n_here,
+        .n_here = n_here,
+        .pieces_at = rts.pieces_at,
+    };
     memcpy(p->piece, bytes + sizeof rts, n_here * sizeof p->piece[0]);
-    p->state = WEFTI_SHM_WAITING;
     wefti_list_push_back(&lane->waiting, &p->link);
     r->transport.fabric->up->announced(lane->lane.user, bytes + rec_at, rts.n_rec, rts.total, &p->pull);
     return WEFT_OK;
@@ -231,9 +311,9 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
 static weft_status_t on_pull(wefti_shm_lane_t *lane, uint64_t id, uint64_t want)
 {
     wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
-    if (!s || s->state != WEFTI_SHM_ANNOUNCED || !want || want > s->total)
+    if (!s || s->streamed || !want || want > s->total)
         return WEFT_ERR_PROTOCOL;
-    s->state = WEFTI_SHM_STREAMING;
+    s->streamed = true;
     s->left = want;
     wefti_list_remove(&s->link);
     wefti_list_push_back(&lane->streams, &s->link);
@@ -264,15 +344,15 @@ static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint3
 static weft_status_t on_done(wefti_shm_lane_t *lane, uint64_t id, uint64_t answer)
 {
     wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
-    if (!s || answer >= WEFTI_SHM_ANSWER_N)
+    if (!s || answer >= ANSWER_N)
         return WEFT_ERR_PROTOCOL;
-    send_done(lane, s, answer == WEFTI_SHM_ANSWER_OK ? WEFT_OK : WEFT_ERR_REFUSED);
+    send_done(lane, s, answer == ANSWER_OK ? WEFT_OK : WEFT_ERR_REFUSED);
     return WEFT_OK;
 }
 
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec)
 {
-    wefti_shm_ctl_record_t ctl;
+    ctl_record_t ctl;
     if (rec->type == WEFTI_SHM_RTS)
         return on_rts(lane, rec->bytes, rec->n);
     if (rec->type == WEFTI_SHM_DATA)
@@ -323,7 +403,7 @@ static unsigned work_copies(wefti_shm_lane_t *lane, uint64_t *budget)
             break;
         }
         if (st) {
-            wefti_info("shm: the memory of process %d could not be read to its end", (int)lane->peer->pid);
+            wefti_info("shm: the memory of process %d could not be read to its end", lane->peer->at.pid);
             wefti_shm_lane_fail(lane, st);
             break;
         }
@@ -355,7 +435,6 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
         budget -= bytes;
         n++;
         if (!s->left) {
-            s->state = WEFTI_SHM_STREAMED;
             wefti_list_remove(&s->link);
             wefti_list_push_back(&lane->sends, &s->link);
         }
@@ -365,7 +444,7 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
 
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget)
 {
-    unsigned n = wefti_shm_ctl_flush(lane);
+    unsigned n = ctl_flush(lane);
     n += work_streams(lane);
     n += work_copies(lane, budget);
     return n;
@@ -378,43 +457,38 @@ bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane)
 
 /* --- endings ------------------------------------------------------------------------------------------------------ */
 
-static void end_pulls(wefti_shm_lane_t *lane, weft_status_t status, bool quietly)
+void wefti_shm_pulls_end(wefti_shm_lane_t *lane, weft_status_t status, bool quietly)
 {
     wefti_list_t *it;
     while ((it = wefti_list_first(&lane->pulls))) {
         wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
         wefti_xfer_t *x = p->x;
-        wefti_shm_pull_free(p);
+        pull_free(p);
         if (!quietly)
             x->done(x, status);
     }
 }
 
-void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane)
-{
-    end_pulls(lane, WEFT_ERR_PEER, false);
-}
-
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly)
 {
     wefti_list_t *it;
-    end_pulls(lane, WEFT_ERR_CANCELLED, quietly);
+    wefti_shm_pulls_end(lane, WEFT_ERR_CANCELLED, quietly);
     while ((it = wefti_list_first(&lane->waiting))) {
         wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
         wefti_list_remove(it);
         if (!quietly)
             wefti_shm_transport_of(lane)->transport.fabric->up->withdrawn(&p->pull);
-        wefti_shm_pull_free(p);
+        pull_free(p);
     }
     wefti_list_splice(&lane->sends, &lane->streams);
     while ((it = wefti_list_first(&lane->sends))) {
         wefti_shm_send_t *s = wefti_container_of(it, wefti_shm_send_t, link);
-        wefti_xfer_t *x = s->x;
-        wefti_shm_send_free(lane, s);
-        if (!quietly)
-            x->done(x, WEFT_ERR_CANCELLED);
+        if (quietly)
+            send_free(lane, s);
+        else
+            send_done(lane, s, WEFT_ERR_CANCELLED);
     }
     /* What is left in lane->out are answers nobody waits for any more. */
     while ((it = wefti_list_pop(&lane->out)))
-        wefti_shm_ctl_sent(lane, wefti_container_of(it, wefti_shm_ctl_t, link));
+        ctl_sent(lane, wefti_container_of(it, wefti_shm_ctl_t, link));
 }

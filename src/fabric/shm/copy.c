@@ -53,7 +53,7 @@ static uint64_t fill_remote(const wefti_shm_pull_t *p, uint64_t most, struct iov
         uint64_t here = min_u64(p->piece[i].len - off, most - sum);
         if (!here)
             continue;
-        if (n && p->lane->n_known && wefti_shm_arena_find(p->lane, p->piece[i].base, p->piece[i].len))
+        if (n && p->lane->known.n && wefti_shm_arena_find(p->lane, p->piece[i].base, p->piece[i].len))
             break;
         v[n].iov_base = (void *)(uintptr_t)(p->piece[i].base + off);
         v[n++].iov_len = here;
@@ -92,7 +92,7 @@ static weft_status_t more_pieces(wefti_shm_pull_t *p)
     size_t bytes = n * sizeof p->piece[0];
     struct iovec local = {p->piece, bytes};
     struct iovec remote = {(void *)(uintptr_t)(p->pieces_at + (uint64_t)p->next_piece * sizeof p->piece[0]), bytes};
-    ssize_t got = process_vm_readv(p->lane->peer->pid, &local, 1, &remote, 1, 0);
+    ssize_t got = process_vm_readv(p->lane->peer->at.pid, &local, 1, &remote, 1, 0);
     if (got != (ssize_t)bytes)
         return got < 0 ? status_of_read(errno) : WEFT_ERR_PEER;
     p->next_piece += n;
@@ -106,11 +106,11 @@ static weft_status_t more_pieces(wefti_shm_pull_t *p)
 static wefti_shm_arena_t *arena_here(wefti_shm_pull_t *p)
 {
     const wefti_shm_piece_t *piece = &p->piece[p->at_here];
-    if (p->arena && wefti_shm_arena_has(p->arena, piece->base, piece->len))
+    if (p->arena && wefti_shm_range_has(&p->arena->range, piece->base, piece->len))
         return p->arena;
     if (p->arena)
         wefti_shm_arena_drop(p->arena);
-    p->arena = p->lane->n_known ? wefti_shm_arena_hold(p->lane, piece->base, piece->len) : NULL;
+    p->arena = p->lane->known.n ? wefti_shm_arena_hold(p->lane, piece->base, piece->len) : NULL;
     return p->arena;
 }
 
@@ -120,7 +120,7 @@ static weft_status_t copy_mapped(wefti_shm_pull_t *p, wefti_shm_arena_t *a, uint
     const wefti_shm_piece_t *piece = &p->piece[p->at_here];
     const wefti_shm_peer_t *peer = p->lane->peer;
     uint64_t n = min_u64(min_u64(p->left, *budget), piece->len - p->piece_off);
-    scatter(&p->to, a->map + (piece->base - a->base) + p->piece_off, n, p->stream);
+    scatter(&p->to, a->map + (piece->base - a->range.base) + p->piece_off, n, p->stream);
     wefti_shm_transport_of(p->lane)->mapped_copies += n;
     p->left -= n;
     *budget -= n;
@@ -132,7 +132,7 @@ static weft_status_t copy_mapped(wefti_shm_pull_t *p, wefti_shm_arena_t *a, uint
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load(&p->lane->rx.page->closed))
         return WEFT_ERR_PEER;
-    return p->unproved && wefti_shm_probe(peer->pid, peer->probe_at, peer->nonce) ? WEFT_ERR_PEER : WEFT_OK;
+    return p->unproved && wefti_shm_probe(&peer->at) ? WEFT_ERR_PEER : WEFT_OK;
 }
 
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
@@ -170,14 +170,14 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
         bool last = sum == p->left;
         if (last) {
             local[n_local++] = (struct iovec){&probe, sizeof probe};
-            remote[n_remote++] = (struct iovec){(void *)(uintptr_t)peer->probe_at, sizeof probe};
+            remote[n_remote++] = (struct iovec){(void *)(uintptr_t)peer->at.probe_at, sizeof probe};
         }
-        ssize_t got = process_vm_readv(peer->pid, local, n_local, remote, n_remote, 0);
+        ssize_t got = process_vm_readv(peer->at.pid, local, n_local, remote, n_remote, 0);
         if (got <= 0)
             return got < 0 ? status_of_read(errno) : WEFT_ERR_PEER;
         uint64_t moved = min_u64((uint64_t)got, sum);
         if (last && moved == sum)
-            return probe == peer->nonce && !atomic_load(&p->lane->rx.page->closed) ? WEFT_OK : WEFT_ERR_PEER;
+            return probe == peer->at.nonce && !atomic_load(&p->lane->rx.page->closed) ? WEFT_OK : WEFT_ERR_PEER;
         p->unproved = true;
         wefti_cursor_advance(&p->to, moved);
         advance_remote(p, moved);

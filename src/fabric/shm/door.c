@@ -60,22 +60,21 @@ void wefti_shm_door_close(wefti_shm_transport_t *r)
 
 void wefti_shm_door_put(const wefti_shm_transport_t *r, wefti_writer_t *w)
 {
-    wefti_put_u32(w, (uint32_t)getpid());
-    wefti_put_u32(w, (uint32_t)r->door.fd);
-    wefti_put_u64(w, r->door.ino);
+    wefti_shm_door_at_t at = {getpid(), r->door.fd, r->door.ino};
+    wefti_put_bytes(w, &at, sizeof at);
 }
 
-static weft_status_t read_key(const uint8_t *at, uint8_t *key_out)
+static weft_status_t read_key(const uint8_t *bytes, uint8_t *key_out)
 {
     door_t door;
-    wefti_reader_t rd = wefti_reader(at, WEFTI_SHM_DOOR_SIZE);
-    uint32_t pid = wefti_get_u32(&rd), fd = wefti_get_u32(&rd);
-    uint64_t ino = wefti_get_u64(&rd);
-    if (!pid || pid > INT32_MAX || fd > INT32_MAX)
-        return wefti_fail(WEFT_ERR_UNREACHABLE, "the peer's door, descriptor %u of process %u, cannot be", fd, pid);
-    weft_status_t st = wefti_region_read((pid_t)pid, (int)fd, ino, &door, sizeof door);
+    wefti_shm_door_at_t at;
+    memcpy(&at, bytes, sizeof at);
+    if (at.pid <= 0 || at.fd < 0)
+        return wefti_fail(WEFT_ERR_UNREACHABLE, "the peer's door, descriptor %u of process %u, cannot be", (unsigned)at.fd,
+                          (unsigned)at.pid);
+    weft_status_t st = wefti_region_read(at.pid, at.fd, at.ino, &door, sizeof door);
     if (!st && door.magic != DOOR_MAGIC)
-        st = wefti_fail(WEFT_ERR_UNREACHABLE, "descriptor %u of process %u is no door", fd, pid);
+        st = wefti_fail(WEFT_ERR_UNREACHABLE, "descriptor %d of process %d is no door", at.fd, at.pid);
     if (!st)
         memcpy(key_out, door.key, sizeof door.key);
     explicit_bzero(&door, sizeof door);

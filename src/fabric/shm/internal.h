@@ -13,6 +13,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "base/spares.h"
 #include "fabric/cursor.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/shm.h"
@@ -60,7 +61,7 @@ typedef struct wefti_region {
 
 /* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. `name` begins with "weft-". */
 weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out);
-/* A new one that has these bytes for ever. */
+/* A new one that has these bytes for ever; NULL: zeroes, which may be written to. Not mapped. */
 weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out);
 /* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`,
  * which must be the memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that
@@ -88,32 +89,43 @@ typedef struct wefti_bell {
     _Alignas(4096) _Atomic uint64_t word[WEFTI_BELL_BITS / 64];
 } wefti_bell_t;
 
-/* Another runtime on this host (or this one), shared by all lanes to it. */
-typedef struct wefti_shm_peer {
-    wefti_bell_t *bell;
-    int wake_fd;
-    pid_t pid;
+/* What the address of a lane says about its runtime. */
+typedef struct wefti_shm_peer_addr {
+    uint32_t version;
+    int32_t pid, bell_fd, wake_fd;
     uint64_t bell_ino, wake_ino;
     uint64_t nonce;      /* names it; stands at probe_at in its memory */
     uint64_t probe_at;
+} wefti_shm_peer_addr_t;
+
+/* The address of a lane, its MAC not counted. */
+typedef struct wefti_shm_addr {
+    wefti_shm_peer_addr_t peer;
+    uint32_t flags, index; /* index: of the lane, in its runtime's bell */
+    int32_t ring_fd;
+    uint32_t ring_bytes;
+    uint64_t ring_ino, ring_nonce;
+} wefti_shm_addr_t;
+#define WEFTI_SHM_ADDR_SIZE sizeof(wefti_shm_addr_t)
+_Static_assert(WEFTI_SHM_ADDR_SIZE == 80, "no padding");
+
+/* Another runtime on this host (or this one), shared by all lanes to it. */
+typedef struct wefti_shm_peer {
+    wefti_bell_t *bell;
+    int wake_fd;         /* ours, of its pipe */
+    wefti_shm_peer_addr_t at;
     bool readable;       /* process_vm_readv works on it */
     uint32_t refs;
     wefti_map_t arenas;  /* those it told us of: id -> wefti_shm_arena_t, the first of that id */
 } wefti_shm_peer_t;
 
-/* What a lane address says about its runtime. */
-typedef struct wefti_shm_peer_addr {
-    uint32_t pid, bell_fd, wake_fd;
-    uint64_t bell_ino, wake_ino, nonce, probe_at;
-} wefti_shm_peer_addr_t;
-
-weft_status_t wefti_bell_open(wefti_shm_transport_t *r); /* once; fills r->self, r->bell_at and r->wake_ino */
+weft_status_t wefti_bell_open(wefti_shm_transport_t *r); /* once; fills r->self */
 void wefti_bell_close(wefti_shm_transport_t *r);
 void wefti_bell_wake(wefti_shm_peer_t *peer);
 weft_status_t wefti_shm_peer_hold(wefti_shm_transport_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out);
 void wefti_shm_peer_drop(wefti_shm_transport_t *r, wefti_shm_peer_t *peer);
-/* Does `nonce` stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
-weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce);
+/* Does its nonce stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
+weft_status_t wefti_shm_probe(const wefti_shm_peer_addr_t *peer);
 
 /* Say "look at lane `index`" to a runtime. What was published before is visible first (the exchange is a fence). A bit of the
  * upper level that is found set has not been looked at yet, since the owner clears it before it looks below. Where the lower
@@ -140,7 +152,12 @@ bool wefti_shm_match(wefti_transport_t *transport, const void *caps, size_t n);
 
 /* --- door.c ------------------------------------------------------------------------------------------------------- */
 
-#define WEFTI_SHM_DOOR_SIZE 16u /* where it is: process, descriptor, inode */
+/* Where it is. */
+typedef struct wefti_shm_door_at {
+    int32_t pid, fd;
+    uint64_t ino;
+} wefti_shm_door_at_t;
+#define WEFTI_SHM_DOOR_SIZE sizeof(wefti_shm_door_at_t)
 
 /* With what the two ends of one lane sign their addresses. */
 typedef struct wefti_shm_pass {
@@ -159,12 +176,6 @@ weft_status_t wefti_shm_door_meet(wefti_shm_transport_t *r, const wefti_meeting_
 void wefti_shm_pass_sign(const wefti_shm_pass_t *pass, int side, const void *addr, size_t n, uint8_t *mac_out);
 bool wefti_shm_pass_good(const wefti_shm_pass_t *pass, const void *addr, size_t n, const uint8_t *mac);
 
-/* Objects that are kept to be used again. */
-typedef struct wefti_shm_spares {
-    wefti_list_t list;
-    uint32_t n;
-} wefti_shm_spares_t;
-
 /* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------ */
 
 /* A control record that could wait for space, and what ends when it is sent. */
@@ -172,19 +183,17 @@ enum { WEFTI_SHM_ENDS_NOTHING, WEFTI_SHM_ENDS_PULL, WEFTI_SHM_ENDS_TOLD };
 typedef struct wefti_shm_ctl {
     wefti_list_t link; /* lane->out */
     uint32_t type;
-    uint32_t status;
     uint64_t id, arg;
     uint32_t ends;     /* embedded in something that ends with it */
 } wefti_shm_ctl_t;
 
-/* An announcement of ours: ANNOUNCED -> STREAMING (the peer asked for it through the ring) -> STREAMED; done from any of them. */
-enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
+/* An announcement of ours. */
 typedef struct wefti_shm_send {
-    wefti_list_t link;      /* lane->sends, lane->streams, or the transport's free ones */
+    wefti_list_t link;      /* lane->sends or lane->streams */
     wefti_xfer_t *x;
     uint64_t id, total, left;
     wefti_cursor_t from;
-    uint32_t state;
+    bool streamed;          /* the peer asked for it through the ring */
 } wefti_shm_send_t;
 
 /* One of theirs: WAITING (for pull, lend or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED
@@ -197,7 +206,7 @@ typedef struct wefti_shm_piece {
 typedef struct wefti_shm_pull {
     wefti_pull_t pull;
     wefti_shm_lane_t *lane;
-    wefti_list_t link;      /* lane->waiting, lane->pulls, or the transport's free ones */
+    wefti_list_t link;      /* lane->waiting or lane->pulls */
     wefti_shm_ctl_t ctl;
     wefti_xfer_t *x;
     uint64_t id, total, left;
@@ -217,64 +226,57 @@ weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, 
                                  uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_shm_refuse(wefti_pull_t *p, bool taken);
-weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
 /* A record that is not WEFTI_SHM_REC. WEFT_ERR_NOMEM: leave it in the ring and come again; WEFT_ERR_PROTOCOL. */
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
 /* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget);
 bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane);
-/* The peer is gone: end the pulls under way with WEFT_ERR_PEER. */
-void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane);
-/* The lane is closed: end everything. quietly: nobody is told. */
+/* End the pulls under way. quietly: nobody is told. */
+void wefti_shm_pulls_end(wefti_shm_lane_t *lane, weft_status_t status, bool quietly);
+/* The lane is closed: end everything. */
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
-
-/* --- control.c ---------------------------------------------------------------------------------------------------- */
-
-typedef struct wefti_shm_ctl_record {
-    uint64_t id, arg;
-} wefti_shm_ctl_record_t;
-enum { WEFTI_SHM_ANSWER_OK = 0, WEFTI_SHM_ANSWER_REFUSED = 1, WEFTI_SHM_ANSWER_N = 2 };
-
-void *wefti_shm_spare_get(wefti_shm_spares_t *spares, size_t size);
-void wefti_shm_spare_put(wefti_shm_spares_t *spares, void *object);
-void wefti_shm_spares_free(wefti_shm_spares_t *spares);
-void wefti_shm_send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s);
-void wefti_shm_pull_free(wefti_shm_pull_t *p);
-/* Send it now, or when there is space. */
-void wefti_shm_ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg);
-/* Send those that wait, as far as there is space; how many. */
-unsigned wefti_shm_ctl_flush(wefti_shm_lane_t *lane);
-/* It was sent, or will never be: end what ends with it. */
-void wefti_shm_ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl);
-/* Answer a pull. It is freed, or waits for space: the caller has it no more. */
-void wefti_shm_pull_answer(wefti_shm_pull_t *p, uint64_t answer);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
 
 /* --- arena.c: memory that one side shares and the other maps ------------------------------------------------------ */
 
+/* A range of memory that is a memfd, as ARENA tells of it. */
+typedef struct wefti_shm_range {
+    uint64_t id, base, n, ino;
+    int32_t fd;
+    uint32_t zero;
+} wefti_shm_range_t;
+static inline bool wefti_shm_range_has(const wefti_shm_range_t *r, uint64_t at, uint64_t n)
+{
+    return at >= r->base && at - r->base <= r->n && n <= r->n - (at - r->base);
+}
+
+/* Some of them, by address. They do not overlap. */
+typedef struct wefti_shm_ranges {
+    wefti_shm_range_t **at;
+    uint32_t n, cap;
+} wefti_shm_ranges_t;
+
 /* A range of ours. */
 typedef struct wefti_shm_share {
-    wefti_list_t link; /* transport->gone */
-    uint64_t id, base, n, ino;
-    int fd;
-    bool told; /* to some lane, once */
+    wefti_shm_range_t range; /* first */
+    wefti_list_t link;       /* transport->gone */
+    bool told;               /* to some lane, once */
 } wefti_shm_share_t;
 
 /* That a lane was told of it. */
 typedef struct wefti_shm_told {
     wefti_shm_ctl_t ctl; /* ARENA_GONE */
-    uint64_t id, base, n;
+    wefti_shm_range_t range;
 } wefti_shm_told_t;
 
 /* A range of theirs. It lives while a lane knows it or someone holds it. */
 struct wefti_shm_arena {
+    wefti_shm_range_t range; /* first */
     wefti_list_t link;      /* transport->mapped, if it is: least recently used first */
     wefti_shm_transport_t *transport; /* NULL: closed, while this was lent */
     wefti_shm_peer_t *peer; /* NULL: no lane knows it */
-    uint64_t id, base, n, ino;
-    int fd;
     bool hopeless;          /* not to be mapped, whatever we do */
     uint8_t *map;
     uint32_t known;         /* lanes */
@@ -285,7 +287,6 @@ struct wefti_shm_arena {
 unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r);
 /* Tell the peer of the arenas these pieces are in, as far as it was not and there is space. */
 void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n);
-void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told);
 /* ARENA and ARENA_GONE from the peer. */
 weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n);
 weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id);
@@ -294,10 +295,7 @@ wefti_shm_arena_t *wefti_shm_arena_find(const wefti_shm_lane_t *lane, uint64_t a
 /* The same, mapped, and to be dropped by the caller. */
 wefti_shm_arena_t *wefti_shm_arena_hold(wefti_shm_lane_t *lane, uint64_t at, uint64_t n);
 void wefti_shm_arena_drop(wefti_shm_arena_t *a);
-static inline bool wefti_shm_arena_has(const wefti_shm_arena_t *a, uint64_t at, uint64_t n)
-{
-    return at >= a->base && at - a->base <= a->n && n <= a->n - (at - a->base);
-}
+weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
 void wefti_shm_unlend(wefti_transport_t *transport, void *lent);
 void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane);
 void wefti_shm_arenas_close(wefti_shm_transport_t *r);
@@ -306,7 +304,6 @@ void wefti_shm_arenas_close(wefti_shm_transport_t *r);
 
 size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
 weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
-void wefti_shm_unmap(void *ptr, size_t n);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------- */
 
@@ -341,8 +338,7 @@ struct wefti_shm_lane {
     wefti_map_t told_ids;         /* id of an arena of ours -> wefti_shm_told_t */
     wefti_shm_told_t *last_told;  /* most likely the next one too */
     uint32_t n_gone_out;          /* ARENA_GONEs in `out`: no announcement may overtake them */
-    uint32_t n_known, cap_known;
-    wefti_shm_arena_t **known;    /* arenas the peer told us of, by address; they do not overlap */
+    wefti_shm_ranges_t known;     /* of wefti_shm_arena_t: those that the peer told us of */
 
     uint64_t id;             /* in transport->lanes */
     uint64_t nonce;
@@ -352,15 +348,8 @@ struct wefti_shm_lane {
     wefti_shm_pass_t pass;   /* until it is connected */
 };
 
-#define WEFTI_SHM_ADDR_SIZE 80u /* bytes of a lane's address, its MAC not counted */
-
-weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                 size_t *n_out, wefti_lane_t **lane_out);
-weft_status_t wefti_shm_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
+extern const wefti_transport_ops_t wefti_shm_ops;
 void wefti_shm_lane_close(wefti_lane_t *lane);
-void *wefti_shm_reserve(wefti_lane_t *lane, size_t n);
-void wefti_shm_commit(wefti_lane_t *lane, size_t n);
-
 /* Space for an internal record; NULL: none now, and the lane's bell rings when there is. */
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
 /* Poll a lane that is UP: number of records, at most the budget. */
@@ -403,23 +392,19 @@ struct wefti_shm_transport {
     wefti_slots_t lanes;
     wefti_map_t peers;           /* nonce -> wefti_shm_peer_t; the first that used it */
     wefti_shm_peer_t self;       /* to ring our own bell */
-    wefti_region_t bell_at;
-    uint64_t wake_ino;
     wefti_region_t door;
     uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;
     bool copy_ring;              /* never read the peer's memory */
-    wefti_shm_spares_t spare_sends, spare_pulls;
+    wefti_spares_t spare_sends, spare_pulls;
     uint64_t swept;              /* before a sleep: when, ns */
     char boot_id[36];
     bool has_boot_id;
-    uint64_t probe;              /* our nonce: peers find it here if they may read our memory */
 
     /* Shared ranges. The counts are for looking without the lock, which guards the rest. */
     _Atomic uint32_t n_shares, n_gone;
     pthread_mutex_t share_lock;
-    wefti_shm_share_t **shares;  /* by address */
-    uint32_t cap_shares;
+    wefti_shm_ranges_t shares;   /* of wefti_shm_share_t */
     uint64_t last_share;         /* id */
     wefti_list_t gone;           /* unshared, and the lanes do not know it yet */
     /* Ranges of peers. */
@@ -446,8 +431,6 @@ static inline uint32_t wefti_shm_frame_max(uint32_t ring)
 }
 /* Put a lane on the work list. An armed transport is woken: its owner may be about to sleep. */
 void wefti_shm_work(wefti_shm_lane_t *lane);
-
-extern const wefti_transport_ops_t wefti_shm_ops;
 
 /* --- park.c ------------------------------------------------------------------------------------------------------- */
 

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/bytes.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
@@ -27,30 +26,25 @@
 #define FLAG_BARRIERS 1u
 
 /* Our half, as the peer is told of it, signed. */
-static size_t put_address(const wefti_shm_transport_t *r, const wefti_shm_lane_t *lane, void *buf)
+static size_t put_address(const wefti_shm_transport_t *r, const wefti_shm_lane_t *lane, uint8_t *buf)
 {
-    wefti_writer_t w = wefti_writer(buf, WEFTI_LANE_ADDR_MAX);
-    wefti_put_u32(&w, ADDR_VERSION);
-    wefti_put_u32(&w, (uint32_t)r->self.pid);
-    wefti_put_u32(&w, (uint32_t)r->bell_at.fd);
-    wefti_put_u32(&w, (uint32_t)r->self.wake_fd);
-    wefti_put_u64(&w, r->bell_at.ino);
-    wefti_put_u64(&w, r->wake_ino);
-    wefti_put_u64(&w, r->self.nonce);
-    wefti_put_u64(&w, r->self.probe_at);
-    wefti_put_u32(&w, r->barriers ? FLAG_BARRIERS : 0);
-    wefti_put_u32(&w, wefti_shm_lane_index(lane));
-    wefti_put_u32(&w, (uint32_t)lane->region.fd);
-    wefti_put_u32(&w, r->ring_bytes);
-    wefti_put_u64(&w, lane->region.ino);
-    wefti_put_u64(&w, lane->nonce);
-    assert((size_t)(w.at - (uint8_t *)buf) == WEFTI_SHM_ADDR_SIZE);
-    wefti_shm_pass_sign(&lane->pass, lane->pass.side, buf, WEFTI_SHM_ADDR_SIZE, w.at);
-    return WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE;
+    wefti_shm_addr_t addr = {
+        .peer = r->self.at,
+        .flags = r->barriers ? FLAG_BARRIERS : 0,
+        .index = wefti_shm_lane_index(lane),
+        .ring_fd = lane->region.fd,
+        .ring_bytes = r->ring_bytes,
+        .ring_ino = lane->region.ino,
+        .ring_nonce = lane->nonce,
+    };
+    addr.peer.version = ADDR_VERSION;
+    memcpy(buf, &addr, sizeof addr);
+    wefti_shm_pass_sign(&lane->pass, lane->pass.side, buf, sizeof addr, buf + sizeof addr);
+    return sizeof addr + WEFTI_SECRET_SIZE;
 }
 
-weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                 size_t *n_out, wefti_lane_t **lane_out)
+static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                              size_t *n_out, wefti_lane_t **lane_out)
 {
     wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
@@ -93,68 +87,54 @@ err_free:
     return st;
 }
 
-weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n)
+static weft_status_t lane_connect(wefti_lane_t *l, const void *addr, size_t n)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
     wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
-    wefti_shm_peer_addr_t peer_addr;
+    wefti_shm_addr_t to;
     assert(lane->state == WEFTI_SHM_LANE_NEW);
 
-    if (n != WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE)
+    if (n != sizeof to + WEFTI_SECRET_SIZE)
         return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes is none of ours", n);
-    bool good = wefti_shm_pass_good(&lane->pass, addr, WEFTI_SHM_ADDR_SIZE, (const uint8_t *)addr + WEFTI_SHM_ADDR_SIZE);
+    memcpy(&to, addr, sizeof to);
+    bool good = wefti_shm_pass_good(&lane->pass, &to, sizeof to, (const uint8_t *)addr + sizeof to);
     explicit_bzero(&lane->pass, sizeof lane->pass);
     if (!good)
         return wefti_fail(WEFT_ERR_UNREACHABLE, "the peer has not shown that it is of this host and this user");
-
-    wefti_reader_t rd = wefti_reader(addr, WEFTI_SHM_ADDR_SIZE);
-    uint32_t version = wefti_get_u32(&rd);
-    peer_addr.pid = wefti_get_u32(&rd);
-    peer_addr.bell_fd = wefti_get_u32(&rd);
-    peer_addr.wake_fd = wefti_get_u32(&rd);
-    peer_addr.bell_ino = wefti_get_u64(&rd);
-    peer_addr.wake_ino = wefti_get_u64(&rd);
-    peer_addr.nonce = wefti_get_u64(&rd);
-    peer_addr.probe_at = wefti_get_u64(&rd);
-    uint32_t flags = wefti_get_u32(&rd);
-    uint32_t peer_index = wefti_get_u32(&rd);
-    uint32_t fd = wefti_get_u32(&rd);
-    uint32_t ring = wefti_get_u32(&rd);
-    uint64_t ino = wefti_get_u64(&rd);
-    uint64_t nonce = wefti_get_u64(&rd);
-    if (rd.bad || wefti_reader_left(&rd) || version != ADDR_VERSION)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of version %u is none of ours", version);
+    if (to.peer.version != ADDR_VERSION)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of version %u is none of ours", to.peer.version);
+    uint32_t ring = to.ring_bytes;
     if (ring < WEFTI_RING_SMALLEST || ring > WEFTI_RING_LARGEST || (ring & (ring - 1)))
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring,
                           WEFTI_RING_SMALLEST, WEFTI_RING_LARGEST);
-    if (peer_addr.pid == 0 || peer_addr.pid > INT32_MAX || fd > INT32_MAX || peer_addr.bell_fd > INT32_MAX ||
-        peer_addr.wake_fd > INT32_MAX)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's process %u or descriptor %u cannot be", peer_addr.pid, fd);
+    if (to.peer.pid <= 0 || to.ring_fd < 0 || to.peer.bell_fd < 0 || to.peer.wake_fd < 0)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's process %u or descriptor %u cannot be", (unsigned)to.peer.pid,
+                          (unsigned)to.ring_fd);
 
-    weft_status_t st = wefti_shm_peer_hold(r, &peer_addr, &lane->peer);
+    weft_status_t st = wefti_shm_peer_hold(r, &to.peer, &lane->peer);
     if (st)
         return st;
     size_t size = WEFTI_RING_PAGE + (size_t)ring;
     void *map;
-    st = wefti_region_view((pid_t)peer_addr.pid, (int)fd, ino, size, true, &map);
+    st = wefti_region_view(to.peer.pid, to.ring_fd, to.ring_ino, size, true, &map);
     if (st)
         goto err_peer;
     wefti_ring_page_t *page = map;
-    if (page->magic != REGION_MAGIC || page->nonce != nonce || atomic_load(&page->mapped)) {
-        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %u of process %u is not the ring of this lane", fd, peer_addr.pid);
+    if (page->magic != REGION_MAGIC || page->nonce != to.ring_nonce || atomic_load(&page->mapped)) {
+        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %d of process %d is not the ring of this lane", to.ring_fd, to.peer.pid);
         goto err_unmap;
     }
     lane->tx_map = map;
     lane->tx_map_size = size;
     wefti_ring_tx_init(&lane->tx, map, ring);
-    lane->light = lane->tx.light = r->barriers && (flags & FLAG_BARRIERS);
-    lane->peer_index = peer_index;
+    lane->light = lane->tx.light = r->barriers && (to.flags & FLAG_BARRIERS);
+    lane->peer_index = to.index;
     uint32_t theirs = wefti_shm_frame_max(ring);
     if (theirs < lane->lane.frame_max)
         lane->lane.frame_max = theirs;
     lane->state = WEFTI_SHM_LANE_UP;
     atomic_store(&page->mapped, 1);
-    wefti_bell_ring(lane->peer, peer_index);
+    wefti_bell_ring(lane->peer, to.index);
     /* Records may be there already. */
     wefti_bell_ring(&r->self, wefti_shm_lane_index(lane));
     return WEFT_OK;
@@ -223,7 +203,7 @@ void wefti_shm_lane_fail(wefti_shm_lane_t *lane, weft_status_t why)
 /* The consumer's position made no sense. */
 static void fail_liar(wefti_shm_lane_t *lane)
 {
-    wefti_info("shm: process %d says it has read what was never sent", (int)lane->peer->pid);
+    wefti_info("shm: process %d says it has read what was never sent", lane->peer->at.pid);
     wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
 }
 
@@ -240,7 +220,7 @@ void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
     return at;
 }
 
-void *wefti_shm_reserve(wefti_lane_t *l, size_t n)
+static void *reserve(wefti_lane_t *l, size_t n)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
     void *at = wefti_ring_reserve(&lane->tx, n);
@@ -252,7 +232,7 @@ void *wefti_shm_reserve(wefti_lane_t *l, size_t n)
     return at;
 }
 
-void wefti_shm_commit(wefti_lane_t *l, size_t n)
+static void commit(wefti_lane_t *l, size_t n)
 {
     wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC);
 }
@@ -268,7 +248,7 @@ unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
         if (got == WEFTI_RING_EMPTY)
             break;
         if (WEFTI_UNLIKELY(got == WEFTI_RING_BAD)) {
-            wefti_info("shm: process %d wrote a record that cannot be", (int)lane->peer->pid);
+            wefti_info("shm: process %d wrote a record that cannot be", lane->peer->at.pid);
             wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
             break;
         }
@@ -282,7 +262,7 @@ unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
                 break;
             }
             if (WEFTI_UNLIKELY(st)) {
-                wefti_info("shm: process %d sent a record of type %u that makes no sense here", (int)lane->peer->pid, rec.type);
+                wefti_info("shm: process %d sent a record of type %u that makes no sense here", lane->peer->at.pid, rec.type);
                 wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
                 break;
             }
@@ -348,7 +328,7 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
     if (lane->state == WEFTI_SHM_LANE_UP)
         n += wefti_shm_bulk_work(lane, budget);
     if (lane->state == WEFTI_SHM_LANE_FAILED) {
-        wefti_shm_bulk_peer_lost(lane);
+        wefti_shm_pulls_end(lane, WEFT_ERR_PEER, false);
         n++;
         if (!lane->told && lane->state == WEFTI_SHM_LANE_FAILED) {
             lane->told = true;
@@ -358,3 +338,24 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
     }
     return n;
 }
+
+const wefti_transport_ops_t wefti_shm_ops = {
+    .close = wefti_shm_close,
+    .arm = wefti_shm_arm,
+    .caps = wefti_shm_caps,
+    .match = wefti_shm_match,
+    .lane_new = lane_new,
+    .lane_connect = lane_connect,
+    .lane_close = wefti_shm_lane_close,
+    .reserve = reserve,
+    .commit = commit,
+    .announce = wefti_shm_announce,
+    .pull = wefti_shm_pull,
+    .refuse = wefti_shm_refuse,
+    .lend = wefti_shm_lend,
+    .unlend = wefti_shm_unlend,
+    .lent_outlives = true,
+    .expose = wefti_shm_expose,
+    .map = wefti_shm_map,
+    .unmap = wefti_region_unmap,
+};

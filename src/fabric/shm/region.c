@@ -34,72 +34,51 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-static weft_status_t status_of_errno(int err, weft_status_t otherwise)
-{
-    return err == EMFILE || err == ENFILE ? WEFT_ERR_LIMIT : err == ENOMEM ? WEFT_ERR_NOMEM : otherwise;
-}
-
 /* whose: for the sentence that says what went wrong. */
 static weft_status_t map_fd(int fd, size_t size, int prot, const char *whose, void **map_out)
 {
     void *map = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED)
-        return wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of %s: %s", size, whose, strerror(errno));
+        return wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of %s: %s", size, whose, strerror(errno));
     *map_out = map;
     return WEFT_OK;
 }
 
 /* --- ours --------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t new_memfd(const char *name, int *fd_out)
+weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out)
 {
+    struct stat info;
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (bytes ? F_SEAL_WRITE : 0);
     /* Kernels before 6.3 do not know NOEXEC; some after it insist on it. */
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory (memfd_create): %s", strerror(errno));
-    *fd_out = fd;
-    return WEFT_OK;
-}
-
-weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out)
-{
-    struct stat info;
-    int fd;
-    weft_status_t st = new_memfd(name, &fd);
-    if (st)
-        return st;
-    if (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) || fstat(fd, &info)) {
-        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory of %zu bytes: %s", size, strerror(errno));
-        goto err_close;
-    }
-    st = map_fd(fd, size, PROT_READ | PROT_WRITE, "shared memory", map_out);
-    if (st)
-        goto err_close;
-    *region_out = (wefti_region_t){fd, (uint64_t)info.st_ino};
-    return WEFT_OK;
-
-err_close:
-    close(fd);
-    return st;
-}
-
-weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out)
-{
-    struct stat info;
-    int fd;
-    weft_status_t st = new_memfd(name, &fd);
-    if (st)
-        return st;
-    if (pwrite(fd, bytes, n, 0) != (ssize_t)n ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) || fstat(fd, &info)) {
-        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory of %zu bytes: %s", n, strerror(errno));
+        return wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "shared memory (memfd_create): %s", strerror(errno));
+    bool filled = bytes ? pwrite(fd, bytes, n, 0) == (ssize_t)n : !ftruncate(fd, (off_t)n);
+    if (!filled || fcntl(fd, F_ADD_SEALS, seals) || fstat(fd, &info)) {
+        weft_status_t st =
+            wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "shared memory of %zu bytes: %s", n, strerror(errno));
         close(fd);
         return st;
     }
     *region_out = (wefti_region_t){fd, (uint64_t)info.st_ino};
     return WEFT_OK;
+}
+
+weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out)
+{
+    wefti_region_t region;
+    weft_status_t st = wefti_region_fixed(name, NULL, size, &region);
+    if (st)
+        return st;
+    st = map_fd(region.fd, size, PROT_READ | PROT_WRITE, "shared memory", map_out);
+    if (st)
+        close(region.fd);
+    else
+        *region_out = region;
+    return st;
 }
 
 /* --- what belongs to others --------------------------------------------------------------------------------------- */
@@ -129,11 +108,11 @@ static weft_status_t hold(pid_t pid, int fd, const char *begin, int *held_out)
     snprintf(theirs, sizeof theirs, "/proc/%d/fd/%d", (int)pid, fd);
     errno = 0;
     if (!begins_with(theirs, begin))
-        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_UNREACHABLE,
-                          "%s is not the peer's \"%s\": %s", theirs, begin, errno ? strerror(errno) : "it is something else");
+        return wefti_fail(wefti_errno_limit(errno, WEFT_ERR_UNREACHABLE), "%s is not the peer's \"%s\": %s", theirs, begin,
+                          errno ? strerror(errno) : "it is something else");
     int held = open(theirs, O_PATH | O_CLOEXEC);
     if (held < 0)
-        return wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening %s of the peer: %s", theirs, strerror(errno));
+        return wefti_fail(wefti_errno_limit(errno, WEFT_ERR_UNREACHABLE), "opening %s of the peer: %s", theirs, strerror(errno));
     snprintf(own, sizeof own, "/proc/self/fd/%d", held);
     if (!begins_with(own, begin)) {
         close(held);
@@ -166,16 +145,24 @@ weft_status_t wefti_region_check(int fd, size_t size, bool write, uint64_t *ino_
     return WEFT_OK;
 }
 
-/* Open what is held, to read, if it is the region it should be. */
-static weft_status_t open_region(int held, pid_t pid, int fd, uint64_t ino, size_t size, bool write, int *fd_out)
+/* Open a region of another process, to read, if it is the one it should be. */
+static weft_status_t open_region(pid_t pid, int fd, uint64_t ino, size_t size, bool write, int *fd_out)
 {
     uint64_t got_ino = 0;
-    if (!has_inode(held, ino, S_IFREG)) /* it was closed, and the number is something else's by now */
-        return wefti_fail(WEFT_ERR_UNREACHABLE, "descriptor %d of process %d is not the memory it told us of", fd, (int)pid);
-    int got = reopen(held, O_RDONLY);
-    if (got < 0)
-        return wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening descriptor %d of process %d: %s", fd, (int)pid,
-                          strerror(errno));
+    int held;
+    weft_status_t st = hold(pid, fd, REGION_NAME, &held);
+    if (st)
+        return st;
+    bool same = has_inode(held, ino, S_IFREG);
+    int got = same ? reopen(held, O_RDONLY) : -1;
+    if (!same) /* it was closed, and the number is something else's by now */
+        st = wefti_fail(WEFT_ERR_UNREACHABLE, "descriptor %d of process %d is not the memory it told us of", fd, (int)pid);
+    else if (got < 0)
+        st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_UNREACHABLE), "opening descriptor %d of process %d: %s", fd, (int)pid,
+                        strerror(errno));
+    close(held);
+    if (st)
+        return st;
     weft_status_t is = wefti_region_check(got, size, write, &got_ino);
     if (!is) {
         *fd_out = got;
@@ -189,35 +176,26 @@ static weft_status_t open_region(int held, pid_t pid, int fd, uint64_t ino, size
 
 weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out)
 {
-    int held, got;
-    weft_status_t st = hold(pid, fd, REGION_NAME, &held);
+    int got;
+    weft_status_t st = open_region(pid, fd, ino, size, write, &got);
     if (st)
         return st;
-    st = open_region(held, pid, fd, ino, size, write, &got);
-    if (st)
-        goto close_held;
-    int use = write ? reopen(held, O_RDWR) : got;
+    int use = write ? reopen(got, O_RDWR) : got;
     if (use < 0)
-        st = wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening descriptor %d of process %d to write: %s", fd,
+        st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_UNREACHABLE), "opening descriptor %d of process %d to write: %s", fd,
                         (int)pid, strerror(errno));
     else
         st = map_fd(use, size, write ? PROT_READ | PROT_WRITE : PROT_READ, "the peer's memory", map_out);
     if (use >= 0 && use != got)
         close(use);
     close(got);
-close_held:
-    close(held);
     return st;
 }
 
 weft_status_t wefti_region_read(pid_t pid, int fd, uint64_t ino, void *buf, size_t n)
 {
-    int held, got;
-    weft_status_t st = hold(pid, fd, REGION_NAME, &held);
-    if (st)
-        return st;
-    st = open_region(held, pid, fd, ino, n, false, &got);
-    close(held);
+    int got;
+    weft_status_t st = open_region(pid, fd, ino, n, false, &got);
     if (st)
         return st;
     if (pread(got, buf, n, 0) != (ssize_t)n)
@@ -233,7 +211,7 @@ weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out)
     int ends[2];
     struct stat info;
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
-        return wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "pipe: %s", strerror(errno));
+        return wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "pipe: %s", strerror(errno));
     /* One descriptor for both ends. */
     int fd = reopen(ends[0], O_RDWR);
     int err = errno;
@@ -242,7 +220,7 @@ weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out)
     if (fd < 0 || fstat(fd, &info)) {
         if (fd >= 0)
             close(fd);
-        return wefti_fail(status_of_errno(err, WEFT_ERR_SYSTEM), "opening a pipe: %s", strerror(err));
+        return wefti_fail(wefti_errno_limit(err, WEFT_ERR_SYSTEM), "opening a pipe: %s", strerror(err));
     }
     *fd_out = fd;
     *ino_out = (uint64_t)info.st_ino;
@@ -257,8 +235,8 @@ weft_status_t wefti_pipe_open(pid_t pid, int fd, uint64_t ino, int *fd_out)
         return st;
     int got = has_inode(held, ino, S_IFIFO) ? reopen(held, O_RDWR) : -1;
     if (got < 0)
-        st = wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "descriptor %d of process %d is not the pipe it told us of",
-                        fd, (int)pid);
+        st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_UNREACHABLE),
+                        "descriptor %d of process %d is not the pipe it told us of", fd, (int)pid);
     else
         *fd_out = got;
     close(held);

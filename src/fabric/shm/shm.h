@@ -9,16 +9,13 @@
 
 /* `config` is not kept. WEFT_ERR_INVALID: shm_ring is not a power of two; WEFT_ERR_NOMEM. */
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out);
-/* Every lane was closed, or is dropped silently. */
+/* As in wefti_transport_ops_t. */
 void wefti_shm_close(wefti_transport_t *transport);
-/* Number of events. No system call while only records move. */
-unsigned wefti_shm_progress(wefti_transport_t *transport);
-/* Prepare to sleep on wefti_shm_fd(): WEFT_OK, or WEFT_ERR_AGAIN (and not armed) when there is something to do. */
 weft_status_t wefti_shm_arm(wefti_transport_t *transport);
 /* Awake again. Does nothing when not armed. */
 void wefti_shm_disarm(wefti_transport_t *transport);
-/* Readable (POLLIN) when an armed transport has something to do; -1 before the first lane, and the same number ever after. */
-int wefti_shm_fd(wefti_transport_t *transport);
+/* Number of events. No system call while only records move. */
+unsigned wefti_shm_progress(wefti_transport_t *transport);
 
 /* share() and unshare() of the fabric; any thread. *id_out is 0, and there is nothing to unshare, where peers could not map it:
  * huge pages. WEFT_ERR_INVALID: no range, not sealed, or it overlaps another; WEFT_ERR_LIMIT, _NOMEM. */

@@ -28,25 +28,6 @@
 #define SWEEP_NS 100000000u
 #define WAKE_READS 1024 /* of 64 bytes: as much as a pipe holds */
 
-const wefti_transport_ops_t wefti_shm_ops = {
-    .caps = wefti_shm_caps,
-    .match = wefti_shm_match,
-    .lane_new = wefti_shm_lane_new,
-    .lane_connect = wefti_shm_lane_connect,
-    .lane_close = wefti_shm_lane_close,
-    .reserve = wefti_shm_reserve,
-    .commit = wefti_shm_commit,
-    .announce = wefti_shm_announce,
-    .pull = wefti_shm_pull,
-    .refuse = wefti_shm_refuse,
-    .lend = wefti_shm_lend,
-    .unlend = wefti_shm_unlend,
-    .lent_outlives = true,
-    .expose = wefti_shm_expose,
-    .map = wefti_shm_map,
-    .unmap = wefti_shm_unmap,
-};
-
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
 {
     uint64_t ring = config->shm_ring;
@@ -58,12 +39,11 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the shm transport");
     wefti_shm_barriers_early();
     memset(r, 0, sizeof *r);
-    r->transport = (wefti_transport_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm"};
+    r->transport = (wefti_transport_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm", .fd = -1};
     r->ring_bytes = (uint32_t)ring;
     r->frame_max = wefti_shm_frame_max((uint32_t)ring);
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
-    wefti_list_t *lists[] = {&r->work, &r->closing, &r->cooling, &r->spare_sends.list, &r->spare_pulls.list,
-                             &r->gone, &r->mapped};
+    wefti_list_t *lists[] = {&r->work, &r->closing, &r->cooling, &r->gone, &r->mapped};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     r->door.fd = -1;
@@ -87,20 +67,14 @@ void wefti_shm_close(wefti_transport_t *transport)
         wefti_shm_lane_close(&lane->lane);
         wefti_shm_lane_end(lane, true);
     }
-    wefti_shm_spares_free(&r->spare_sends);
-    wefti_shm_spares_free(&r->spare_pulls);
+    wefti_spares_free(&r->spare_sends);
+    wefti_spares_free(&r->spare_pulls);
     wefti_shm_arenas_close(r);
     wefti_bell_close(r);
     wefti_shm_door_close(r);
     wefti_slots_free(&r->lanes);
     wefti_map_free(&r->peers);
     wefti_free(r);
-}
-
-int wefti_shm_fd(wefti_transport_t *transport)
-{
-    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
-    return r->bell ? r->self.wake_fd : -1;
 }
 
 void wefti_shm_work(wefti_shm_lane_t *lane)

@@ -101,9 +101,9 @@ static void turn_away(sock_listener_t *l, int err)
         wefti_warn("sock: a newcomer is turned away: %s", strerror(err));
     }
     if (s->spare_fd >= 0) {
+        wefti_addr_t from;
         close(s->spare_fd);
-        sock_addr_t from = {.n = sizeof from.ss};
-        int fd = accept4(l->fd, (void *)&from.ss, &from.n, SOCK_CLOEXEC);
+        int fd = wefti_addr_accept(l->fd, SOCK_CLOEXEC, &from);
         if (fd >= 0)
             close(fd);
     }
@@ -132,11 +132,11 @@ void wefti_acceptor_resume(wefti_sock_t *s)
         pause_from_now(s);
 }
 
-static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
+static void accepted(sock_listener_t *l, int fd, const wefti_addr_t *from)
 {
     wefti_acceptor_t *acceptor = l->acceptor;
     wefti_sock_t *s = acceptor->sock;
-    char text[SOCK_ADDR_TEXT];
+    char text[WEFTI_ADDR_TEXT];
     sock_wire_t *w = wefti_wire_new(s);
     if (!w) {
         close(fd);
@@ -164,8 +164,8 @@ static void listener_event(wefti_watch_t *watch, uint32_t events)
     (void)events;
     /* The upcall may close the acceptor: then l->acceptor is NULL, and l itself stays until the sweep. */
     for (int i = 0; i < ACCEPTS_PER_EVENT && l->acceptor && !l->paused; i++) {
-        sock_addr_t from = {.n = sizeof from.ss};
-        int fd = accept4(l->fd, (void *)&from.ss, &from.n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        wefti_addr_t from;
+        int fd = wefti_addr_accept(l->fd, SOCK_NONBLOCK | SOCK_CLOEXEC, &from);
         if (fd >= 0) {
             accepted(l, fd, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -181,9 +181,9 @@ static void listener_event(wefti_watch_t *watch, uint32_t events)
 
 /* --- binding ------------------------------------------------------------------------------------------------------ */
 
-static weft_status_t bind_failed(const sock_addr_t *a, int err)
+static weft_status_t bind_failed(const wefti_addr_t *a, int err)
 {
-    char text[SOCK_ADDR_TEXT];
+    char text[WEFTI_ADDR_TEXT];
     wefti_addr_text(a, text, sizeof text);
     weft_status_t st = wefti_errno_status(err);
     if (st != WEFT_ERR_LIMIT && st != WEFT_ERR_NOMEM)
@@ -192,29 +192,21 @@ static weft_status_t bind_failed(const sock_addr_t *a, int err)
 }
 
 /* Bind and listen at one address, which then has its real port. *err_out: errno of a failure. */
-static weft_status_t listen_at(wefti_acceptor_t *acceptor, sock_addr_t *a, unsigned backlog, int *err_out)
+static weft_status_t listen_at(wefti_acceptor_t *acceptor, wefti_addr_t *a, unsigned backlog, int *err_out)
 {
-    wefti_sock_t *s = acceptor->sock;
-    int on = 1, err;
     sock_listener_t *l = wefti_calloc(1, sizeof *l);
     *err_out = 0;
     if (!l)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
     l->watch.fn = listener_event;
     l->acceptor = acceptor;
-    l->fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0)
-        goto err_listener;
-    if (a->ss.ss_family == AF_INET6)
-        setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-    if (a->ss.ss_family != AF_UNIX)
-        setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(l->fd, (const void *)&a->ss, a->n) || listen(l->fd, backlog > 65535 ? 65535 : (int)backlog))
-        goto err_fd;
-    socklen_t n = sizeof a->ss;
-    if (a->ss.ss_family != AF_UNIX && getsockname(l->fd, (void *)&a->ss, &n))
-        goto err_fd;
-    weft_status_t st = wefti_sock_watch(s, l->fd, &l->watch, EPOLLIN);
+    l->fd = wefti_addr_listen(a, backlog > 65535 ? 65535 : (int)backlog, a->ss.ss_family != AF_UNIX, true);
+    if (l->fd < 0) {
+        *err_out = errno;
+        wefti_free(l);
+        return bind_failed(a, *err_out);
+    }
+    weft_status_t st = wefti_sock_watch(acceptor->sock, l->fd, &l->watch, EPOLLIN);
     if (st) {
         close(l->fd);
         wefti_free(l);
@@ -222,15 +214,6 @@ static weft_status_t listen_at(wefti_acceptor_t *acceptor, sock_addr_t *a, unsig
     }
     wefti_list_push_back(&acceptor->listeners, &l->link);
     return WEFT_OK;
-
-err_fd:
-    err = errno;
-    close(l->fd);
-    errno = err;
-err_listener:
-    *err_out = errno;
-    wefti_free(l);
-    return bind_failed(a, *err_out);
 }
 
 static void close_listeners(wefti_acceptor_t *acceptor)
@@ -245,7 +228,7 @@ static void close_listeners(wefti_acceptor_t *acceptor)
 }
 
 /* All addresses on one port. With port 0 the first bind chooses; if the others cannot have that one, another is chosen. */
-static weft_status_t listen_all(wefti_acceptor_t *acceptor, sock_addrs_t *addrs, uint16_t port, unsigned backlog)
+static weft_status_t listen_all(wefti_acceptor_t *acceptor, wefti_addrs_t *addrs, uint16_t port, unsigned backlog)
 {
     for (int attempt = 1;; attempt++) {
         uint16_t chosen = port;
@@ -266,46 +249,31 @@ static weft_status_t listen_all(wefti_acceptor_t *acceptor, sock_addrs_t *addrs,
 }
 
 /* The addresses of a network device; none found: WEFT_ERR_NOTFOUND. */
-static weft_status_t device_addrs(const char *device, sock_addrs_t *out)
+static weft_status_t device_addrs(const char *device, wefti_addrs_t *out)
 {
     struct ifaddrs *list;
-    size_t n = 0;
+    weft_status_t st = WEFT_OK;
+    *out = (wefti_addrs_t){0};
     if (getifaddrs(&list))
         return wefti_fail(wefti_errno_status(errno), "cannot list the network devices: %s", strerror(errno));
-    for (struct ifaddrs *it = list; it; it = it->ifa_next)
-        n++;
-    sock_addr_t *at = wefti_calloc(n ? n : 1, sizeof *at);
-    if (!at) {
-        freeifaddrs(list);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu addresses", n);
-    }
-    n = 0;
-    for (struct ifaddrs *it = list; it; it = it->ifa_next) {
+    for (struct ifaddrs *it = list; it && !st; it = it->ifa_next) {
         if (!it->ifa_addr || strcmp(it->ifa_name, device))
             continue;
-        if (it->ifa_addr->sa_family != AF_INET && it->ifa_addr->sa_family != AF_INET6)
+        bool ipv4 = it->ifa_addr->sa_family == AF_INET;
+        if (!ipv4 && it->ifa_addr->sa_family != AF_INET6)
             continue;
         /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for
          * it. */
         const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)it->ifa_addr;
-        if (it->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
-            continue;
-        at[n].n = it->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-        memcpy(&at[n].ss, it->ifa_addr, at[n].n);
-        n++;
+        if (ipv4 || !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
+            st = wefti_addrs_add(out, it->ifa_addr, ipv4 ? sizeof(struct sockaddr_in) : sizeof *in6);
     }
     freeifaddrs(list);
-    if (!n) {
-        wefti_free(at);
-        return WEFT_ERR_NOTFOUND;
-    }
-    out->at = at;
-    out->n = n;
-    return WEFT_OK;
+    return st || out->n ? st : WEFT_ERR_NOTFOUND;
 }
 
 /* Listening is set up before there is anything to be late for, so a name may be looked up on the spot here. */
-static weft_status_t name_addrs(const char *host, uint16_t port, sock_addrs_t *out)
+static weft_status_t name_addrs(const char *host, uint16_t port, wefti_addrs_t *out)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *ai;
     int rc = getaddrinfo(host, NULL, &hints, &ai);
@@ -317,7 +285,7 @@ static weft_status_t name_addrs(const char *host, uint16_t port, sock_addrs_t *o
     return st;
 }
 
-static weft_status_t tcp_addrs(const wefti_uri_t *uri, sock_addrs_t *out)
+static weft_status_t tcp_addrs(const wefti_uri_t *uri, wefti_addrs_t *out)
 {
     weft_status_t st = wefti_addr_numeric(uri->host, uri->port, out);
     if (st == WEFT_ERR_NOTFOUND)
@@ -331,7 +299,7 @@ static weft_status_t tcp_addrs(const wefti_uri_t *uri, sock_addrs_t *out)
 }
 
 /* Is this path a socket that nobody answers on? */
-static bool stale(const sock_addr_t *a, const char *path)
+static bool stale(const wefti_addr_t *a, const char *path)
 {
     struct stat sb;
     if (lstat(path, &sb) || !S_ISSOCK(sb.st_mode))
@@ -344,13 +312,14 @@ static bool stale(const sock_addr_t *a, const char *path)
     return dead;
 }
 
-static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, unsigned backlog, sock_addr_t *a)
+static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, unsigned backlog, wefti_addrs_t *addrs)
 {
     int err;
     struct stat sb;
-    weft_status_t st = wefti_addr_unix(path, a);
+    weft_status_t st = wefti_addr_unix(path, addrs);
     if (st)
         return st;
+    wefti_addr_t *a = addrs->at;
     st = listen_at(acceptor, a, backlog, &err);
     if (st && err == EADDRINUSE && path[0] != '@' && stale(a, path)) {
         wefti_info("sock: %s is left from a process that is gone, and is replaced", path);
@@ -365,13 +334,13 @@ static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, u
     return st;
 }
 
-static char *join_uris(const sock_addrs_t *addrs)
+static char *join_uris(const wefti_addrs_t *addrs)
 {
-    char *text = wefti_calloc(addrs->n, SOCK_ADDR_TEXT + 1), *at = text;
+    char *text = wefti_calloc(addrs->n, WEFTI_ADDR_TEXT + 1), *at = text;
     for (size_t i = 0; text && i < addrs->n; i++) {
         if (i)
             *at++ = ',';
-        wefti_addr_text(&addrs->at[i], at, SOCK_ADDR_TEXT);
+        wefti_addr_text(&addrs->at[i], at, WEFTI_ADDR_TEXT);
         at += strlen(at);
     }
     return text;
@@ -380,7 +349,7 @@ static char *join_uris(const sock_addrs_t *addrs)
 weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user,
                                        wefti_acceptor_t **acceptor_out)
 {
-    sock_addrs_t addrs = {0};
+    wefti_addrs_t addrs = {0};
     weft_status_t st = open_pause(s);
     if (st)
         return st;
@@ -394,10 +363,7 @@ weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, 
     if (!backlog)
         backlog = SOMAXCONN;
     if (uri->scheme == WEFTI_URI_UNIX) {
-        addrs.at = wefti_calloc(1, sizeof *addrs.at);
-        addrs.n = 1;
-        st = addrs.at ? listen_unix(acceptor, uri->host, backlog, addrs.at)
-                      : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+        st = listen_unix(acceptor, uri->host, backlog, &addrs);
     } else {
         st = tcp_addrs(uri, &addrs);
         if (!st)

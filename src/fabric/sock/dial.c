@@ -14,9 +14,9 @@
 
 #define UNIX_RETRY_NS 1000000000u
 
-static void attempt_failed(sock_wire_t *w, const sock_addr_t *a, const char *what, int err)
+static void attempt_failed(sock_wire_t *w, const wefti_addr_t *a, const char *what, int err)
 {
-    char text[SOCK_ADDR_TEXT];
+    char text[WEFTI_ADDR_TEXT];
     wefti_addr_text(a, text, sizeof text);
     wefti_info("sock: %s %s: %s", what, text, strerror(err));
     w->last = wefti_errno_status(err);
@@ -42,7 +42,7 @@ static void connected(sock_wire_t *w)
     w->state = WIRE_OPEN;
     w->last = WEFT_OK;
     wefti_free(w->addrs.at);
-    w->addrs = (sock_addrs_t){0};
+    w->addrs = (wefti_addrs_t){0};
     wefti_wire_want(w, EPOLLIN);
     w->sock->fabric->up->wire_opened(w->base.user);
     if (w->state == WIRE_OPEN && !w->end)
@@ -50,7 +50,7 @@ static void connected(sock_wire_t *w)
 }
 
 /* Begin with one address; false if it failed already. */
-static bool attempt(sock_wire_t *w, const sock_addr_t *a)
+static bool attempt(sock_wire_t *w, const wefti_addr_t *a)
 {
     w->fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (w->fd < 0) {
@@ -161,15 +161,14 @@ weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, cons
                                    wefti_wire_t **wire_out)
 {
     sock_wire_t *w = wefti_wire_new(s);
+    *s->look_now = true;
     if (!w)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a wire");
     weft_status_t st = WEFT_OK;
     w->base.user = user;
     w->port = uri->port;
     if (uri->scheme == WEFTI_URI_UNIX) {
-        w->addrs.at = wefti_calloc(1, sizeof *w->addrs.at);
-        w->addrs.n = 1;
-        st = w->addrs.at ? wefti_addr_unix(uri->host, w->addrs.at) : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+        st = wefti_addr_unix(uri->host, &w->addrs);
     } else {
         if (source && *source) {
             st = wefti_addr_source(source, &w->source);

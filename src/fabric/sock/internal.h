@@ -1,7 +1,6 @@
 /* fabric/sock/internal.h - what the files of sock share.
  *
  *   sock.c    the whole: opening, closing, what is told and freed between batches
- *   addr.c    addresses: text to sockaddr and back, errno to status
  *   dial.c    a wire's way to being connected
  *   wire.c    messages on a connected wire
  *   beat.c    heartbeats on a connected wire, and the thread that sends and reads them
@@ -14,6 +13,7 @@
 #include <sys/un.h>
 
 #include "base/list.h"
+#include "fabric/addr.h"
 #include "fabric/pulse.h"
 #include "fabric/sock/sock.h"
 
@@ -21,17 +21,6 @@
 #define SOCK_HEAD 8
 #define SOCK_BEAT 'B'                /* a heartbeat: one byte where a message could begin */
 #define SOCK_OUT_MAX (1u << 20)      /* bytes a peer may leave unread before it is given up */
-#define SOCK_ADDR_TEXT 320
-
-typedef struct sock_addr {
-    struct sockaddr_storage ss;
-    socklen_t n;
-} sock_addr_t;
-
-typedef struct sock_addrs {
-    sock_addr_t *at;
-    size_t n;
-} sock_addrs_t;
 
 typedef enum wire_state { WIRE_RESOLVING, WIRE_CONNECTING, WIRE_OPEN, WIRE_DEAD } wire_state_t;
 
@@ -50,9 +39,9 @@ typedef struct sock_wire {
 
     /* dialling */
     wefti_lookup_t *job;
-    sock_addrs_t addrs;
+    wefti_addrs_t addrs;
     size_t next_addr;
-    sock_addr_t source;
+    wefti_addr_t source;
     bool has_source;
     uint16_t port;
     weft_status_t last;     /* what became of the address before */
@@ -86,6 +75,7 @@ typedef struct sock_listener {
 struct wefti_sock {
     wefti_fabric_t *fabric;
     int epoll_fd;
+    bool *look_now;         /* the fabric's: there will soon be an event */
     pid_t pid;              /* who opened it */
     int spare_fd;           /* closed to accept and turn away a newcomer when there are no descriptors left */
     uint64_t spare_said;    /* when that was last logged */
@@ -109,20 +99,6 @@ weft_status_t wefti_sock_watch(wefti_sock_t *s, int fd, wefti_watch_t *w, uint32
 void wefti_sock_unwatch(wefti_sock_t *s, int fd);
 void wefti_sock_close_fd(wefti_sock_t *s, int fd);
 void wefti_wire_want(sock_wire_t *w, uint32_t events);
-
-/* addr.c */
-weft_status_t wefti_errno_status(int err);
-void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap); /* as a URI */
-/* Numeric addresses at once; WEFT_ERR_NOTFOUND: it is a name. */
-weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out);
-weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out);
-weft_status_t wefti_addr_source(const char *text, sock_addr_t *out);
-uint16_t wefti_addr_port(const sock_addr_t *a);
-void wefti_addr_set_port(sock_addr_t *a, uint16_t port);
-/* Who the other end of an accepted socket is, for counting: its address, its network with IPv6, its process on a Unix socket. */
-uint64_t wefti_addr_group(const sock_addr_t *from, int fd);
-struct addrinfo;
-weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out);
 
 /* dial.c */
 void wefti_dial_event(sock_wire_t *w);

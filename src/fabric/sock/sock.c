@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "fabric/sock/internal.h"
 
-weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **sock_out)
+weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, bool *look_now, wefti_sock_t **sock_out)
 {
     wefti_sock_t *s = wefti_malloc(sizeof *s);
     if (!s)
@@ -23,6 +23,7 @@ weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **so
     memset(s, 0, offsetof(wefti_sock_t, scratch)); /* the rest is touched when it is used */
     s->fabric = f;
     s->epoll_fd = epoll_fd;
+    s->look_now = look_now;
     s->pid = getpid();
     s->pause_fd = -1;
     s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -15,8 +15,8 @@ struct wefti_watch {
 
 typedef struct wefti_sock wefti_sock_t;
 
-/* WEFT_ERR_NOMEM, _LIMIT. */
-weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **sock_out);
+/* *look_now is set where there will soon be an event. WEFT_ERR_NOMEM, _LIMIT. */
+weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, bool *look_now, wefti_sock_t **sock_out);
 /* Closes what is still open, silently. */
 void wefti_sock_close(wefti_sock_t *s);
 /* Tell what no event will tell (a dial that failed at once), then free what was closed. Number of upcalls. */

@@ -88,6 +88,7 @@ static bool out_space(sock_wire_t *w, size_t n)
 weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t n)
 {
     sock_wire_t *w = (sock_wire_t *)(void *)wire;
+    *w->sock->look_now = true;
     if (n > WEFTI_WIRE_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "a message of %zu bytes is more than a wire's %d", n, WEFTI_WIRE_MAX);
     if (w->end || w->state == WIRE_DEAD)
@@ -117,6 +118,7 @@ void wefti_sock_wire_close(wefti_wire_t *wire)
 {
     sock_wire_t *w = (sock_wire_t *)(void *)wire;
     uint8_t drain[4096]; /* not the scratch: a message of another wire may be in it, being delivered to our caller */
+    *w->sock->look_now = true;
     if (w->state == WIRE_OPEN && w->fd >= 0) {
         if (w->out_n)
             wefti_wire_flush(w);
@@ -134,8 +136,8 @@ void wefti_sock_wire_close(wefti_wire_t *wire)
 
 static void not_ours(sock_wire_t *w, const char *what)
 {
-    sock_addr_t a = {.n = sizeof a.ss};
-    char text[SOCK_ADDR_TEXT] = "a peer";
+    wefti_addr_t a = {.n = sizeof a.ss};
+    char text[WEFTI_ADDR_TEXT] = "a peer";
     if (!getpeername(w->fd, (void *)&a.ss, &a.n))
         wefti_addr_text(&a, text, sizeof text);
     wefti_info("sock: a wire from %s ends: %s", text, what);

@@ -27,7 +27,7 @@
 
 static bool works(const tp_lane_t *l)
 {
-    return l->state == TP_LANE_UP && !l->failed;
+    return l->state == TP_LANE_UP && !l->half.failed;
 }
 
 /* --- getting there ------------------------------------------------------------------------------------------------ */
@@ -45,13 +45,13 @@ void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
     if (l->bulk)
         wefti_tp_conn_drop(l->bulk);
     wefti_list_each(it, &l->bulk_out) {
-        if (wefti_container_of(it, wefti_outgoing_t, link)->sent) {
+        if (wefti_container_of(it, wefti_outgoing_t, job.link)->sent) {
             wefti_tp_fail(l, WEFT_ERR_PEER, "its second connection ended in the middle of a payload");
             return;
         }
     }
-    wefti_list_splice(&l->transfers.sending, &l->bulk_out);
-    wefti_tp_later(l);
+    wefti_list_splice(&l->half.sending, &l->bulk_out);
+    wefti_half_later(&l->half);
     if (tell)
         wefti_tp_control_id(l, TP_NO_BULK, 0);
 }
@@ -161,7 +161,7 @@ static unsigned run_out(tp_conn_t *c)
     wefti_list_t *it = wefti_list_first(&c->lane->bulk_out);
     if (!it)
         return 0;
-    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
+    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, job.link);
     if (!send_some(c, s))
         return 0;
     if (s->sent == s->want)
@@ -180,7 +180,7 @@ static bool head_arrived(tp_conn_t *c)
     memcpy(head, c->in, sizeof head);
     c->in_n = 0;
     wefti_incoming_t *p = wefti_slots_get(&c->transport->transfers.incoming, head[0]);
-    if (!p || p->of != &c->lane->transfers || !tp_pull(p)->bulk || p->got || head[1] != p->want) {
+    if (!p || p->job.of != &c->lane->half || !tp_pull(p)->bulk || p->got || head[1] != p->want) {
         bulk_lost(c, WEFT_ERR_PROTOCOL, "a payload that nobody is pulling");
         return false;
     }

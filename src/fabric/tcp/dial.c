@@ -38,7 +38,7 @@ void wefti_tp_watch(tp_conn_t *c, uint32_t events)
     struct epoll_event ev = {.events = events, .data.ptr = c};
     if (c->events == events || c->fd < 0)
         return;
-    if (!epoll_ctl(c->transport->epoll_fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
+    if (!epoll_ctl(c->transport->base.fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
         c->events = events;
 }
 
@@ -177,7 +177,7 @@ static void take(tp_lane_t *l, tp_conn_t *c)
 
 void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c)
 {
-    if (l->state != TP_LANE_JOINING || l->failed || l->held) {
+    if (l->state != TP_LANE_JOINING || l->half.failed || l->held) {
         wefti_debug("tcp: a connection that its lane has no use for is closed");
         wefti_tp_conn_drop(c);
     } else if (!l->conn || l->conn->state != TP_GREETING) {
@@ -262,11 +262,6 @@ static void connected(tp_conn_t *c)
 
 static void challenged(tp_conn_t *c)
 {
-    if (!wefti_tp_read_in(c, TP_CHALLENGE_N)) {
-        if (c->in_n == SIZE_MAX)
-            dial_failed(c);
-        return;
-    }
     if (!wefti_tp_say_greeting(c->lane, c)) {
         dial_failed(c);
         return;
@@ -278,11 +273,6 @@ static void challenged(tp_conn_t *c)
 
 static void answered(tp_conn_t *c)
 {
-    if (!wefti_tp_read_in(c, TP_ANSWER_N)) {
-        if (c->in_n == SIZE_MAX)
-            dial_failed(c);
-        return;
-    }
     if (!wefti_tp_answer_good(c->lane, c)) {
         wefti_info("tcp: someone answers at an address of the peer's who is not the peer");
         dial_failed(c);
@@ -300,12 +290,16 @@ static void answered(tp_conn_t *c)
 
 void wefti_tp_dial_event(tp_conn_t *c)
 {
-    if (c->state == TP_DIALING)
+    if (c->state == TP_DIALING) {
         connected(c);
-    else if (c->state == TP_CALLING)
+    } else if (!wefti_tp_read_in(c, c->state == TP_CALLING ? TP_CHALLENGE_N : TP_ANSWER_N)) {
+        if (c->in_n == SIZE_MAX)
+            dial_failed(c);
+    } else if (c->state == TP_CALLING) {
         challenged(c);
-    else
+    } else {
         answered(c);
+    }
 }
 
 /* Its time is up, or has come. */

@@ -18,13 +18,13 @@
 
 static bool over(const tp_lane_t *l)
 {
-    return l->failed || l->state != TP_LANE_UP;
+    return l->half.failed || l->state != TP_LANE_UP;
 }
 
 static void keep(tp_lane_t *l, const uint8_t *bytes, size_t n)
 {
     if (!l->carry)
-        l->carry = wefti_tp_frame_get(l->transport);
+        l->carry = tp_frame_get(l->transport);
     if (!l->carry) {
         wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for half a record");
         return;
@@ -91,7 +91,7 @@ void wefti_tp_parse(tp_lane_t *l, const uint8_t *at, size_t left)
             return;
         }
         if (__builtin_expect(head[1] == TP_USER, 1))
-            up->record(l->base.user, at + TP_HEAD, head[0]);
+            up->record(l->half.base.user, at + TP_HEAD, head[0]);
         else
             wefti_tp_item(l, head[1], at + TP_HEAD, head[0]);
         at += whole;
@@ -143,7 +143,7 @@ static ssize_t recv_items(tp_lane_t *l)
     }
     wefti_tp_parse(l, in, have + (size_t)got);
     if (l->carry && !l->carry_n) {
-        wefti_tp_frame_free(l->transport, l->carry);
+        tp_frame_free(l->transport, l->carry);
         l->carry = NULL;
     }
     return got;

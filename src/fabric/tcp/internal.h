@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/list.h"
+#include "base/spares.h"
 #include "fabric/pulse.h"
 #include "fabric/tcp/tcp.h"
 #include "fabric/transfers.h"
@@ -30,6 +31,7 @@
 #define TP_REC_MAX 8448          /* bytes of the longest record: 8 KiB of payload, and what rooms put before it */
 #define TP_HEAD 8                /* u32 length, u32 kind */
 #define TP_FRAME 16320           /* bytes of records gathered for one send() */
+#define TP_FRAMES_KEPT 64        /* unused ones */
 #define TP_QUEUE 8               /* frames of a lane that may wait for the socket before reserve() says no */
 #define TP_QUEUE_FORCED 128      /* control records included: a peer that reads none of them is given up */
 #define TP_IN (128u << 10)       /* bytes of one recv() */
@@ -70,7 +72,7 @@ typedef struct tp_lane tp_lane_t;
 typedef struct tp_pull tp_pull_t;
 
 typedef struct tp_frame {
-    wefti_list_t link; /* transport's free ones, or a lane's queue */
+    wefti_list_t link; /* of a lane's queue */
     uint32_t at, n;    /* in a queue: sent so far, bytes in all */
     _Alignas(16) uint8_t bytes[TP_FRAME];
 } tp_frame_t;
@@ -122,30 +124,24 @@ typedef enum tp_lane_state {
     TP_LANE_ENDED     /* all transfers are over; told and freed by progress */
 } tp_lane_state_t;
 
-enum { TP_EV_SPACE = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
-
 typedef struct tp_peer_addr {
     struct in6_addr ip;
     uint16_t port;
 } tp_peer_addr_t;
 
 struct tp_lane {
-    wefti_lane_t base;
+    wefti_half_t half;      /* `sending`: those that go between records */
     tp_transport_t *transport;
     int fd;                 /* of conn, once UP */
     tp_lane_state_t state;
-    bool failed;            /* lane_failed is due or was called */
     bool mute;              /* the socket takes no more: reading finds out why */
-    bool want_space;
     bool hot;
 
     /* out */
     tp_frame_t *frame;      /* being filled; NULL: none */
     uint32_t used;          /* bytes of it */
-    uint32_t epoch;         /* of transport, when a record last left alone */
     uint32_t queued;        /* frames in queue */
     wefti_list_t queue;     /* of tp_frame_t, waiting for the socket */
-    wefti_list_t open_link; /* transport->open: something to send with the next progress */
     wefti_list_t stuck_link; /* transport->stuck: the socket was full */
     wefti_outgoing_t *chunk; /* whose chunk is partly out, and so must go on first; NULL: none */
     uint64_t chunk_head[2];
@@ -159,10 +155,6 @@ struct tp_lane {
     uint32_t quiet;         /* polls in a row that found nothing */
     uint32_t warm;          /* polls that found something, since it became hot or was slept on */
 
-    wefti_lane_transfers_t transfers; /* `sending`: those that go between records */
-    unsigned events;
-    wefti_list_t event_link;
-    weft_status_t why;
     uint64_t close_until;
 
     /* connections */
@@ -195,12 +187,11 @@ struct tp_pull {
 struct tp_transport {
     wefti_transport_t base;
     char *devices;          /* NULL: all */
-    int epoll_fd, timer_fd, spare_fd;
+    int timer_fd, spare_fd; /* base.fd is an epoll instance */
     uint64_t timer_at;      /* 0: not set */
     uint64_t looked, look_wait; /* ticks */
     uint64_t paused_until;  /* listeners are out of epoll; 0: they are in it */
-    uint32_t epoch;         /* counts progress calls */
-    unsigned n_lanes, n_up, n_hot;
+    unsigned n_lanes, n_hot;
     tp_lane_t *hot[TP_HOT];
     wefti_slots_t lanes;
     wefti_transfers_t transfers;
@@ -218,18 +209,22 @@ struct tp_transport {
     wefti_list_t unacked;   /* conns in UP */
     uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
-    wefti_list_t open, stuck, events, bulk_busy, free_frames;
-    unsigned n_free_frames;
+    wefti_list_t stuck, bulk_busy;
+    wefti_spares_t frames;
     _Alignas(16) uint8_t in[TP_IN];
 };
 
 static inline tp_transport_t *tp_transport(wefti_transport_t *r) { return (tp_transport_t *)(void *)r; }
 static inline tp_lane_t *tp_lane(wefti_lane_t *l) { return (tp_lane_t *)(void *)l; }
 static inline tp_pull_t *tp_pull(wefti_incoming_t *p) { return (tp_pull_t *)(void *)p; }
+static inline tp_frame_t *tp_frame_get(tp_transport_t *r) { return wefti_spares_get(&r->frames, sizeof(tp_frame_t)); }
+static inline void tp_frame_free(tp_transport_t *r, tp_frame_t *f) { wefti_spares_put(&r->frames, f, TP_FRAMES_KEPT); }
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
 /* transport.c */
-void wefti_tp_event(tp_lane_t *l, unsigned event);
+void wefti_tp_close(wefti_transport_t *transport);
+void wefti_tp_close_fds(tp_transport_t *r);
+weft_status_t wefti_tp_arm(wefti_transport_t *transport);
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what);
 /* See to it that deadlines are looked at by then. */
 void wefti_tp_timer(tp_transport_t *r, uint64_t at);
@@ -277,16 +272,11 @@ void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);
 
 /* lane.c */
-weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                size_t *n_out, wefti_lane_t **lane_out);
-weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
-void wefti_tp_lane_close(wefti_lane_t *lane);
+extern const wefti_transport_ops_t wefti_tp_ops;
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);
-/* CLOSING: go on to ENDED if nothing holds it. */
-void wefti_tp_lane_end(tp_lane_t *l);
-void wefti_tp_lane_free(tp_lane_t *l);
+/* CLOSING: go on to ENDED if nothing holds it, and then to the end. True: it is not closed. */
+bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events);
 void wefti_tp_release_reserve(tp_lane_t *l);
-void wefti_tp_linger(tp_conn_t *c);
 void wefti_tp_linger_event(tp_conn_t *c);
 
 /* out.c */
@@ -300,12 +290,8 @@ void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n);
 void wefti_tp_control_id(tp_lane_t *l, uint32_t kind, uint64_t id);
 /* Give the socket what waits. */
 void wefti_tp_flush(tp_lane_t *l);
-/* Something waits: the next progress sends it. */
-void wefti_tp_later(tp_lane_t *l);
 bool wefti_tp_out_empty(const tp_lane_t *l);
 void wefti_tp_out_drop(tp_lane_t *l);
-tp_frame_t *wefti_tp_frame_get(tp_transport_t *r);
-void wefti_tp_frame_free(tp_transport_t *r, tp_frame_t *f);
 
 /* in.c */
 /* One recv() and all that came with it; number of bytes, 0: there was nothing. */

@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
+#define CAPS_VERSION 2 /* 2: challenges */
 #define ADDR_VERSION 1
 #define CLOSE_NS 50000000u
 #define LINGER_NS 1000000000u
@@ -43,27 +44,22 @@ static unsigned strangers_allowed(void)
 /* Open what all lanes share. */
 static weft_status_t start(tp_transport_t *r)
 {
-    if (r->epoll_fd >= 0)
+    if (r->base.fd >= 0)
         return wefti_tp_listen(r);
-    r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    r->base.fd = epoll_create1(EPOLL_CLOEXEC);
     r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     r->max_strangers = strangers_allowed();
-    r->spare_fd = r->epoll_fd >= 0 ? fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    r->spare_fd = r->base.fd >= 0 ? fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0) : -1;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
     weft_status_t st;
-    if (r->spare_fd < 0 || r->timer_fd < 0 || epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->timer_fd, &ev))
+    if (r->spare_fd < 0 || r->timer_fd < 0 || epoll_ctl(r->base.fd, EPOLL_CTL_ADD, r->timer_fd, &ev))
         st =
             wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptors for connections over TCP: %s", strerror(errno));
     else
         st = wefti_tp_listen(r);
     if (!st)
         return WEFT_OK;
-    int fds[] = {r->epoll_fd, r->timer_fd, r->spare_fd};
-    for (int i = 0; i < 3; i++) {
-        if (fds[i] >= 0)
-            close(fds[i]);
-    }
-    r->epoll_fd = r->timer_fd = r->spare_fd = -1;
+    wefti_tp_close_fds(r);
     return st;
 }
 
@@ -76,8 +72,8 @@ void wefti_tp_release_reserve(tp_lane_t *l)
     wefti_list_remove(&l->reserve_link);
 }
 
-weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
-                                size_t *n_out, wefti_lane_t **lane_out)
+static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                              size_t *n_out, wefti_lane_t **lane_out)
 {
     tp_transport_t *r = tp_transport(transport);
     weft_status_t st = start(r);
@@ -89,7 +85,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
     st = wefti_slots_add(&r->lanes, l, &l->id);
     if (st)
         goto err_free;
-    l->reserve_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    l->reserve_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
     if (l->reserve_fd < 0) {
         st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptor for a lane: %s", strerror(errno));
         goto err_slot;
@@ -97,16 +93,12 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
     transport->fabric->ops->random(transport->fabric, l->token, sizeof l->token);
     l->side = with->side;
     memcpy(l->key, with->secret, sizeof l->key);
-    l->base = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user, .frame_max = TP_REC_MAX};
+    wefti_half_init(&l->half, &r->transfers, transport, user, TP_REC_MAX);
     l->transport = r;
     l->fd = -1;
-    l->epoch = r->epoch - 1;
     wefti_list_push_back(&r->reserved, &l->reserve_link);
     wefti_list_init(&l->queue);
-    wefti_list_init(&l->open_link);
     wefti_list_init(&l->stuck_link);
-    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
-    wefti_list_init(&l->event_link);
     wefti_list_init(&l->bulk_out);
     r->n_lanes++;
 
@@ -120,7 +112,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
         wefti_put_u16(&w, r->addrs[i].port);
     }
     *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
-    *lane_out = &l->base;
+    *lane_out = &l->half.base;
     return WEFT_OK;
 
 err_slot:
@@ -130,7 +122,7 @@ err_free:
     return st;
 }
 
-weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n)
+static weft_status_t lane_connect(wefti_lane_t *lane, const void *addr, size_t n)
 {
     tp_lane_t *l = tp_lane(lane);
     wefti_reader_t rd = wefti_reader(addr, n);
@@ -161,7 +153,6 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
     c->lane = l;
     c->state = TP_UP;
     l->state = TP_LANE_UP;
-    l->transport->n_up++;
     if (l->held)
         wefti_tp_conn_drop(l->held);
     wefti_tp_release_reserve(l);
@@ -171,29 +162,29 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
         return;
     }
     wefti_tp_heat(l);
-    wefti_tp_later(l);
-    if (l->want_space)
-        wefti_tp_event(l, TP_EV_SPACE);
+    wefti_half_later(&l->half);
+    if (l->half.want_space)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
 
-void wefti_tp_lane_close(wefti_lane_t *lane)
+static void lane_close(wefti_lane_t *lane)
 {
     tp_lane_t *l = tp_lane(lane);
     if (l->state >= TP_LANE_CLOSING)
         return;
-    if (l->state == TP_LANE_UP && !l->failed && !l->mute)
+    if (l->state == TP_LANE_UP && !l->half.failed && !l->mute)
         wefti_tp_flush(l);
     if (l->state < TP_LANE_UP && l->conn)
         wefti_tp_conn_drop(l->conn); /* it shall not come up any more */
     l->close_until = wefti_clock_ns() + CLOSE_NS;
     l->state = TP_LANE_CLOSING;
-    wefti_tp_event(l, TP_EV_CLOSE);
+    wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 /* The lane is done with it. */
-void wefti_tp_linger(tp_conn_t *c)
+static void linger(tp_conn_t *c)
 {
     tp_transport_t *r = c->transport;
     if (shutdown(c->fd, SHUT_WR)) {
@@ -226,23 +217,22 @@ void wefti_tp_linger_event(tp_conn_t *c)
     }
 }
 
-void wefti_tp_lane_end(tp_lane_t *l)
+static void lane_end(tp_lane_t *l)
 {
-    if (l->fd >= 0 && !l->failed && !l->mute) {
+    if (l->fd >= 0 && !l->half.failed && !l->mute) {
         wefti_tp_flush(l);
         if (!l->mute && !wefti_tp_out_empty(l) && wefti_clock_ns() < l->close_until) {
-            wefti_tp_event(l, TP_EV_CLOSE);
+            wefti_half_event(&l->half, WEFTI_EV_CLOSE);
             return;
         }
     }
     l->state = TP_LANE_ENDED;
     wefti_tp_cool(l);
-    l->transport->n_up -= l->fd >= 0;
-    wefti_list_remove(&l->open_link);
+    wefti_list_remove(&l->half.open_link);
     wefti_list_remove(&l->stuck_link);
     wefti_tp_out_drop(l);
     if (l->carry)
-        wefti_tp_frame_free(l->transport, l->carry);
+        tp_frame_free(l->transport, l->carry);
     l->carry = NULL;
     wefti_tp_abandon(l);
     wefti_tp_release_reserve(l);
@@ -250,21 +240,59 @@ void wefti_tp_lane_end(tp_lane_t *l)
         wefti_tp_conn_drop(l->held);
     if (l->bulk)
         wefti_tp_conn_drop(l->bulk);
-    if (l->conn && l->conn->state == TP_UP && !l->failed)
-        wefti_tp_linger(l->conn);
+    if (l->conn && l->conn->state == TP_UP && !l->half.failed)
+        linger(l->conn);
     else if (l->conn)
         wefti_tp_conn_drop(l->conn);
     l->fd = -1;
-    wefti_tell_withdrawn(&l->transfers);
+    wefti_tell_withdrawn(&l->half);
 }
 
-void wefti_tp_lane_free(tp_lane_t *l)
+bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events)
 {
+    tp_lane_t *l = tp_lane(lane);
     tp_transport_t *r = l->transport;
+    void *user = lane->user;
+    (void)events;
+    if (l->state == TP_LANE_CLOSING)
+        lane_end(l);
+    if (l->state != TP_LANE_ENDED || l->half.untold)
+        return l->state < TP_LANE_CLOSING;
     r->n_lanes--;
     wefti_slots_remove(&r->lanes, l->id);
-    wefti_list_remove(&l->event_link);
-    wefti_lane_transfers_free(&l->transfers);
+    wefti_half_free(&l->half);
     explicit_bzero(l->key, sizeof l->key);
     wefti_free(l);
+    r->base.fabric->up->lane_closed(user);
+    return false;
 }
+
+/* --- what the fabric is given ------------------------------------------------------------------------------------- */
+
+static size_t caps(wefti_transport_t *transport, int side, void *buf)
+{
+    (void)transport, (void)side;
+    *(uint8_t *)buf = CAPS_VERSION;
+    return 1;
+}
+
+static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
+{
+    (void)transport; /* whether there is a network between us, connecting will show */
+    return n >= 1 && *(const uint8_t *)theirs == CAPS_VERSION;
+}
+
+const wefti_transport_ops_t wefti_tp_ops = {
+    .close = wefti_tp_close,
+    .arm = wefti_tp_arm,
+    .caps = caps,
+    .match = match,
+    .lane_new = lane_new,
+    .lane_connect = lane_connect,
+    .lane_close = lane_close,
+    .reserve = wefti_tp_reserve,
+    .commit = wefti_tp_commit,
+    .announce = wefti_tp_announce,
+    .pull = wefti_tp_pull,
+    .refuse = wefti_tp_refuse,
+};

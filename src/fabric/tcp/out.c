@@ -14,38 +14,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "base/alloc.h"
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define FREE_FRAMES_KEPT 64
 #define ROUNDS 16 /* system calls of one lane in a row */
 #define FLAGS (MSG_NOSIGNAL | MSG_DONTWAIT)
-
-tp_frame_t *wefti_tp_frame_get(tp_transport_t *r)
-{
-    wefti_list_t *it = wefti_list_pop(&r->free_frames);
-    tp_frame_t *f;
-    if (it) {
-        r->n_free_frames--;
-        f = wefti_container_of(it, tp_frame_t, link);
-    } else {
-        f = wefti_malloc(sizeof *f);
-    }
-    if (f)
-        f->at = f->n = 0;
-    return f;
-}
-
-void wefti_tp_frame_free(tp_transport_t *r, tp_frame_t *f)
-{
-    if (r->n_free_frames >= FREE_FRAMES_KEPT) {
-        wefti_free(f);
-        return;
-    }
-    r->n_free_frames++;
-    wefti_list_push_front(&r->free_frames, &f->link);
-}
 
 bool wefti_tp_out_empty(const tp_lane_t *l)
 {
@@ -56,18 +29,12 @@ void wefti_tp_out_drop(tp_lane_t *l)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&l->queue)))
-        wefti_tp_frame_free(l->transport, wefti_container_of(it, tp_frame_t, link));
+        tp_frame_free(l->transport, wefti_container_of(it, tp_frame_t, link));
     l->queued = 0;
     if (l->frame)
-        wefti_tp_frame_free(l->transport, l->frame);
+        tp_frame_free(l->transport, l->frame);
     l->frame = NULL;
     l->chunk = NULL;
-}
-
-void wefti_tp_later(tp_lane_t *l)
-{
-    if (!wefti_list_linked(&l->open_link))
-        wefti_list_push_back(&l->transport->open, &l->open_link);
 }
 
 /* The open frame joins the queue, of which `at` bytes are sent already. */
@@ -100,10 +67,10 @@ static bool only_full(tp_lane_t *l)
 /* Begin the next chunk of the payloads that were pulled; false: there is none. */
 static bool begin_chunk(tp_lane_t *l)
 {
-    wefti_list_t *it = wefti_list_first(&l->transfers.sending);
+    wefti_list_t *it = wefti_list_first(&l->half.sending);
     if (!it || l->state != TP_LANE_UP)
         return false;
-    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
+    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, job.link);
     uint32_t n = s->want - s->sent < TP_CHUNK ? (uint32_t)(s->want - s->sent) : TP_CHUNK;
     l->chunk_head[0] = (uint64_t)TP_DATA << 32 | n;
     l->chunk_head[1] = s->slot;
@@ -171,17 +138,17 @@ static void queue_sent(tp_lane_t *l, size_t n)
         n -= left;
         wefti_list_remove(&f->link);
         l->queued--;
-        wefti_tp_frame_free(l->transport, f);
+        tp_frame_free(l->transport, f);
     }
-    if (l->want_space && l->queued < TP_QUEUE)
-        wefti_tp_event(l, TP_EV_SPACE);
+    if (l->half.want_space && l->queued < TP_QUEUE)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 void wefti_tp_flush(tp_lane_t *l)
 {
     struct iovec v[TP_PIECES];
     struct msghdr msg = {.msg_iov = v};
-    if (l->fd < 0 || l->failed || l->mute)
+    if (l->fd < 0 || l->half.failed || l->mute)
         return;
     for (int i = 0; i < ROUNDS; i++) {
         if (l->frame && !l->chunk && wefti_list_empty(&l->queue))
@@ -202,7 +169,7 @@ void wefti_tp_flush(tp_lane_t *l)
         else
             queue_sent(l, (size_t)n);
     }
-    wefti_tp_later(l);
+    wefti_half_later(&l->half);
 }
 
 /* Could the open frame leave now? */
@@ -217,7 +184,7 @@ static void send_frame(tp_lane_t *l)
     if (n > 0)
         tp_sent(l->conn);
     if (__builtin_expect(n == (ssize_t)l->used, 1)) {
-        wefti_tp_frame_free(l->transport, l->frame);
+        tp_frame_free(l->transport, l->frame);
         l->frame = NULL;
     } else if (n >= 0 || only_full(l)) {
         enqueue(l, n > 0 ? (uint32_t)n : 0);
@@ -230,14 +197,6 @@ static void send_frame(tp_lane_t *l)
 
 /* --- records ------------------------------------------------------------------------------------------------------ */
 
-static void *no_space(tp_lane_t *l)
-{
-    l->want_space = true;
-    if (l->queued < TP_QUEUE) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
-        wefti_tp_event(l, TP_EV_SPACE);
-    return NULL;
-}
-
 /* Where an item of n bytes goes; NULL when enough of this lane's waits (unless forced) or there is no memory. */
 uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
 {
@@ -249,11 +208,10 @@ uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
             enqueue(l, 0);
     }
     if (!l->frame) {
-        if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
-            return no_space(l);
-        l->frame = wefti_tp_frame_get(l->transport);
+        if (l->queued < (force ? TP_QUEUE_FORCED : TP_QUEUE))
+            l->frame = tp_frame_get(l->transport);
         if (!l->frame)
-            return no_space(l);
+            return wefti_half_no_space(&l->half, l->queued < TP_QUEUE);
         l->used = 0;
     }
     return l->frame->bytes + l->used + TP_HEAD;
@@ -274,7 +232,7 @@ static void put_item(tp_lane_t *l, uint32_t kind, size_t n)
 void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 {
     tp_lane_t *l = tp_lane(lane);
-    if (__builtin_expect(l->failed || l->mute, 0))
+    if (__builtin_expect(l->half.failed || l->mute, 0))
         return NULL; /* for good: the failure is told instead of space */
     return wefti_tp_make_space(l, n, false);
 }
@@ -282,18 +240,11 @@ void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 /* The first item since the last progress leaves now, the others together. */
 void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n)
 {
-    tp_transport_t *r = l->transport;
     put_item(l, kind, n);
     if (!may_send(l))
         return; /* it leaves with what waits already */
-    if (l->epoch != r->epoch) {
-        l->epoch = r->epoch;
-        if (!wefti_list_linked(&l->open_link)) {
-            send_frame(l);
-            return;
-        }
-    }
-    wefti_tp_later(l);
+    if (wefti_half_leaves(&l->half))
+        send_frame(l);
 }
 
 void wefti_tp_commit(wefti_lane_t *lane, size_t n)
@@ -303,7 +254,7 @@ void wefti_tp_commit(wefti_lane_t *lane, size_t n)
 
 void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n)
 {
-    if (l->failed || l->mute || l->state >= TP_LANE_CLOSING)
+    if (l->half.failed || l->mute || l->state >= TP_LANE_CLOSING)
         return;
     uint8_t *at = wefti_tp_make_space(l, n, true);
     if (!at) {

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "fabric/addr.h"
 #include "fabric/tcp/internal.h"
 
 #define STRANGER_NS 5000000000u
@@ -99,49 +100,35 @@ socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *ou
 
 /* --- listening ---------------------------------------------------------------------------------------------------- */
 
-/* Listen at one address; *port_out is what the kernel chose. False: errno. */
-static bool listen_at(tp_transport_t *r, struct sockaddr_storage *ss, socklen_t n, bool both, uint16_t *port_out)
+/* Listen at one address, which has a port then. False: errno. */
+static bool listen_at(tp_transport_t *r, wefti_addr_t *a)
 {
     tp_conn_t *c = &r->listeners[r->n_listeners];
-    int off = 0, err;
-    *c = (tp_conn_t){.transport = r, .listener = true};
-    c->fd = socket(ss->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    *c = (tp_conn_t){.transport = r, .listener = true, .fd = wefti_addr_listen(a, SOMAXCONN, false, false)};
     if (c->fd < 0)
         return false;
-    if (both)
-        setsockopt(c->fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    socklen_t got = sizeof *ss;
-    if (bind(c->fd, (void *)ss, n) || listen(c->fd, SOMAXCONN) || getsockname(c->fd, (void *)ss, &got))
-        goto err_fd;
-    errno = ENOMEM;
     wefti_tp_watch(c, EPOLLIN);
-    if (!c->events)
-        goto err_fd;
-    *port_out = ntohs(ss->ss_family == AF_INET ? ((struct sockaddr_in *)(void *)ss)->sin_port
-                                               : ((struct sockaddr_in6 *)(void *)ss)->sin6_port);
+    if (!c->events) {
+        close(c->fd);
+        errno = ENOMEM;
+        return false;
+    }
     r->n_listeners++;
     return true;
-
-err_fd:
-    err = errno;
-    close(c->fd);
-    errno = err;
-    return false;
 }
 
 static bool listen_everywhere(tp_transport_t *r)
 {
-    struct sockaddr_storage any = {.ss_family = AF_INET6};
-    uint16_t port;
-    if (!listen_at(r, &any, sizeof(struct sockaddr_in6), true, &port)) {
+    wefti_addr_t any = {.ss.ss_family = AF_INET6, .n = sizeof(struct sockaddr_in6)};
+    if (!listen_at(r, &any)) {
         if (errno == EMFILE || errno == ENFILE)
             return false;
-        any = (struct sockaddr_storage){.ss_family = AF_INET}; /* a machine without IPv6 */
-        if (!listen_at(r, &any, sizeof(struct sockaddr_in), false, &port))
+        any = (wefti_addr_t){.ss.ss_family = AF_INET, .n = sizeof(struct sockaddr_in)}; /* a machine without IPv6 */
+        if (!listen_at(r, &any))
             return false;
     }
     for (unsigned i = 0; i < r->n_addrs; i++)
-        r->addrs[i].port = port;
+        r->addrs[i].port = wefti_addr_port(&any);
     return true;
 }
 
@@ -149,11 +136,11 @@ static bool listen_at_each(tp_transport_t *r)
 {
     unsigned n = 0;
     for (unsigned i = 0; i < r->n_addrs; i++) {
-        struct sockaddr_storage ss;
-        socklen_t len = wefti_tp_sockaddr(&r->addrs[i], &ss);
-        if (listen_at(r, &ss, len, false, &r->addrs[n].port)) {
+        wefti_addr_t a;
+        a.n = wefti_tp_sockaddr(&r->addrs[i], &a.ss);
+        if (listen_at(r, &a)) {
             r->addrs[n].ip = r->addrs[i].ip;
-            n++;
+            r->addrs[n++].port = wefti_addr_port(&a);
         } else if (errno == EMFILE || errno == ENFILE) {
             return false;
         } /* else it may be an address the kernel has not finished with: without it, then */
@@ -200,27 +187,9 @@ void wefti_tp_resume(tp_transport_t *r)
 {
     r->paused_until = 0;
     if (r->spare_fd < 0)
-        r->spare_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+        r->spare_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
     for (unsigned i = 0; i < r->n_listeners; i++)
         wefti_tp_watch(&r->listeners[i], EPOLLIN);
-}
-
-/* *source_out: the same for all from one address, or one network of IPv6 in which whoever has an address has them all. */
-static int accept_one(const tp_conn_t *listener, int flags, uint64_t *source_out)
-{
-    struct sockaddr_storage from;
-    const struct sockaddr_in *in = (const void *)&from;
-    const struct sockaddr_in6 *in6 = (const void *)&from;
-    socklen_t n = sizeof from;
-    memset(&from, 0, sizeof from);
-    int fd = accept4(listener->fd, (void *)&from, &n, flags);
-    bool mapped = from.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr);
-    *source_out = 0;
-    if (from.ss_family == AF_INET)
-        memcpy(source_out, &in->sin_addr, 4);
-    else
-        memcpy(source_out, &in6->sin6_addr.s6_addr[mapped ? 12 : 0], mapped ? 4 : 8);
-    return fd;
 }
 
 /* No descriptors: true when the newcomer has another chance. */
@@ -233,13 +202,13 @@ static bool make_way(tp_conn_t *listener)
         return true;
     }
     if (r->spare_fd >= 0) {
-        uint64_t source;
+        wefti_addr_t from;
         close(r->spare_fd);
-        int fd = accept_one(listener, SOCK_CLOEXEC, &source);
+        int fd = wefti_addr_accept(listener->fd, SOCK_CLOEXEC, &from);
         if (fd >= 0)
             close(fd);
     }
-    r->spare_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    r->spare_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
     if (r->spare_fd < 0)
         pause_listeners(r);
     return r->spare_fd >= 0;
@@ -264,8 +233,8 @@ void wefti_tp_accept(tp_conn_t *listener)
 {
     tp_transport_t *r = listener->transport;
     for (int i = 0; i < ACCEPTS; i++) {
-        uint64_t source;
-        int fd = accept_one(listener, SOCK_NONBLOCK | SOCK_CLOEXEC, &source);
+        wefti_addr_t from;
+        int fd = wefti_addr_accept(listener->fd, SOCK_NONBLOCK | SOCK_CLOEXEC, &from);
         if (fd < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK)
                 return;
@@ -273,6 +242,7 @@ void wefti_tp_accept(tp_conn_t *listener)
                 return;
             continue; /* the newcomer has gone (ECONNABORTED and its like), or there is a descriptor now */
         }
+        uint64_t source = wefti_addr_group(&from, fd);
         if (r->n_strangers >= r->max_strangers)
             wefti_tp_conn_drop(in_excess(r, source));
         tp_conn_t *c = wefti_tp_conn_new(r, fd, TP_STRANGER);

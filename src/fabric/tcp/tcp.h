@@ -7,18 +7,11 @@
 /* Make the transport. config->interfaces says which devices' addresses it listens at; it is copied. Nothing is opened before the
  * first lane. WEFT_ERR_NOMEM. */
 weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out);
-/* All lanes have been closed and have said so. */
-void wefti_tcp_close(wefti_transport_t *transport);
-
 /* Does it have anything that progress could move? */
 bool wefti_tcp_live(const wefti_transport_t *transport);
 /* busy: messages flow elsewhere, so that lanes on which nothing happened lately are looked at less often. */
 unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy);
-/* WEFT_OK: an event will make the fd readable. WEFT_ERR_AGAIN: progress first. */
-weft_status_t wefti_tcp_arm(wefti_transport_t *transport);
 /* Its fd was readable: look who is there. */
 unsigned wefti_tcp_events(wefti_transport_t *transport);
-/* -1 until the first lane. It then stays the same until close. */
-int wefti_tcp_fd(const wefti_transport_t *transport);
 
 #endif

@@ -3,7 +3,7 @@
  * A TCP transport of our own, because UCX's does what any stranger writes to its port (docs/design/security.md). Here a stranger
  * can send one greeting of fixed size, and only a peer that has proved who it is reaches in.c.
  *
- * The transport is CLOSED (no descriptors) until its first lane, then OPEN until wefti_tcp_close().
+ * The transport is CLOSED (no descriptors) until its first lane, then OPEN until it is closed.
  *
  * System calls cost the time here. So lanes on which records flow are hot, at most TP_HOT of them, and are tried with recv() on
  * every progress. All others are left to one epoll_wait() now and then: at once again while it finds something, else less and
@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define CAPS_VERSION 2 /* 2: challenges */
 #define EVENTS 64
 #define STUCK_TRIES 8 /* lanes whose socket was full, per progress */
 #define TIMER_GRAIN_NS 10000000u
@@ -30,27 +29,14 @@
 #define LOOK_IDLE WEFTI_TICKS_US
 #define LOOK_BUSY (20 * WEFTI_TICKS_US)
 
-void wefti_tp_event(tp_lane_t *l, unsigned event)
-{
-    l->events |= event;
-    if (!wefti_list_linked(&l->event_link))
-        wefti_list_push_back(&l->transport->events, &l->event_link);
-}
-
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what)
 {
-    if (l->failed || l->state >= TP_LANE_CLOSING)
+    if (l->half.failed || l->state >= TP_LANE_CLOSING)
         return;
-    l->failed = true;
-    l->why = why;
-    if (why == WEFT_ERR_PROTOCOL)
-        wefti_info("tcp: a lane ends, its peer broke the protocol: %s", what);
-    else
-        wefti_debug("tcp: a lane ends: %s", what);
+    wefti_half_fail(&l->half, why, what);
     wefti_tp_cool(l);
     if (l->conn && l->conn->state == TP_UP)
         wefti_tp_watch(l->conn, 0); /* its end would be an event on every look */
-    wefti_tp_event(l, TP_EV_FAILED);
 }
 
 /* --- hot lanes ---------------------------------------------------------------------------------------------------- */
@@ -82,7 +68,7 @@ void wefti_tp_heat(tp_lane_t *l)
 {
     tp_transport_t *r = l->transport;
     l->quiet = 0;
-    if (l->hot || l->failed || l->state != TP_LANE_UP)
+    if (l->hot || l->half.failed || l->state != TP_LANE_UP)
         return;
     if (r->n_hot == TP_HOT) {
         tp_lane_t *quietest = r->hot[0];
@@ -218,7 +204,7 @@ static void conn_event(tp_conn_t *c, uint32_t events)
 static unsigned look(tp_transport_t *r)
 {
     struct epoll_event events[EVENTS];
-    int n = epoll_wait(r->epoll_fd, events, EVENTS, 0);
+    int n = epoll_wait(r->base.fd, events, EVENTS, 0);
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr)
             conn_event(events[i].data.ptr, events[i].events);
@@ -242,63 +228,15 @@ static unsigned look_now_and_then(tp_transport_t *r, bool busy)
     return n;
 }
 
-/* --- telling ------------------------------------------------------------------------------------------------------ */
-
-static void tell_lane(tp_lane_t *l)
-{
-    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
-    unsigned events = l->events;
-    l->events = 0;
-    if (l->state == TP_LANE_CLOSING)
-        wefti_tp_lane_end(l);
-    if (l->state == TP_LANE_ENDED) {
-        if (!l->transfers.untold) {
-            void *user = l->base.user;
-            wefti_tp_lane_free(l);
-            up->lane_closed(user);
-        }
-        return;
-    }
-    if (l->state == TP_LANE_CLOSING)
-        return;
-    if (events & TP_EV_FAILED) {
-        up->lane_failed(l->base.user, l->why);
-        return;
-    }
-    if (events & TP_EV_SPACE && l->want_space && !l->failed) {
-        l->want_space = false;
-        up->space(l->base.user);
-    }
-}
-
-/* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
-static unsigned tell(tp_transport_t *r)
-{
-    unsigned n = wefti_transfers_tell(&r->transfers);
-    wefti_list_t now, *it;
-    wefti_list_init(&now);
-    wefti_list_splice(&now, &r->events);
-    while ((it = wefti_list_pop(&now))) {
-        tell_lane(wefti_container_of(it, tp_lane_t, event_link));
-        n++;
-    }
-    return n;
-}
-
-static bool has_to_tell(const tp_transport_t *r)
-{
-    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers);
-}
-
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
 static void flush_open(tp_transport_t *r)
 {
     wefti_list_t now, *it;
     wefti_list_init(&now);
-    wefti_list_splice(&now, &r->open);
+    wefti_list_splice(&now, &r->transfers.open);
     while ((it = wefti_list_pop(&now)))
-        wefti_tp_flush(wefti_container_of(it, tp_lane_t, open_link));
+        wefti_tp_flush(wefti_container_of(it, tp_lane_t, half.open_link));
 }
 
 static void flush_stuck(tp_transport_t *r)
@@ -322,10 +260,10 @@ unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
 {
     tp_transport_t *r = tp_transport(transport);
     unsigned n = 0;
-    if (r->epoll_fd < 0)
+    if (r->base.fd < 0)
         return 0;
-    r->epoch++;
-    if (!wefti_list_empty(&r->open))
+    r->transfers.epoch++;
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     if (__builtin_expect(!wefti_list_empty(&r->stuck), 0))
         flush_stuck(r);
@@ -335,14 +273,14 @@ unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
         n += wefti_tp_bulk_run(r);
     if (r->n_lanes != r->n_hot || r->n_strangers || r->n_lingers)
         n += look_now_and_then(r, busy);
-    if (__builtin_expect(has_to_tell(r), 0))
-        n += tell(r);
+    if (__builtin_expect(wefti_transfers_to_tell(&r->transfers), 0))
+        n += wefti_transfers_tell(&r->transfers) + wefti_events_tell(&r->transfers);
     /* Answers that the upcalls above gave, together. */
-    if (!wefti_list_empty(&r->open))
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     if (__builtin_expect(!wefti_list_empty(&r->dead), 0))
         free_dead(r);
-    r->epoch++; /* what comes after this call is alone again */
+    r->transfers.epoch++; /* what comes after this call is alone again */
     return n;
 }
 
@@ -360,10 +298,10 @@ bool wefti_tcp_live(const wefti_transport_t *transport)
     return r->n_lanes || r->n_lingers || r->n_strangers;
 }
 
-weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
+weft_status_t wefti_tp_arm(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
-    if (!wefti_list_empty(&r->open) || has_to_tell(r))
+    if (!wefti_list_empty(&r->transfers.open) || wefti_transfers_to_tell(&r->transfers))
         return WEFT_ERR_AGAIN;
     for (unsigned i = 0; i < r->n_hot; i++) {
         if (!watch_again(r->hot[i]))
@@ -371,71 +309,26 @@ weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
     }
     wefti_list_each(it, &r->stuck) {
         tp_lane_t *l = wefti_container_of(it, tp_lane_t, stuck_link);
-        if (!l->failed && l->conn)
+        if (!l->half.failed && l->conn)
             wefti_tp_watch(l->conn, EPOLLIN | EPOLLOUT);
     }
     wefti_tp_bulk_arm(r);
     return WEFT_OK;
 }
 
-int wefti_tcp_fd(const wefti_transport_t *transport)
-{
-    const tp_transport_t *r = (const tp_transport_t *)(const void *)transport;
-    return r->epoll_fd;
-}
-
 /* --- the transport ------------------------------------------------------------------------------------------------ */
 
-static size_t caps(wefti_transport_t *transport, int side, void *buf)
+void wefti_tp_close_fds(tp_transport_t *r)
 {
-    (void)transport, (void)side;
-    *(uint8_t *)buf = CAPS_VERSION;
-    return 1;
-}
-
-static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
-{
-    (void)transport; /* whether there is a network between us, connecting will show */
-    return n >= 1 && *(const uint8_t *)theirs == CAPS_VERSION;
-}
-
-static const wefti_transport_ops_t tcp_ops = {
-    .caps = caps,
-    .match = match,
-    .lane_new = wefti_tp_lane_new,
-    .lane_connect = wefti_tp_lane_connect,
-    .lane_close = wefti_tp_lane_close,
-    .reserve = wefti_tp_reserve,
-    .commit = wefti_tp_commit,
-    .announce = wefti_tp_announce,
-    .pull = wefti_tp_pull,
-    .refuse = wefti_tp_refuse,
-};
-
-weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
-{
-    tp_transport_t *r = wefti_calloc(1, sizeof *r);
-    bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
-    if (r && !all)
-        r->devices = wefti_strdup(config->interfaces);
-    if (!r || (!all && !r->devices)) {
-        wefti_free(r);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    int *fds[] = {&r->spare_fd, &r->timer_fd, &r->base.fd};
+    for (int i = 0; i < 3; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
     }
-    r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp"};
-    r->epoll_fd = r->timer_fd = r->spare_fd = -1;
-    wefti_slots_init(&r->lanes, UINT32_MAX - 1);
-    wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
-    r->bound = config->heartbeat;
-    wefti_list_t *lists[] = {&r->dials,   &r->strangers, &r->lingers, &r->dead,      &r->reserved,   &r->open,
-                             &r->unacked, &r->stuck,     &r->events,  &r->bulk_busy, &r->free_frames};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        wefti_list_init(lists[i]);
-    *transport_out = &r->base;
-    return WEFT_OK;
 }
 
-void wefti_tcp_close(wefti_transport_t *transport)
+void wefti_tp_close(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
     wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead}, *it;
@@ -449,15 +342,33 @@ void wefti_tcp_close(wefti_transport_t *transport)
     }
     for (unsigned i = 0; i < r->n_listeners; i++)
         close(r->listeners[i].fd);
-    int fds[] = {r->spare_fd, r->timer_fd, r->epoll_fd};
-    for (int i = 0; i < 3; i++) {
-        if (fds[i] >= 0)
-            close(fds[i]);
-    }
-    while ((it = wefti_list_pop(&r->free_frames)))
-        wefti_free(wefti_container_of(it, tp_frame_t, link));
+    wefti_tp_close_fds(r);
+    wefti_spares_free(&r->frames);
     wefti_slots_free(&r->lanes);
     wefti_transfers_free(&r->transfers);
     wefti_free(r->devices);
     wefti_free(r);
+}
+
+weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
+{
+    tp_transport_t *r = wefti_calloc(1, sizeof *r);
+    bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
+    if (r && !all)
+        r->devices = wefti_strdup(config->interfaces);
+    if (!r || (!all && !r->devices)) {
+        wefti_free(r);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    }
+    r->base = (wefti_transport_t){.ops = &wefti_tp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp", .fd = -1};
+    r->timer_fd = r->spare_fd = -1;
+    wefti_slots_init(&r->lanes, UINT32_MAX - 1);
+    wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
+    r->bound = config->heartbeat;
+    wefti_list_t *lists[] = {&r->dials,    &r->strangers, &r->lingers, &r->dead,
+                             &r->reserved, &r->unacked,   &r->stuck,   &r->bulk_busy};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
+    *transport_out = &r->base;
+    return WEFT_OK;
 }

@@ -16,13 +16,11 @@
  * UCX's while a->chunks is not 0. tests/wire/fabric_lanes.c holds this to fabric.h's promises. */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "fabric/ucx/internal.h"
 
 #define PUMP_ROUND 16 /* chunks of a lane in a row: the others' messages must not wait for a whole payload */
 
 typedef struct chunk {
-    wefti_list_t link; /* first: transport.c frees the unused ones by it */
     ux_announce_t *a;
     uint64_t head[3];
 } chunk_t;
@@ -31,13 +29,13 @@ typedef struct chunk {
 
 weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x)
 {
-    if (l->failed)
+    if (l->half.failed)
         return WEFT_ERR_AGAIN;
     uint8_t *at = wefti_ux_make_space(l, WEFTI_OFFER_HEAD + n, false);
     if (!at)
         return WEFT_ERR_AGAIN;
     wefti_outgoing_t *o;
-    weft_status_t st = wefti_outgoing_new(&l->transfers, iov, total, x, sizeof(ux_announce_t), &o);
+    weft_status_t st = wefti_outgoing_new(&l->half, iov, total, x, sizeof(ux_announce_t), &o);
     if (st)
         return st;
     wefti_outgoing_offer(o, at, rec, n);
@@ -47,7 +45,7 @@ weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft
 
 static void may_pump(ux_lane_t *l)
 {
-    if (l->chunks < UX_CHUNKS && l->state == UX_UP && !l->failed && !wefti_list_empty(&l->transfers.sending) &&
+    if (l->chunks < UX_CHUNKS && l->state == UX_UP && !l->half.failed && !wefti_list_empty(&l->half.sending) &&
         !wefti_list_linked(&l->pump_link))
         wefti_list_push_back(&l->transport->pumps, &l->pump_link);
 }
@@ -55,7 +53,7 @@ static void may_pump(ux_lane_t *l)
 /* What the end of a lane means to a transfer. */
 static weft_status_t cut_off(const ux_lane_t *l)
 {
-    return l->failed ? WEFT_ERR_PEER : WEFT_ERR_CANCELLED;
+    return l->half.failed ? WEFT_ERR_PEER : WEFT_ERR_CANCELLED;
 }
 
 /* End it, if neither UCX nor the peer has to say anything more of it. */
@@ -73,14 +71,14 @@ static void chunk_done(ux_lane_t *l, chunk_t *c)
 {
     c->a->chunks--;
     l->chunks--;
-    wefti_list_push_front(&l->transport->free_chunks, &c->link);
+    wefti_spares_put(&l->transport->spare_chunks, c, UINT32_MAX);
 }
 
 static void chunk_sent(void *request, ucs_status_t status, void *user)
 {
     chunk_t *c = user;
     ux_announce_t *a = c->a;
-    ux_lane_t *l = ux_lane(a->out.of->lane);
+    ux_lane_t *l = ux_lane(&a->out.job.of->base);
     ucp_request_free(request);
     chunk_done(l, c);
     if (status != UCS_OK)
@@ -88,20 +86,14 @@ static void chunk_sent(void *request, ucs_status_t status, void *user)
     may_end(l, a);
     may_pump(l);
     if (l->state == UX_DRAINING)
-        wefti_ux_event(l, UX_EV_DRAINED);
-}
-
-static chunk_t *chunk_get(ux_transport_t *r)
-{
-    wefti_list_t *it = wefti_list_pop(&r->free_chunks);
-    return it ? wefti_container_of(it, chunk_t, link) : wefti_malloc(sizeof(chunk_t));
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 /* False when the lane can send no more now. */
 static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
 {
     uint8_t *at;
-    chunk_t *c = chunk_get(l->transport);
+    chunk_t *c = wefti_spares_get(&l->transport->spare_chunks, sizeof *c);
     if (!c)
         return false; /* its next chunk, or the next progress, tries again */
     uint64_t left = a->out.want - a->out.sent;
@@ -110,12 +102,9 @@ static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
     c->head[0] = l->peer_token;
     c->head[1] = a->out.slot;
     c->head[2] = a->out.sent;
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = UCP_AM_SEND_FLAG_EAGER,
-        .cb.send = chunk_sent,
-        .user_data = c,
-    };
+    ucp_request_param_t param = ux_then(chunk_sent, c);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
     a->out.sent += n;
     a->chunks++;
     l->chunks++;
@@ -131,11 +120,11 @@ static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
 
 static void pump_lane(ux_lane_t *l)
 {
-    for (int i = 0; i < PUMP_ROUND && l->chunks < UX_CHUNKS && !l->failed; i++) {
-        wefti_list_t *it = wefti_list_first(&l->transfers.sending);
+    for (int i = 0; i < PUMP_ROUND && l->chunks < UX_CHUNKS && !l->half.failed; i++) {
+        wefti_list_t *it = wefti_list_first(&l->half.sending);
         if (!it)
             return;
-        wefti_outgoing_t *o = wefti_container_of(it, wefti_outgoing_t, link);
+        wefti_outgoing_t *o = wefti_container_of(it, wefti_outgoing_t, job.link);
         bool more = send_chunk(l, ux_announce(o));
         if (o->sent == o->want) /* the rest is up to UCX and the peer */
             wefti_outgoing_left(o);
@@ -164,13 +153,13 @@ void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
         return;
     }
     memcpy(nums, bytes, sizeof nums);
-    if (wefti_outgoing_pulled(&l->transfers, nums))
+    if (wefti_outgoing_pulled(&l->half, nums))
         may_pump(l);
 }
 
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
 {
-    wefti_outgoing_t *o = wefti_outgoing_find(&l->transfers, id);
+    wefti_outgoing_t *o = wefti_outgoing_find(&l->half, id);
     if (!o || !l->transport->chunked || (o->pulled && o->sent != o->want)) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "thanks for what was not sent");
         return;
@@ -181,13 +170,13 @@ void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
 
 void wefti_ux_chunks_abandon(ux_lane_t *l)
 {
-    wefti_list_splice(&l->transfers.announced, &l->transfers.sending);
+    wefti_list_splice(&l->half.announced, &l->half.sending);
     if (l->transport->chunked) {
-        wefti_list_each_safe(it, &l->transfers.announced)
-            may_end(l, wefti_container_of(it, ux_announce_t, out.link));
+        wefti_list_each_safe(it, &l->half.announced)
+            may_end(l, wefti_container_of(it, ux_announce_t, out.job.link));
     }
-    wefti_list_each_safe(it, &l->transfers.pulling) {
-        ux_pull_t *p = wefti_container_of(it, ux_pull_t, in.link);
+    wefti_list_each_safe(it, &l->half.pulling) {
+        ux_pull_t *p = wefti_container_of(it, ux_pull_t, in.job.link);
         if (!p->rendezvous)
             wefti_incoming_end(&p->in, cut_off(l));
     }
@@ -197,11 +186,11 @@ void wefti_ux_chunks_abandon(ux_lane_t *l)
 
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {
-    ux_lane_t *l = ux_lane(p->in.of->lane);
+    ux_lane_t *l = ux_lane(&p->in.job.of->base);
     weft_status_t st = wefti_incoming_pull(&p->in, iov, iov_n, want, x);
     if (st)
         return st;
-    if (l->failed || l->state >= UX_CLOSING) {
+    if (l->half.failed || l->state >= UX_CLOSING) {
         wefti_incoming_end(&p->in, cut_off(l));
         return WEFT_OK;
     }
@@ -220,9 +209,9 @@ void wefti_ux_chunk_arrived(ux_transport_t *r, const void *head, size_t head_n, 
         r->strangers++;
         return;
     }
-    if (l->state >= UX_CLOSING || l->failed)
+    if (l->state >= UX_CLOSING || l->half.failed)
         return;
-    wefti_incoming_t *p = wefti_incoming_find(&l->transfers, nums[1], n);
+    wefti_incoming_t *p = wefti_incoming_find(&l->half, nums[1], n);
     if (!p)
         return;
     if (nums[2] != p->got) {

@@ -8,35 +8,12 @@
  * the frame is dropped at the first record after which the lane is closing. */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/log.h"
 #include "fabric/ucx/internal.h"
-
-#define FREE_FRAMES_KEPT 256
 
 static inline uint32_t round8(uint32_t n)
 {
     return (n + 7u) & ~7u;
-}
-
-static ux_frame_t *frame_get(ux_transport_t *r)
-{
-    wefti_list_t *it = wefti_list_pop(&r->free_frames);
-    if (it) {
-        r->n_free_frames--;
-        return wefti_container_of(it, ux_frame_t, link);
-    }
-    return wefti_malloc(sizeof(ux_frame_t));
-}
-
-void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f)
-{
-    if (r->n_free_frames >= FREE_FRAMES_KEPT) {
-        wefti_free(f);
-        return;
-    }
-    r->n_free_frames++;
-    wefti_list_push_front(&r->free_frames, &f->link);
 }
 
 /* --- out ---------------------------------------------------------------------------------------------------------- */
@@ -71,7 +48,7 @@ void wefti_ux_flush(ux_lane_t *l)
     if (l->state == UX_WAITING || l->state == UX_NEW) {
         f->lane = l;
         wefti_list_push_back(&l->backlog, &f->link);
-    } else if (l->failed || send_frame(l, f)) {
+    } else if (l->half.failed || send_frame(l, f)) {
         l->used = UX_FRAME_HEAD;
         return;
     }
@@ -84,21 +61,13 @@ void wefti_ux_flush_backlog(ux_lane_t *l)
     wefti_list_t *it;
     while ((it = wefti_list_pop(&l->backlog))) {
         ux_frame_t *f = wefti_container_of(it, ux_frame_t, link);
-        if (l->failed || send_frame(l, f)) {
-            wefti_ux_frame_free(l->transport, f);
+        if (l->half.failed || send_frame(l, f)) {
+            ux_frame_free(l->transport, f);
             l->in_flight--;
         }
     }
-    if (l->want_space)
-        wefti_ux_event(l, UX_EV_SPACE);
-}
-
-static void *no_space(ux_lane_t *l)
-{
-    l->want_space = true;
-    if (!l->in_flight) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
-        wefti_ux_event(l, UX_EV_SPACE);
-    return NULL;
+    if (l->half.want_space)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 /* Where a record of n bytes goes; NULL when UCX has enough of this lane's (unless forced) or there is no memory. */
@@ -109,11 +78,10 @@ uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force)
     if (l->frame && l->used + need > UX_FRAME)
         wefti_ux_flush(l);
     if (!l->frame) {
-        if (l->in_flight >= UX_IN_FLIGHT && !force)
-            return no_space(l);
-        l->frame = frame_get(l->transport);
+        if (l->in_flight < UX_IN_FLIGHT || force)
+            l->frame = wefti_spares_get(&l->transport->spare_frames, sizeof(ux_frame_t));
         if (!l->frame)
-            return no_space(l);
+            return wefti_half_no_space(&l->half, !l->in_flight);
         l->used = UX_FRAME_HEAD;
     }
     return l->frame->bytes + l->used + UX_RECORD_HEAD;
@@ -133,7 +101,7 @@ static void put_record(ux_lane_t *l, uint32_t kind, size_t n)
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n)
 {
     ux_lane_t *l = ux_lane(lane);
-    if (__builtin_expect(l->failed, 0))
+    if (__builtin_expect(l->half.failed, 0))
         return NULL; /* for good: the failure is told instead of space */
     return wefti_ux_make_space(l, n, false);
 }
@@ -141,17 +109,9 @@ void *wefti_ux_reserve(wefti_lane_t *lane, size_t n)
 /* The first record since the last progress leaves now, the others together. */
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n)
 {
-    ux_transport_t *r = l->transport;
     put_record(l, kind, n);
-    if (l->epoch != r->epoch) {
-        l->epoch = r->epoch;
-        if (!wefti_list_linked(&l->open_link)) {
-            wefti_ux_flush(l);
-            return;
-        }
-    }
-    if (!wefti_list_linked(&l->open_link))
-        wefti_list_push_back(&r->open, &l->open_link);
+    if (wefti_half_leaves(&l->half))
+        wefti_ux_flush(l);
 }
 
 void wefti_ux_commit(wefti_lane_t *lane, size_t n)
@@ -159,14 +119,20 @@ void wefti_ux_commit(wefti_lane_t *lane, size_t n)
     wefti_ux_put(ux_lane(lane), UX_REC_USER, n);
 }
 
-void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n)
+bool wefti_ux_control_space(ux_lane_t *l, const void *bytes, size_t n)
 {
     uint8_t *at = wefti_ux_make_space(l, n, true);
-    if (!at) {
+    if (at)
+        memcpy(at, bytes, n);
+    else
         wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
+    return at;
+}
+
+void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n)
+{
+    if (!wefti_ux_control_space(l, bytes, n))
         return;
-    }
-    memcpy(at, bytes, n);
     put_record(l, kind, n);
     wefti_ux_flush(l);
 }
@@ -182,7 +148,7 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
 {
     uint64_t value;
     if (kind == UX_REC_OFFER) {
-        wefti_offer_arrived(&l->transfers, bytes, n, sizeof(ux_pull_t));
+        wefti_offer_arrived(&l->half, bytes, n, sizeof(ux_pull_t));
         return;
     }
     if (kind == UX_REC_PULL) {
@@ -198,8 +164,8 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
     case UX_REC_HELLO:
         if (l->ep && !l->answered) { /* the follower's, to say that it has followed */
             l->answered = true;
-            if (l->want_space)
-                wefti_ux_event(l, UX_EV_SPACE);
+            if (l->half.want_space)
+                wefti_half_event(&l->half, WEFTI_EV_SPACE);
             return;
         }
         if (l->hello_seen || l->ep) {
@@ -208,7 +174,7 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
         }
         l->hello_seen = true;
         l->hello_number = value;
-        wefti_ux_event(l, UX_EV_HELLO);
+        wefti_half_event(&l->half, UX_EV_HELLO);
         return;
     case UX_REC_REFUSED:
         wefti_ux_peer_refused(l, value);
@@ -248,7 +214,7 @@ void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n)
     l->rx_seq++;
     const wefti_fabric_up_t *up = r->base.fabric->up;
     for (at += UX_FRAME_HEAD; (size_t)(end - at) >= UX_RECORD_HEAD;) {
-        if (l->state >= UX_CLOSING || l->failed)
+        if (l->state >= UX_CLOSING || l->half.failed)
             return;
         memcpy(head, at, sizeof head);
         at += UX_RECORD_HEAD;
@@ -257,7 +223,7 @@ void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n)
             return;
         }
         if (__builtin_expect(head[1] == UX_REC_USER, 1))
-            up->record(l->base.user, at, head[0]);
+            up->record(l->half.base.user, at, head[0]);
         else
             control_arrived(l, head[1], at, head[0]);
         uint32_t step = round8(head[0]);

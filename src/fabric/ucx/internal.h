@@ -12,7 +12,7 @@
  *
  * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self
  * transport would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an
- * endpoint failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any
+ * endpoint failed) is put on a list and told at the end of progress, since UCX may say it from inside any
  * call.
  *
  * On the wire: every frame is one active message without header,
@@ -29,12 +29,14 @@
 #include <ucp/api/ucp.h>
 
 #include "base/list.h"
+#include "base/spares.h"
 #include "fabric/module.h"
 #include "fabric/transfers.h"
 
 #define UX_AM_ID 0
 #define UX_AM_CHUNK 1
 #define UX_FRAME 8128           /* bytes of a whole frame: with UCX's headers still one segment of its TCP (8 KiB) */
+#define UX_FRAMES_KEPT 256      /* unused ones */
 #define UX_FRAME_HEAD 16
 #define UX_RECORD_HEAD 8
 #define UX_ANNOUNCE_HEAD 24
@@ -64,7 +66,7 @@ typedef struct ux_ep ux_ep_t;
 typedef struct ux_pull ux_pull_t;
 
 typedef struct ux_frame {
-    wefti_list_t link; /* freelist, or a lane's backlog */
+    wefti_list_t link; /* of a lane's backlog */
     ux_lane_t *lane;
     uint32_t n;
     ucp_dt_iov_t piece; /* all of it, as UCX is given it over TCP: an array of one makes it copy and send(), which costs less
@@ -99,33 +101,26 @@ typedef enum ux_state {
     UX_DRAINING  /* the endpoint is being forced down; UCX still owes completions */
 } ux_state_t;
 
-enum { UX_EV_SPACE = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
+enum { UX_EV_HELLO = WEFTI_EV_OWN }; /* the peer has said which endpoint is this lane's */
 
 struct ux_lane {
-    wefti_lane_t base;
+    wefti_half_t half;
     ux_transport_t *transport;
+    uint64_t id;            /* in transport->lanes */
     uint64_t token, peer_token;
     ux_ep_t *ep;
     ux_state_t state;
     ux_frame_t *frame;      /* being filled; NULL: none taken */
     uint32_t used;          /* bytes of it */
     uint32_t tx_seq, rx_seq;
-    uint32_t epoch;         /* of transport, when the first record went out */
     unsigned in_flight;     /* frames UCX or the backlog has */
     unsigned chunks;        /* UCX has */
-    bool want_space;
-    bool failed;            /* lane_failed is due or was called */
     bool bye;               /* the peer has closed */
     bool hello_seen;
     bool answered;          /* the peer has its half of the endpoint */
     uint64_t bye_until;     /* CLOSING: not 0 once BYE is sent */
     uint64_t hello_number;
-    weft_status_t why;
-    unsigned events;
-    wefti_list_t open_link; /* transport->open: `frame` has records that wait for progress */
-    wefti_list_t event_link;
     wefti_list_t backlog;   /* frames committed before there was an endpoint */
-    wefti_lane_transfers_t transfers;
     wefti_list_t pump_link; /* transport->pumps */
     wefti_list_t keys;      /* of ux_key_t: what the peer may reach */
     wefti_list_t ones;      /* of ux_one_t that UCX has */
@@ -154,6 +149,7 @@ struct ux_pull {
 
 struct ux_transport {
     wefti_transport_t base;
+    wefti_transport_ops_t ops;
     char *tls, *devices;
     uint64_t id;            /* random: one per worker */
     pid_t pid;              /* who opened it: in a forked child UCX cannot even be closed */
@@ -161,25 +157,16 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_address_t *address;
     size_t address_n;
-    int fd;
-    uint32_t epoch;         /* counts progress calls */
-    ux_lane_t **lanes;      /* by index in the token */
-    uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
+    wefti_slots_t lanes;    /* by index in the token */
     bool chunked;           /* payloads go in chunks of our own */
     wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
-    wefti_list_t free_chunks;
     wefti_map_t peers;      /* by id */
-    wefti_list_t open;      /* lanes with records that wait */
-    wefti_list_t events;    /* lanes with something to tell */
     wefti_list_t ep_events; /* endpoints without a lane to close */
     unsigned n_eps;
     bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
-    wefti_list_t ones;      /* ux_one_t that are done */
-    wefti_list_t free_ones;
-    wefti_list_t free_frames;
-    unsigned n_free_frames;
+    wefti_spares_t spare_frames, spare_chunks, spare_ones;
     uint64_t strangers;     /* frames with no token of ours */
     ucp_request_param_t frame_param;
     pthread_mutex_t mem_lock; /* of mem_context, and of the calls made with it */
@@ -191,24 +178,36 @@ static inline const char *wefti_ux_tls(const ux_transport_t *r) { return r->tls[
 static inline ux_transport_t *ux_transport(wefti_transport_t *r) { return (ux_transport_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
 static inline ux_announce_t *ux_announce(wefti_outgoing_t *o) { return (ux_announce_t *)(void *)o; }
+static inline void ux_frame_free(ux_transport_t *r, ux_frame_t *f) { wefti_spares_put(&r->spare_frames, f, UX_FRAMES_KEPT); }
 static inline ux_pull_t *ux_pull(wefti_incoming_t *p) { return (ux_pull_t *)(void *)p; }
 
 /* transport.c; what fabric/module.h has is said there */
 weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
-void wefti_ux_close(wefti_transport_t *transport);
 unsigned wefti_ux_progress(wefti_transport_t *transport);
-weft_status_t wefti_ux_arm(wefti_transport_t *transport);
-int wefti_ux_fd(const wefti_transport_t *transport);
 weft_status_t wefti_ux_start(ux_transport_t *r);
-void wefti_ux_event(ux_lane_t *l, unsigned event);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
 weft_status_t wefti_ux_status(ucs_status_t st);
+static inline weft_status_t ux_nomem_or(ucs_status_t st, weft_status_t otherwise)
+{
+    return st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : otherwise;
+}
+/* Of a call whose end is this callback's. */
+static inline ucp_request_param_t ux_then(ucp_send_nbx_callback_t fn, void *user)
+{
+    return (ucp_request_param_t){
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = fn,
+        .user_data = user,
+    };
+}
 
 /* facts.c */
 void wefti_ux_transports(char *buf, size_t cap);
 bool wefti_ux_only_tcp(ucp_context_h context);
 
 /* mem.c */
+/* WEFT_ERR_NOMEM, otherwise `refused`, with detail. */
+weft_status_t wefti_ux_mem_map(ucp_context_h context, void *base, size_t n, weft_status_t refused, ucp_mem_h *mem_out);
 weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out);
 void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg);
 void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context); /* NULL: it is about to go */
@@ -225,17 +224,14 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
                                 size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_ux_lane_close(wefti_lane_t *lane);
-void wefti_ux_lane_begin_close(ux_lane_t *l);
-bool wefti_ux_lane_drained(const ux_lane_t *l);
-void wefti_ux_lane_free(ux_lane_t *l);
-void wefti_ux_adopt(ux_lane_t *l);
+bool wefti_ux_lane_event(wefti_lane_t *lane, unsigned events); /* see wefti_transfers_ops_t */
 void wefti_ux_ep_close(ux_ep_t *e);
 
 /* The lane a token is for, or NULL. */
 static inline ux_lane_t *wefti_ux_lane_of(ux_transport_t *r, uint64_t token)
 {
     uint32_t i = (uint32_t)(token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
-    ux_lane_t *l = i < r->lanes_cap ? r->lanes[i] : NULL;
+    ux_lane_t *l = i < r->lanes.n ? r->lanes.at[i].value : NULL;
     return __builtin_expect(l && l->token == token, 1) ? l : NULL;
 }
 
@@ -250,22 +246,14 @@ void wefti_ux_chunks_abandon(ux_lane_t *l);
 void wefti_ux_pump(ux_transport_t *r);
 
 /* onesided.c */
-weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
-void wefti_ux_key_free(void *key, wefti_xfer_t *x);
+/* Add the one-sided operations. */
+void wefti_ux_onesided(wefti_transport_ops_t *ops);
 /* The lane's endpoint is gone: take its keys back. */
 void wefti_ux_keys_end(ux_lane_t *l);
-weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
-void wefti_ux_key_close(void *remote);
-weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                           wefti_xfer_t *x);
-weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                              wefti_xfer_t *x);
 /* Go on with what the lanes have to post. */
 void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_ones_abandon(ux_lane_t *l);
-unsigned wefti_ux_tell_ones(ux_transport_t *r);
-void wefti_ux_ones_free(ux_transport_t *r);
 
 /* frame.c */
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);
@@ -279,8 +267,9 @@ void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size
 /* Space for a record of any kind, and its commit: as reserve and commit, which see. */
 uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force);
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
+/* The same for a record of our own: space with these bytes in it. False: the lane has failed. */
+bool wefti_ux_control_space(ux_lane_t *l, const void *bytes, size_t n);
 void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
-void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f);
 
 /* xfer.c */
 weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
@@ -291,8 +280,6 @@ ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id);
 /* Give every waiting offer back to UCX; they stay on lane->offers until told. */
 void wefti_ux_release_offers(ux_lane_t *l);
-/* A transfer of the lane was told. */
-void wefti_ux_told(wefti_lane_t *lane);
 extern const wefti_transfers_ops_t wefti_ux_transfers;
 
 #endif

@@ -76,7 +76,7 @@ static void ep_gone(ux_ep_t *e)
     e->transport->base.live--;
     if (e->lane) {
         e->lane->ep = NULL;
-        wefti_ux_event(e->lane, UX_EV_DRAINED);
+        wefti_half_event(&e->lane->half, WEFTI_EV_CLOSE);
     }
     wefti_free(e);
 }
@@ -92,12 +92,9 @@ static void ep_closed(void *request, ucs_status_t status, void *user)
 void wefti_ux_ep_close(ux_ep_t *e)
 {
     e->closing = true;
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        .flags = UCP_EP_CLOSE_FLAG_FORCE,
-        .cb.send = ep_closed,
-        .user_data = e,
-    };
+    ucp_request_param_t param = ux_then(ep_closed, e);
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
     ucs_status_ptr_t p = ucp_ep_close_nbx(e->ucp, &param);
     if (UCS_PTR_IS_PTR(p))
         return;
@@ -125,31 +122,6 @@ static ux_peer_t *peer_of(ux_transport_t *r, uint64_t id)
 
 /* --- making and joining ------------------------------------------------------------------------------------------- */
 
-static weft_status_t take_index(ux_transport_t *r, ux_lane_t *l, uint32_t *index_out)
-{
-    for (uint32_t i = r->lanes_free; i < r->lanes_cap; i++) {
-        if (!r->lanes[i]) {
-            r->lanes_free = i + 1;
-            *index_out = i;
-            r->lanes[i] = l;
-            return WEFT_OK;
-        }
-    }
-    if (r->lanes_cap >= 1u << UX_TOKEN_INDEX_BITS)
-        return wefti_fail(WEFT_ERR_LIMIT, "one transport has %u lanes at most", 1u << UX_TOKEN_INDEX_BITS);
-    uint32_t cap = r->lanes_cap ? r->lanes_cap * 2 : 64;
-    ux_lane_t **grown = wefti_realloc(r->lanes, cap * sizeof *grown);
-    if (!grown)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %u lanes", cap);
-    memset(grown + r->lanes_cap, 0, (cap - r->lanes_cap) * sizeof *grown);
-    *index_out = r->lanes_cap;
-    grown[r->lanes_cap] = l;
-    r->lanes = grown;
-    r->lanes_free = r->lanes_cap + 1;
-    r->lanes_cap = cap;
-    return WEFT_OK;
-}
-
 weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
                                 size_t *n_out, wefti_lane_t **lane_out)
 {
@@ -163,23 +135,18 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     ux_lane_t *l = wefti_calloc(1, sizeof *l);
     if (!l)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
-    uint32_t index = 0;
-    st = take_index(r, l, &index);
+    st = wefti_slots_add(&r->lanes, l, &l->id);
     if (st) {
         wefti_free(l);
-        return st;
+        return wefti_fail(st, "no place for one more lane; one transport has %u at most", 1u << UX_TOKEN_INDEX_BITS);
     }
     uint64_t random;
     transport->fabric->ops->random(transport->fabric, &random, sizeof random);
-    l->token = random << UX_TOKEN_INDEX_BITS | index;
-    l->base = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user};
-    l->base.frame_max = UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD;
-    l->base.emulates = r->chunked;
+    l->token = random << UX_TOKEN_INDEX_BITS | (uint32_t)l->id;
+    wefti_half_init(&l->half, &r->transfers, transport, user, UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD);
+    l->half.base.emulates = r->chunked;
     l->transport = r;
-    l->epoch = r->epoch - 1;
-    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
-    wefti_list_t *lists[] = {&l->open_link, &l->event_link, &l->backlog, &l->pump_link, &l->keys,
-                             &l->ones,      &l->unflushed,  &l->waiting, &l->flush_link};
+    wefti_list_t *lists[] = {&l->backlog, &l->pump_link, &l->keys, &l->ones, &l->unflushed, &l->waiting, &l->flush_link};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     r->base.live++;
@@ -190,7 +157,7 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     wefti_put_u64(&w, l->token);
     wefti_put_bytes(&w, r->address, r->address_n);
     *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
-    *lane_out = &l->base;
+    *lane_out = &l->half.base;
     return WEFT_OK;
 }
 
@@ -267,7 +234,7 @@ weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t
     if (id < r->id)
         return connect_leader(l);
     if (l->hello_seen)
-        wefti_ux_event(l, UX_EV_HELLO);
+        wefti_half_event(&l->half, UX_EV_HELLO);
     return WEFT_OK;
 }
 
@@ -288,9 +255,9 @@ static weft_status_t spare_up_to(ux_lane_t *l, uint64_t number)
 }
 
 /* The leader has said which endpoint is this lane's: take it. */
-void wefti_ux_adopt(ux_lane_t *l)
+static void adopt(ux_lane_t *l)
 {
-    if (l->state != UX_WAITING || l->failed)
+    if (l->state != UX_WAITING || l->half.failed)
         return; /* not connected yet: connecting asks again */
     if (l->peer->id < l->transport->id || l->peer->id == l->transport->id) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a hello from a peer that does not lead");
@@ -327,45 +294,45 @@ void wefti_ux_lane_close(wefti_lane_t *lane)
     if (l->state == UX_UP)
         wefti_ux_flush(l);
     l->state = UX_CLOSING;
-    wefti_ux_event(l, UX_EV_CLOSE);
+    wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 /* UCX does not tell the peer of a forced close on every transport, so BYE does; and what UCX still queues, a forced close would
  * drop. */
 static bool said_bye(ux_lane_t *l)
 {
-    if (!l->ep || l->ep->failed || l->failed)
+    if (!l->ep || l->ep->failed || l->half.failed)
         return true;
     if (!l->bye_until) {
         wefti_ux_control(l, UX_REC_BYE, 0);
         l->bye_until = wefti_clock_ns() + UX_BYE_NS;
     }
     /* An access that UCX emulates is better answered before we go: onesided.c. */
-    return (!l->in_flight && (!l->base.emulates || wefti_list_empty(&l->ones))) || wefti_clock_ns() >= l->bye_until;
+    return (!l->in_flight && (!l->half.base.emulates || wefti_list_empty(&l->ones))) || wefti_clock_ns() >= l->bye_until;
 }
 
-void wefti_ux_lane_begin_close(ux_lane_t *l)
+static void begin_close(ux_lane_t *l)
 {
     wefti_list_t *it;
     if (!l->ep && l->hello_seen && l->peer_addr) {
         /* Closed before its endpoint was taken: take it, or the peer would never hear. */
         l->state = UX_WAITING;
-        wefti_ux_adopt(l);
+        adopt(l);
         l->state = UX_CLOSING;
     }
     wefti_ux_ones_abandon(l);
     if (!said_bye(l)) {
-        wefti_ux_event(l, UX_EV_CLOSE);
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
         return;
     }
-    wefti_list_remove(&l->open_link);
+    wefti_list_remove(&l->half.open_link);
     wefti_list_remove(&l->pump_link);
     l->state = UX_DRAINING;
     if (l->frame)
-        wefti_ux_frame_free(l->transport, l->frame);
+        ux_frame_free(l->transport, l->frame);
     l->frame = NULL;
     while ((it = wefti_list_pop(&l->backlog))) {
-        wefti_ux_frame_free(l->transport, wefti_container_of(it, ux_frame_t, link));
+        ux_frame_free(l->transport, wefti_container_of(it, ux_frame_t, link));
         l->in_flight--;
     }
     /* Descriptors go back while their endpoint lives; BYE, sent before, tells the sender not to take that for a delivery. */
@@ -373,28 +340,41 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     wefti_ux_chunks_abandon(l);
     if (l->ep)
         wefti_ux_ep_close(l->ep);
-    wefti_tell_withdrawn(&l->transfers);
+    wefti_tell_withdrawn(&l->half);
 }
 
-bool wefti_ux_lane_drained(const ux_lane_t *l)
+static bool drained(const ux_lane_t *l)
 {
-    const wefti_lane_transfers_t *t = &l->transfers;
+    const wefti_half_t *t = &l->half;
     return !l->ep && !l->in_flight && !l->chunks && !t->untold && wefti_list_empty(&t->announced) &&
            wefti_list_empty(&t->sending) && wefti_list_empty(&t->pulling) && wefti_list_empty(&t->offers) &&
            wefti_list_empty(&l->ones);
 }
 
-void wefti_ux_lane_free(ux_lane_t *l)
+static void lane_free(ux_lane_t *l)
 {
     ux_transport_t *r = l->transport;
-    uint32_t i = (uint32_t)(l->token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
-    r->lanes[i] = NULL;
-    if (i < r->lanes_free)
-        r->lanes_free = i;
+    wefti_slots_remove(&r->lanes, l->id);
     r->base.live--;
-    if (wefti_list_linked(&l->event_link))
-        wefti_list_remove(&l->event_link);
-    wefti_lane_transfers_free(&l->transfers);
+    wefti_half_free(&l->half);
     wefti_free(l->peer_addr);
     wefti_free(l);
+}
+
+bool wefti_ux_lane_event(wefti_lane_t *lane, unsigned events)
+{
+    ux_lane_t *l = ux_lane(lane);
+    void *user = lane->user;
+    if (l->state == UX_CLOSING)
+        begin_close(l);
+    if (l->state == UX_DRAINING && drained(l)) {
+        const wefti_fabric_up_t *up = lane->transport->fabric->up;
+        wefti_ux_keys_end(l);
+        lane_free(l);
+        up->lane_closed(user);
+        return false;
+    }
+    if (events & UX_EV_HELLO)
+        adopt(l);
+    return l->state < UX_CLOSING;
 }

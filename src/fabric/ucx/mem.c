@@ -18,25 +18,31 @@ void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context)
     pthread_mutex_unlock(&r->mem_lock);
 }
 
-weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out)
+weft_status_t wefti_ux_mem_map(ucp_context_h context, void *base, size_t n, weft_status_t refused, ucp_mem_h *mem_out)
 {
-    ux_transport_t *r = ux_transport(transport);
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
         .address = base,
         .length = n,
     };
+    ucs_status_t st = ucp_mem_map(context, &params, mem_out);
+    if (st == UCS_OK)
+        return WEFT_OK;
+    return wefti_fail(ux_nomem_or(st, refused), "UCX does not register %zu bytes: %s", n, ucs_status_string(st));
+}
+
+weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out)
+{
+    ux_transport_t *r = ux_transport(transport);
     ucp_mem_h mem = NULL;
-    ucs_status_t st = UCS_OK;
+    weft_status_t st = WEFT_OK;
     pthread_mutex_lock(&r->mem_lock);
     if (r->mem_context)
-        st = ucp_mem_map(r->mem_context, &params, &mem);
+        st = wefti_ux_mem_map(r->mem_context, base, n, WEFT_ERR_SYSTEM, &mem);
     pthread_mutex_unlock(&r->mem_lock);
-    if (st != UCS_OK)
-        return wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_SYSTEM, "UCX does not register %zu bytes: %s", n,
-                          ucs_status_string(st));
-    *reg_out = mem;
-    return WEFT_OK;
+    if (!st)
+        *reg_out = mem;
+    return st;
 }
 
 void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg)

@@ -9,7 +9,7 @@
  * endpoint, since UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last
  * part has ended, with the first error there was, and is told at the end of progress.
  *
- *     on lane->ones --the last part--> transport->ones --told--> free
+ *     on lane->ones --the last part--> transfers.ended --told--> free
  *
  * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of
  * progress. Where UCX emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in
@@ -53,13 +53,11 @@ typedef struct ux_remote {
 enum { GET, PUT };
 
 typedef struct ux_one {
-    wefti_list_t link; /* lane->ones, then transport->ones, then transport->free_ones */
+    wefti_job_t job;   /* its link: lane->ones. Its status: of the first part that failed */
     wefti_list_t turn; /* lane->unflushed, then flush->puts; or lane->waiting */
     ux_lane_t *lane;
     ux_remote_t *remote;
-    wefti_xfer_t *x;
     unsigned parts; /* that have not ended: one of ours while there are more to post, and what UCX has */
-    weft_status_t status;
     uint8_t kind;
     wefti_cursor_t pieces;
     size_t left;
@@ -74,36 +72,27 @@ typedef struct ux_flush {
 static ux_lane_t *ux_usable(wefti_lane_t *lane)
 {
     ux_lane_t *l = ux_lane(lane);
-    return l->state == UX_UP && !l->failed ? l : NULL;
+    return l->state == UX_UP && !l->half.failed ? l : NULL;
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
+static weft_status_t key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
 {
     ux_lane_t *l = ux_lane(lane);
     ux_transport_t *r = l->transport;
     ux_key_t *k = wefti_calloc(1, sizeof *k);
     if (!k)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
-    ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
-        .address = base,
-        .length = n,
-    };
-    weft_status_t status = WEFT_ERR_UNSUPPORTED;
-    ucs_status_t st = ucp_mem_map(r->context, &params, &k->mem);
-    if (st != UCS_OK) {
-        status = wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNSUPPORTED,
-                            "UCX does not register %zu bytes: %s", n, ucs_status_string(st));
+    weft_status_t status = wefti_ux_mem_map(r->context, base, n, WEFT_ERR_UNSUPPORTED, &k->mem);
+    if (status)
         goto err_key;
-    }
     void *packed;
     size_t packed_n;
-    st = ucp_rkey_pack(r->context, k->mem, &packed, &packed_n);
+    ucs_status_t st = ucp_rkey_pack(r->context, k->mem, &packed, &packed_n);
     if (st != UCS_OK) {
-        status = wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNSUPPORTED, "UCX makes no key for %zu bytes: %s",
-                            n, ucs_status_string(st));
+        status =
+            wefti_fail(ux_nomem_or(st, WEFT_ERR_UNSUPPORTED), "UCX makes no key for %zu bytes: %s", n, ucs_status_string(st));
         goto err_mem;
     }
     if (packed_n > WEFTI_KEY_MAX - KEY_HEAD) {
@@ -141,7 +130,7 @@ static void key_end(ux_key_t *k)
 }
 
 /* Where UCX emulates, a packet that is on its way here needs no key: until the endpoint is gone the memory has to stay. */
-void wefti_ux_key_free(void *key, wefti_xfer_t *x)
+static void key_free(void *key, wefti_xfer_t *x)
 {
     ux_key_t *k = key;
     if (x)
@@ -161,7 +150,7 @@ void wefti_ux_keys_end(ux_lane_t *l)
     }
 }
 
-weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out)
+static weft_status_t key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out)
 {
     ux_lane_t *l = ux_usable(lane);
     if (!l)
@@ -180,8 +169,7 @@ weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t le
     ucs_status_t st = ucp_ep_rkey_unpack(l->ep->ucp, packed, &m->rkey);
     if (st != UCS_OK) {
         wefti_free(m);
-        return wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNREACHABLE, "UCX does not take the peer's key: %s",
-                          ucs_status_string(st));
+        return wefti_fail(ux_nomem_or(st, WEFT_ERR_UNREACHABLE), "UCX does not take the peer's key: %s", ucs_status_string(st));
     }
     m->base = base;
     m->n = n;
@@ -190,7 +178,7 @@ weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t le
     return WEFT_OK;
 }
 
-void wefti_ux_key_close(void *remote)
+static void key_close(void *remote)
 {
     ux_remote_t *m = remote;
     if (--m->refs)
@@ -211,18 +199,16 @@ static void lane_has_work(ux_lane_t *l)
 static void part_end(ux_one_t *o, weft_status_t status)
 {
     ux_lane_t *l = o->lane;
-    if (status && !o->status)
-        o->status = status;
+    if (status && !o->job.status)
+        o->job.status = status;
     if (--o->parts) {
         if (o->parts == 1 && l->transport->chunked && l->state < UX_DRAINING)
             lane_has_work(l); /* its next one */
         return;
     }
-    wefti_list_remove(&o->link);
-    wefti_list_push_back(&l->transport->ones, &o->link);
-    l->transfers.untold++; /* the lane must outlive what is told of it */
+    wefti_job_end(&o->job, o->job.status);
     if (l->state == UX_DRAINING)
-        wefti_ux_event(l, UX_EV_DRAINED);
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
 }
 
 static weft_status_t outcome(ux_lane_t *l, ucs_status_t st)
@@ -255,11 +241,7 @@ static void part_posted(ux_one_t *o, ucs_status_ptr_t p)
 static void part_post(ux_one_t *o, size_t most)
 {
     ucp_ep_h ep = o->lane->ep->ucp;
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        .cb.send = part_done,
-        .user_data = o,
-    };
+    ucp_request_param_t param = ux_then(part_done, o);
     o->parts++;
     uint8_t *piece;
     size_t n = wefti_cursor_next(&o->pieces, o->left < most ? o->left : most, &piece);
@@ -291,21 +273,17 @@ static void flushed(void *request, ucs_status_t status, void *user)
 /* End a part of each of these puts when what was posted before is in the peer's memory. */
 static void flush(ux_lane_t *l, wefti_list_t *puts)
 {
-    ux_flush_t *f = l->failed ? NULL : wefti_malloc(sizeof *f);
+    ux_flush_t *f = l->half.failed ? NULL : wefti_malloc(sizeof *f);
     if (!f) {
         /* Without it nobody knows when the bytes have arrived. */
         wefti_list_t *it;
         while ((it = wefti_list_pop(puts)))
-            part_end(wefti_container_of(it, ux_one_t, turn), l->failed ? WEFT_ERR_PEER : WEFT_ERR_NOMEM);
+            part_end(wefti_container_of(it, ux_one_t, turn), l->half.failed ? WEFT_ERR_PEER : WEFT_ERR_NOMEM);
         return;
     }
     wefti_list_init(&f->puts);
     wefti_list_splice(&f->puts, puts);
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        .cb.send = flushed,
-        .user_data = f,
-    };
+    ucp_request_param_t param = ux_then(flushed, f);
     ucs_status_ptr_t p = ucp_ep_flush_nbx(l->ep->ucp, &param);
     if (!UCS_PTR_IS_PTR(p))
         flush_end(f, l, UCS_PTR_STATUS(p));
@@ -323,21 +301,17 @@ static void step(ux_lane_t *l)
         ux_one_t *o = wefti_container_of(it, ux_one_t, turn);
         if (o->parts > 1)
             return;
-        if (l->failed && !o->status)
-            o->status = WEFT_ERR_PEER;
-        if (o->status || !o->left) {
+        if (l->half.failed && !o->job.status)
+            o->job.status = WEFT_ERR_PEER;
+        if (o->job.status || !o->left) {
             wefti_list_remove(&o->turn);
             part_end(o, WEFT_OK);
             continue;
         }
         part_post(o, UX_CHUNK);
-        if (o->kind != PUT || o->status)
+        if (o->kind != PUT || o->job.status)
             continue;
-        ucp_request_param_t param = {
-            .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-            .cb.send = part_done,
-            .user_data = o,
-        };
+        ucp_request_param_t param = ux_then(part_done, o);
         o->parts++;
         part_posted(o, ucp_ep_flush_nbx(l->ep->ucp, &param));
     }
@@ -361,6 +335,13 @@ void wefti_ux_flush_puts(ux_transport_t *r)
         work(wefti_container_of(it, ux_lane_t, flush_link));
 }
 
+static void one_free(wefti_job_t *job)
+{
+    ux_one_t *o = wefti_container_of(job, ux_one_t, job);
+    key_close(o->remote);
+    wefti_spares_put(&o->lane->transport->spare_ones, o, UINT32_MAX);
+}
+
 static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, size_t n, wefti_xfer_t *x, ux_one_t what)
 {
     ux_lane_t *l = ux_usable(lane);
@@ -369,26 +350,25 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     if (offset > m->n || n > m->n - offset)
         return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not within the %llu of the key", n, (unsigned long long)offset,
                           (unsigned long long)m->n);
-    wefti_list_t *it = wefti_list_pop(&l->transport->free_ones);
-    ux_one_t *o = it ? wefti_container_of(it, ux_one_t, link) : wefti_malloc(sizeof *o);
+    ux_one_t *o = wefti_spares_get(&l->transport->spare_ones, sizeof *o);
     if (!o)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an access");
     *o = what;
+    o->job = (wefti_job_t){.of = &l->half, .x = x, .let_go = one_free};
     o->lane = l;
     o->remote = m;
-    o->x = x;
     o->at = m->base + offset;
     o->left = n;
     o->parts = 1;
     m->refs++;
     wefti_list_init(&o->turn);
-    wefti_list_push_back(&l->ones, &o->link);
+    wefti_list_push_back(&l->ones, &o->job.link);
     if (l->transport->chunked) {
         wefti_list_push_back(&l->waiting, &o->turn);
         step(l);
         return WEFT_OK;
     }
-    while (o->left && !o->status)
+    while (o->left && !o->job.status)
         part_post(o, SIZE_MAX);
     if (o->kind == PUT) { /* our part becomes the flush */
         wefti_list_push_back(&l->unflushed, &o->turn);
@@ -399,15 +379,15 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     return WEFT_OK;
 }
 
-weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                           wefti_xfer_t *x)
+static weft_status_t get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                         wefti_xfer_t *x)
 {
     (void)iov_n; /* n ends it */
     return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .pieces.iov = iov});
 }
 
-weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
-                              wefti_xfer_t *x)
+static weft_status_t put(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                         wefti_xfer_t *x)
 {
     (void)iov_n;
     return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .pieces.iov = iov});
@@ -423,30 +403,12 @@ void wefti_ux_ones_abandon(ux_lane_t *l)
         part_end(wefti_container_of(it, ux_one_t, turn), WEFT_ERR_CANCELLED);
 }
 
-unsigned wefti_ux_tell_ones(ux_transport_t *r)
+void wefti_ux_onesided(wefti_transport_ops_t *ops)
 {
-    unsigned n = 0;
-    wefti_list_t now, *it;
-    wefti_list_init(&now);
-    wefti_list_splice(&now, &r->ones);
-    while ((it = wefti_list_pop(&now))) {
-        ux_one_t *o = wefti_container_of(it, ux_one_t, link);
-        ux_lane_t *l = o->lane;
-        wefti_xfer_t *x = o->x;
-        weft_status_t st = o->status;
-        wefti_ux_key_close(o->remote);
-        wefti_list_push_back(&r->free_ones, &o->link);
-        l->transfers.untold--;
-        wefti_ux_told(&l->base);
-        x->done(x, st);
-        n++;
-    }
-    return n;
-}
-
-void wefti_ux_ones_free(ux_transport_t *r)
-{
-    wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->free_ones)))
-        wefti_free(wefti_container_of(it, ux_one_t, link));
+    ops->key_new = key_new;
+    ops->key_free = key_free;
+    ops->key_open = key_open;
+    ops->key_close = key_close;
+    ops->get = get;
+    ops->put = put;
 }

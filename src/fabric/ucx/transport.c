@@ -1,6 +1,6 @@
 /* fabric/ucx/transport.c - UCX's context and worker, and everything the transport has to tell.
  *
- * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one
+ * The transport is CLOSED (no UCX) until its first lane, then OPEN until it is closed: a process that only ever talks on one
  * host never opens UCX, which takes milliseconds and threads.
  *
  * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this
@@ -42,24 +42,10 @@ weft_status_t wefti_ux_status(ucs_status_t st)
     }
 }
 
-void wefti_ux_event(ux_lane_t *l, unsigned event)
-{
-    l->events |= event;
-    if (!wefti_list_linked(&l->event_link))
-        wefti_list_push_back(&l->transport->events, &l->event_link);
-}
-
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what)
 {
-    if (l->failed || l->state >= UX_CLOSING)
-        return;
-    l->failed = true;
-    l->why = why;
-    if (why == WEFT_ERR_PROTOCOL)
-        wefti_info("ucx: a lane ends, its peer broke the protocol: %s", what);
-    else
-        wefti_debug("ucx: a lane ends: %s", what);
-    wefti_ux_event(l, UX_EV_FAILED);
+    if (!l->half.failed && l->state < UX_CLOSING)
+        wefti_half_fail(&l->half, why, what);
 }
 
 /* --- opening UCX -------------------------------------------------------------------------------------------------- */
@@ -87,16 +73,16 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     ux_frame_t *f = user;
     ux_lane_t *l = f->lane;
     ucp_request_free(request);
-    wefti_ux_frame_free(l->transport, f);
+    ux_frame_free(l->transport, f);
     l->in_flight--;
     if (l->state == UX_DRAINING) {
-        wefti_ux_event(l, UX_EV_DRAINED);
+        wefti_half_event(&l->half, WEFTI_EV_CLOSE);
         return;
     }
     if (status != UCS_OK)
         wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(status));
-    else if (l->want_space)
-        wefti_ux_event(l, UX_EV_SPACE);
+    else if (l->half.want_space)
+        wefti_half_event(&l->half, WEFTI_EV_SPACE);
 }
 
 /* A UCX that does not know an option goes without. What the user set in the environment stays. */
@@ -220,7 +206,7 @@ weft_status_t wefti_ux_start(ux_transport_t *r)
     if (st == UCS_OK)
         st = ucp_worker_query(r->worker, &attr);
     if (st == UCS_OK)
-        st = ucp_worker_get_efd(r->worker, &r->fd);
+        st = ucp_worker_get_efd(r->worker, &r->base.fd);
     if (st == UCS_OK)
         st = ucp_worker_get_address(r->worker, &r->address, &r->address_n);
     if (st != UCS_OK) {
@@ -248,7 +234,7 @@ err_address:
 err_worker:
     ucp_worker_destroy(r->worker);
     r->worker = NULL;
-    r->fd = -1;
+    r->base.fd = -1;
 err_context:
     ucp_cleanup(r->context);
     r->context = NULL;
@@ -257,64 +243,25 @@ err_context:
 
 /* --- telling ------------------------------------------------------------------------------------------------------ */
 
-static void tell_lane(ux_lane_t *l)
-{
-    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
-    unsigned events = l->events;
-    l->events = 0;
-    if (l->state == UX_CLOSING)
-        wefti_ux_lane_begin_close(l);
-    if (l->state == UX_DRAINING) {
-        if (wefti_ux_lane_drained(l)) {
-            wefti_ux_keys_end(l);
-            void *user = l->base.user;
-            wefti_ux_lane_free(l);
-            up->lane_closed(user);
-        }
-        return;
-    }
-    if (events & UX_EV_HELLO)
-        wefti_ux_adopt(l);
-    if (events & UX_EV_FAILED) {
-        up->lane_failed(l->base.user, l->why);
-        return;
-    }
-    if (events & UX_EV_SPACE && l->want_space && !l->failed) {
-        l->want_space = false;
-        up->space(l->base.user);
-    }
-}
-
-/* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(ux_transport_t *r)
 {
-    unsigned n = wefti_transfers_tell(&r->transfers) + wefti_ux_tell_ones(r);
+    unsigned n = wefti_transfers_tell(&r->transfers);
     wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->ep_events))) {
+    for (; (it = wefti_list_pop(&r->ep_events)); n++)
         wefti_ux_ep_close(wefti_container_of(it, ux_ep_t, link));
-        n++;
-    }
-    wefti_list_t now;
-    wefti_list_init(&now);
-    wefti_list_splice(&now, &r->events);
-    while ((it = wefti_list_pop(&now))) {
-        tell_lane(wefti_container_of(it, ux_lane_t, event_link));
-        n++;
-    }
-    return n;
+    return n + wefti_events_tell(&r->transfers);
 }
 
 static bool has_to_tell(const ux_transport_t *r)
 {
-    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events) ||
-           !wefti_list_empty(&r->ones);
+    return wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events);
 }
 
 static void flush_open(ux_transport_t *r)
 {
     wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->open)))
-        wefti_ux_flush(wefti_container_of(it, ux_lane_t, open_link));
+    while ((it = wefti_list_pop(&r->transfers.open)))
+        wefti_ux_flush(wefti_container_of(it, ux_lane_t, half.open_link));
 }
 
 unsigned wefti_ux_progress(wefti_transport_t *transport)
@@ -322,8 +269,8 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return 0;
-    r->epoch++;
-    if (!wefti_list_empty(&r->open))
+    r->transfers.epoch++;
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     if (!wefti_list_empty(&r->pumps))
         wefti_ux_pump(r);
@@ -333,27 +280,21 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     if (__builtin_expect(has_to_tell(r), 0))
         n += tell(r);
     /* Answers that the upcalls above gave, together. */
-    if (!wefti_list_empty(&r->open))
+    if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
-    r->epoch++; /* what comes after this call is alone again */
+    r->transfers.epoch++; /* what comes after this call is alone again */
     return n;
 }
 
-weft_status_t wefti_ux_arm(wefti_transport_t *transport)
+static weft_status_t arm(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return WEFT_OK;
-    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->flushes) || has_to_tell(r))
+    if (!wefti_list_empty(&r->transfers.open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->flushes) || has_to_tell(r))
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
-}
-
-int wefti_ux_fd(const wefti_transport_t *transport)
-{
-    const ux_transport_t *r = (const ux_transport_t *)(const void *)transport;
-    return r->fd;
 }
 
 /* --- the transport ------------------------------------------------------------------------------------------------ */
@@ -374,52 +315,6 @@ static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
     caps(transport, WEFTI_SIDE_DIALLER, ours);
     /* UCX keeps its wire within a major version. Whether there is a network between us, connecting will show. */
     return n >= 4 && !memcmp(ours, theirs, 2);
-}
-
-#define UCX_OPS \
-    .caps = caps, .match = match, .lane_new = wefti_ux_lane_new, .lane_connect = wefti_ux_lane_connect, \
-    .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, .commit = wefti_ux_commit, .announce = wefti_ux_announce, \
-    .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
-
-static const wefti_transport_ops_t ucx_ops = {UCX_OPS};
-
-static const wefti_transport_ops_t ucx_trusted_ops = {
-    UCX_OPS,
-    .key_new = wefti_ux_key_new,
-    .key_free = wefti_ux_key_free,
-    .key_open = wefti_ux_key_open,
-    .key_close = wefti_ux_key_close,
-    .get = wefti_ux_get,
-    .put = wefti_ux_put_to,
-};
-
-weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
-{
-    ux_transport_t *r = wefti_calloc(1, sizeof *r);
-    if (!r)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
-    const wefti_transport_ops_t *ops = params->trusted ? &ucx_trusted_ops : &ucx_ops;
-    r->base = (wefti_transport_t){.ops = ops, .fabric = f, .kind = 2, .name = "ucx"};
-    r->trusted = params->trusted;
-    r->rendezvous = params->rendezvous;
-    r->fd = -1;
-    r->pid = getpid();
-    r->tls = wefti_strdup(params->tls);
-    r->devices = params->devices ? wefti_strdup(params->devices) : NULL;
-    if (!r->tls || (params->devices && !r->devices)) {
-        wefti_free(r->tls);
-        wefti_free(r->devices);
-        wefti_free(r);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
-    }
-    pthread_mutex_init(&r->mem_lock, NULL);
-    wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
-    wefti_list_t *lists[] = {&r->pumps,   &r->free_chunks, &r->open,      &r->events,     &r->ep_events,
-                             &r->flushes, &r->ones,        &r->free_ones, &r->free_frames};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        wefti_list_init(lists[i]);
-    *transport_out = &r->base;
-    return WEFT_OK;
 }
 
 /* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection
@@ -461,7 +356,7 @@ static bool close_peers(ux_transport_t *r)
     return can_end;
 }
 
-void wefti_ux_close(wefti_transport_t *transport)
+static void ux_close(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (r->worker && getpid() == r->pid) {
@@ -478,16 +373,58 @@ void wefti_ux_close(wefti_transport_t *transport)
     }
     if (r->strangers)
         wefti_info("ucx: %llu frames carried no token of ours", (unsigned long long)r->strangers);
-    wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->free_frames)))
-        wefti_free(wefti_container_of(it, ux_frame_t, link));
-    while ((it = wefti_list_pop(&r->free_chunks)))
-        wefti_free(it); /* the link is a chunk's first member */
-    wefti_ux_ones_free(r);
+    wefti_spares_free(&r->spare_frames);
+    wefti_spares_free(&r->spare_chunks);
+    wefti_spares_free(&r->spare_ones);
     wefti_transfers_free(&r->transfers);
-    wefti_free(r->lanes);
+    wefti_slots_free(&r->lanes);
     wefti_free(r->tls);
     wefti_free(r->devices);
     pthread_mutex_destroy(&r->mem_lock);
     wefti_free(r);
+}
+
+static const wefti_transport_ops_t ucx_ops = {
+    .close = ux_close,
+    .arm = arm,
+    .caps = caps,
+    .match = match,
+    .lane_new = wefti_ux_lane_new,
+    .lane_connect = wefti_ux_lane_connect,
+    .lane_close = wefti_ux_lane_close,
+    .reserve = wefti_ux_reserve,
+    .commit = wefti_ux_commit,
+    .announce = wefti_ux_announce,
+    .pull = wefti_ux_pull,
+    .refuse = wefti_ux_refuse,
+};
+
+weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
+{
+    ux_transport_t *r = wefti_calloc(1, sizeof *r);
+    if (!r)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    r->ops = ucx_ops;
+    if (params->trusted)
+        wefti_ux_onesided(&r->ops);
+    r->base = (wefti_transport_t){.ops = &r->ops, .fabric = f, .kind = 2, .name = "ucx", .fd = -1};
+    r->trusted = params->trusted;
+    r->rendezvous = params->rendezvous;
+    r->pid = getpid();
+    r->tls = wefti_strdup(params->tls);
+    r->devices = params->devices ? wefti_strdup(params->devices) : NULL;
+    if (!r->tls || (params->devices && !r->devices)) {
+        wefti_free(r->tls);
+        wefti_free(r->devices);
+        wefti_free(r);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    }
+    pthread_mutex_init(&r->mem_lock, NULL);
+    wefti_slots_init(&r->lanes, UINT32_C(1) << UX_TOKEN_INDEX_BITS);
+    wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
+    wefti_list_t *lists[] = {&r->pumps, &r->ep_events, &r->flushes};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
+    *transport_out = &r->base;
+    return WEFT_OK;
 }

@@ -23,10 +23,10 @@ _Static_assert(sizeof(weft_iov_t) == sizeof(ucp_dt_iov_t) && offsetof(weft_iov_t
 
 static void announce_end(ux_announce_t *a, ucs_status_t status)
 {
-    ux_lane_t *l = ux_lane(a->out.of->lane);
+    ux_lane_t *l = ux_lane(&a->out.job.of->base);
     weft_status_t st;
     if (status != UCS_OK)
-        st = l->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : status == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_PEER;
+        st = l->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
     else if (a->refused)
         st = WEFT_ERR_REFUSED;
     else
@@ -48,12 +48,12 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
     if (r->chunked)
         return wefti_ux_offer(l, rec, n, iov, total, x);
     /* Not before the peer has its half of the endpoint: its answers must go the way this goes. */
-    if (l->state != UX_UP || !l->answered || l->in_flight >= UX_IN_FLIGHT || l->failed) {
-        l->want_space = true;
+    if (l->state != UX_UP || !l->answered || l->in_flight >= UX_IN_FLIGHT || l->half.failed) {
+        l->half.want_space = true;
         return WEFT_ERR_AGAIN;
     }
     wefti_outgoing_t *o;
-    weft_status_t st = wefti_outgoing_new(&l->transfers, iov, total, x, sizeof(ux_announce_t) + UX_ANNOUNCE_HEAD + n, &o);
+    weft_status_t st = wefti_outgoing_new(&l->half, iov, total, x, sizeof(ux_announce_t) + UX_ANNOUNCE_HEAD + n, &o);
     if (st)
         return st;
     ux_announce_t *a = ux_announce(o);
@@ -87,7 +87,7 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
 /* The receiver says that the completion that follows means a refusal. */
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id)
 {
-    wefti_outgoing_t *o = wefti_outgoing_find(&l->transfers, id);
+    wefti_outgoing_t *o = wefti_outgoing_find(&l->half, id);
     if (!o)
         return; /* it has ended otherwise, or is not this peer's to speak of */
     if (!l->transport->chunked)
@@ -105,7 +105,7 @@ static void desc_release(ux_pull_t *p)
 {
     if (!p->desc || p->in_callback)
         return; /* in the callback, its return value does it, or the end of the transfer */
-    ucp_am_data_release(ux_lane(p->in.of->lane)->transport->worker, p->desc);
+    ucp_am_data_release(ux_lane(&p->in.job.of->base)->transport->worker, p->desc);
     p->desc = NULL;
 }
 
@@ -127,19 +127,19 @@ ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size
         return UCS_ERR_REJECTED;
     }
     l->rx_seq++;
-    if (l->state >= UX_CLOSING || l->failed)
+    if (l->state >= UX_CLOSING || l->half.failed)
         return UCS_ERR_REJECTED;
     if (l->state != UX_UP || !nums[1] || nums[1] != head_n - UX_ANNOUNCE_HEAD) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "an announcement that makes no sense");
         return UCS_ERR_REJECTED;
     }
-    ux_pull_t *p = ux_pull(wefti_incoming_new(&l->transfers, id, total, sizeof *p));
+    ux_pull_t *p = ux_pull(wefti_incoming_new(&l->half, id, total, sizeof *p));
     if (!p)
         return UCS_ERR_REJECTED;
     p->desc = desc;
     p->rendezvous = p->in_callback = true;
     l->in_callback = p;
-    r->base.fabric->up->announced(l->base.user, (const uint8_t *)head + UX_ANNOUNCE_HEAD, nums[1], total, &p->in.base);
+    r->base.fabric->up->announced(l->half.base.user, (const uint8_t *)head + UX_ANNOUNCE_HEAD, nums[1], total, &p->in.base);
     bool refused = !l->in_callback; /* refused by `announced` itself: p is gone, and UCX ends it when we return */
     l->in_callback = NULL;
     if (refused)
@@ -153,10 +153,8 @@ static void pull_received(void *request, ucs_status_t status, size_t n, void *us
     ux_pull_t *p = user;
     ucp_request_free(request);
     weft_status_t st = WEFT_OK;
-    if (ux_lane(p->in.of->lane)->state >= UX_CLOSING && status != UCS_OK)
-        st = WEFT_ERR_CANCELLED;
-    else if (status != UCS_OK)
-        st = status == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_PEER;
+    if (status != UCS_OK)
+        st = ux_lane(&p->in.job.of->base)->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : ux_nomem_or(status, WEFT_ERR_PEER);
     else if (n != p->in.total)
         st = WEFT_ERR_PEER;
     wefti_incoming_end(&p->in, st);
@@ -191,7 +189,7 @@ static weft_status_t lay_out(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, 
 weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {
     ux_pull_t *p = wefti_container_of(pull, ux_pull_t, in.base);
-    ux_lane_t *l = ux_lane(p->in.of->lane);
+    ux_lane_t *l = ux_lane(&p->in.job.of->base);
     if (!p->rendezvous)
         return wefti_ux_chunk_pull(p, iov, iov_n, want, x);
     ucp_request_param_t param = {
@@ -211,7 +209,7 @@ weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
         param.datatype = ucp_dt_make_iov();
     }
     wefti_incoming_begin(&p->in, x);
-    if (l->failed || l->state >= UX_CLOSING) {
+    if (l->half.failed || l->state >= UX_CLOSING) {
         /* UCX would wait for an answer that nobody gives. */
         desc_release(p);
         wefti_incoming_end(&p->in, WEFT_ERR_PEER);
@@ -228,9 +226,9 @@ weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
 void wefti_ux_refuse(wefti_pull_t *pull, bool taken)
 {
     ux_pull_t *p = wefti_container_of(pull, ux_pull_t, in.base);
-    ux_lane_t *l = ux_lane(p->in.of->lane);
+    ux_lane_t *l = ux_lane(&p->in.job.of->base);
     uint32_t kind = !taken ? UX_REC_REFUSED : p->rendezvous ? 0 : UX_REC_TAKEN;
-    if (kind && !l->failed && l->state < UX_CLOSING)
+    if (kind && !l->half.failed && l->state < UX_CLOSING)
         wefti_ux_control(l, kind, p->in.id);
     desc_release(p);
     if (l->in_callback == p)
@@ -240,8 +238,8 @@ void wefti_ux_refuse(wefti_pull_t *pull, bool taken)
 
 void wefti_ux_release_offers(ux_lane_t *l)
 {
-    wefti_list_each(it, &l->transfers.offers)
-        desc_release(wefti_container_of(it, ux_pull_t, in.link));
+    wefti_list_each(it, &l->half.offers)
+        desc_release(wefti_container_of(it, ux_pull_t, in.job.link));
 }
 
 /* --- telling ------------------------------------------------------------------------------------------------------ */
@@ -253,23 +251,23 @@ static void fail(wefti_lane_t *lane, weft_status_t why, const char *what)
 
 static void pull_ends(wefti_incoming_t *p)
 {
-    ux_lane_t *l = ux_lane(p->of->lane);
+    ux_lane_t *l = ux_lane(&p->job.of->base);
     desc_release(ux_pull(p));
-    if (ux_pull(p)->rendezvous || p->status || l->failed || !l->ep || l->state >= UX_DRAINING)
+    if (ux_pull(p)->rendezvous || p->job.status || l->half.failed || !l->ep || l->state >= UX_DRAINING)
         return;
-    uint8_t *at = wefti_ux_make_space(l, sizeof p->id, true);
-    if (!at) {
-        wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
-        return;
-    }
-    memcpy(at, &p->id, sizeof p->id);
-    wefti_ux_put(l, UX_REC_TAKEN, sizeof p->id);
+    if (wefti_ux_control_space(l, &p->id, sizeof p->id))
+        wefti_ux_put(l, UX_REC_TAKEN, sizeof p->id);
 }
 
-void wefti_ux_told(wefti_lane_t *lane)
+static void told(wefti_lane_t *lane)
 {
     if (ux_lane(lane)->state == UX_DRAINING)
-        wefti_ux_event(ux_lane(lane), UX_EV_DRAINED);
+        wefti_half_event(&ux_lane(lane)->half, WEFTI_EV_CLOSE);
 }
 
-const wefti_transfers_ops_t wefti_ux_transfers = {.fail = fail, .pull_ends = pull_ends, .told = wefti_ux_told};
+const wefti_transfers_ops_t wefti_ux_transfers = {
+    .fail = fail,
+    .pull_ends = pull_ends,
+    .told = told,
+    .lane_event = wefti_ux_lane_event,
+};

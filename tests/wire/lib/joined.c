@@ -113,7 +113,7 @@ void joined_open(joined_t *j, const pair_way_t *way, const char *signature)
         weft_op_t op[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
         must(weft_am_handle(j->pair.rt[side], id, NULL, NULL, &op[0]), "weft_am_handle");
         must(pair_wait(&j->pair, &op[0], 10), "no handler");
-        must(wefti_stream_new(rpc_state(j->pair.rt[side]), j->pair.rt[side], sig, side == JOINED_SERVER, &j->s[side]),
+        must(wefti_stream_new(rpc_state(j->pair.rt[side]), sig, side == JOINED_SERVER, RPC_STALL_NS, &j->s[side]),
              "wefti_stream_new");
         must(weft_am_handle(j->pair.rt[side], id, side == JOINED_SERVER ? came_to_server : came_to_client, j, &op[1]),
              "weft_am_handle");

@@ -99,7 +99,7 @@ static inline void scene_close(scene_t *s)
 /* Ranges the receiver knows of. */
 static inline unsigned known(scene_t *s)
 {
-    return ((wefti_shm_lane_t *)s->eb.lane)->n_known;
+    return ((wefti_shm_lane_t *)s->eb.lane)->known.n;
 }
 
 static inline unsigned offer(scene_t *s, const weft_iov_t *iov, size_t iov_n, shm_xfer_t *x)

@@ -145,7 +145,7 @@ unsigned shm_progress(shm_side_t *s)
 
 void shm_sleep(shm_side_t *s, int ms)
 {
-    struct pollfd p = {.fd = wefti_shm_fd(s->transport), .events = POLLIN};
+    struct pollfd p = {.fd = s->transport->fd, .events = POLLIN};
     if (wefti_shm_arm(s->transport))
         return;
     s->sleeps++;

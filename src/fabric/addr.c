@@ -1,4 +1,6 @@
-/* fabric/sock/addr.c - addresses: text to sockaddr and back, errno to status. */
+/* fabric/addr.c - addresses: text to sockaddr and back, errno to status. */
+#include "fabric/addr.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
@@ -8,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/sock/internal.h"
 
 weft_status_t wefti_errno_status(int err)
 {
@@ -44,31 +46,32 @@ weft_status_t wefti_errno_status(int err)
     }
 }
 
-uint16_t wefti_addr_port(const sock_addr_t *a)
+/* The port is at the same place in addresses of IPv4 and IPv6. */
+uint16_t wefti_addr_port(const wefti_addr_t *a)
 {
-    if (a->ss.ss_family == AF_INET)
-        return ntohs(((const struct sockaddr_in *)(const void *)&a->ss)->sin_port);
-    return ntohs(((const struct sockaddr_in6 *)(const void *)&a->ss)->sin6_port);
+    return ntohs(((const struct sockaddr_in *)(const void *)&a->ss)->sin_port);
 }
+
+void wefti_addr_set_port(wefti_addr_t *a, uint16_t port)
+{
+    ((struct sockaddr_in *)(void *)&a->ss)->sin_port = htons(port);
+}
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port), "one place for the port");
 
 /* No address of IPv6 that anybody has begins so. */
 #define GROUP_IPV4 UINT64_C(0xffff000100000000)
 #define GROUP_PROCESS UINT64_C(0xffff000200000000)
 
 /* Whoever has an address of IPv6 has a whole network of them: those count as one. */
-uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
+uint64_t wefti_addr_group(const wefti_addr_t *from, int fd)
 {
     uint64_t group = 0;
-    uint32_t ipv4 = 0;
+    const struct sockaddr_in *in = (const void *)&from->ss;
     const struct sockaddr_in6 *in6 = (const void *)&from->ss;
-    if (from->ss.ss_family == AF_INET) {
-        memcpy(&ipv4, &((const struct sockaddr_in *)(const void *)&from->ss)->sin_addr, 4);
-        return GROUP_IPV4 | ipv4;
-    }
-    if (from->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
-        memcpy(&ipv4, &in6->sin6_addr.s6_addr[12], 4);
-        return GROUP_IPV4 | ipv4;
-    }
+    if (from->ss.ss_family == AF_INET)
+        return GROUP_IPV4 | in->sin_addr.s_addr;
+    if (from->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+        return GROUP_IPV4 | in6->sin6_addr.s6_addr32[3];
     if (from->ss.ss_family == AF_INET6) {
         memcpy(&group, in6->sin6_addr.s6_addr, sizeof group);
         return group;
@@ -78,15 +81,7 @@ uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? GROUP_PROCESS : GROUP_PROCESS | (uint32_t)who.pid;
 }
 
-void wefti_addr_set_port(sock_addr_t *a, uint16_t port)
-{
-    if (a->ss.ss_family == AF_INET)
-        ((struct sockaddr_in *)(void *)&a->ss)->sin_port = htons(port);
-    else
-        ((struct sockaddr_in6 *)(void *)&a->ss)->sin6_port = htons(port);
-}
-
-void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
+void wefti_addr_text(const wefti_addr_t *a, char *buf, size_t cap)
 {
     wefti_uri_t uri = {.scheme = WEFTI_URI_TCP};
     if (a->ss.ss_family == AF_UNIX) {
@@ -105,28 +100,37 @@ void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
     wefti_uri_format(&uri, buf, cap);
 }
 
-weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out)
+weft_status_t wefti_addrs_add(wefti_addrs_t *addrs, const void *sa, size_t n)
 {
-    size_t n = 0;
-    for (const struct addrinfo *it = ai; it; it = it->ai_next)
-        n += it->ai_family == AF_INET || it->ai_family == AF_INET6;
-    sock_addr_t *at = wefti_calloc(n ? n : 1, sizeof *at);
-    if (!at)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu addresses", n);
-    n = 0;
-    for (const struct addrinfo *it = ai; it; it = it->ai_next) {
-        if (it->ai_family != AF_INET && it->ai_family != AF_INET6)
-            continue;
-        memcpy(&at[n].ss, it->ai_addr, it->ai_addrlen);
-        at[n].n = it->ai_addrlen;
-        wefti_addr_set_port(&at[n++], port);
+    wefti_addr_t *at = wefti_realloc(addrs->at, (addrs->n + 1) * sizeof *at);
+    if (!at) {
+        wefti_free(addrs->at);
+        *addrs = (wefti_addrs_t){0};
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
     }
-    out->at = at;
-    out->n = n;
+    addrs->at = at;
+    at += addrs->n++;
+    memset(at, 0, sizeof *at);
+    memcpy(&at->ss, sa, n);
+    at->n = (socklen_t)n;
     return WEFT_OK;
 }
 
-weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out)
+weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, wefti_addrs_t *out)
+{
+    weft_status_t st = WEFT_OK;
+    *out = (wefti_addrs_t){0};
+    for (; ai && !st; ai = ai->ai_next) {
+        if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
+            continue;
+        st = wefti_addrs_add(out, ai->ai_addr, ai->ai_addrlen);
+        if (!st)
+            wefti_addr_set_port(&out->at[out->n - 1], port);
+    }
+    return st;
+}
+
+weft_status_t wefti_addr_numeric(const char *host, uint16_t port, wefti_addrs_t *out)
 {
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *ai;
     int rc = getaddrinfo(host, NULL, &hints, &ai); /* never asks anyone */
@@ -139,7 +143,7 @@ weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *
     return st;
 }
 
-weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out)
+weft_status_t wefti_addr_unix(const char *path, wefti_addrs_t *out)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     size_t n = strlen(path);
@@ -149,14 +153,12 @@ weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out)
     bool abstract = path[0] == '@';
     if (abstract)
         un.sun_path[0] = 0;
-    memset(out, 0, sizeof *out);
-    memcpy(&out->ss, &un, sizeof un);
-    out->n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
-    return WEFT_OK;
+    *out = (wefti_addrs_t){0};
+    return wefti_addrs_add(out, &un, offsetof(struct sockaddr_un, sun_path) + n + !abstract);
 }
 
 /* "host", "host:port", "[v6]", "[v6]:port", numeric. */
-weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
+weft_status_t wefti_addr_source(const char *text, wefti_addr_t *out)
 {
     char host[256];
     const char *colon = strrchr(text, ':'), *from = text;
@@ -180,7 +182,7 @@ weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
         if (*end || end == port_text || port > 65535)
             return wefti_fail(WEFT_ERR_INVALID, "source \"%s\": the port is not between 0 and 65535", text);
     }
-    sock_addrs_t addrs;
+    wefti_addrs_t addrs;
     if (!n || n >= sizeof host)
         return wefti_fail(WEFT_ERR_INVALID, "source \"%s\" is not an address", text);
     memcpy(host, from, n);
@@ -193,4 +195,23 @@ weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
     *out = addrs.at[0];
     wefti_free(addrs.at);
     return WEFT_OK;
+}
+
+int wefti_addr_listen(wefti_addr_t *a, int backlog, bool reuse, bool only_ipv6)
+{
+    int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, only = only_ipv6;
+    socklen_t n = sizeof a->ss;
+    if (fd < 0)
+        return -1;
+    if (a->ss.ss_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
+    if (reuse)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!bind(fd, (const void *)&a->ss, a->n) && !listen(fd, backlog) &&
+        (a->ss.ss_family == AF_UNIX || !getsockname(fd, (void *)&a->ss, &n)))
+        return fd;
+    int err = errno;
+    close(fd);
+    errno = err;
+    return -1;
 }
