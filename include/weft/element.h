@@ -222,8 +222,6 @@ typedef enum weft_transport_state {
 WEFT_API weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_status_t *why_out);
 /* "waiting", "connecting", ... */
 WEFT_API const char *weft_transport_state_name(weft_transport_state_t state);
-/* Its name; valid until the action is closed. */
-WEFT_API const char *weft_transport_name(const weft_transport_t *trans);
 
 /* Complete when it is READY: op->len is how long the element's memory is. Otherwise as any operation on it. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_ready(weft_transport_t *trans, weft_op_t *op);

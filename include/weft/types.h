@@ -120,8 +120,6 @@ WEFT_API const weft_param_t *weft_sig_params(const weft_sig_t *sig, size_t *n_ou
 WEFT_API const weft_param_t *weft_sig_results(const weft_sig_t *sig, size_t *n_out);
 WEFT_API bool weft_sig_idempotent(const weft_sig_t *sig);
 WEFT_API bool weft_sig_oneway(const weft_sig_t *sig);
-/* Do they agree? */
-WEFT_API bool weft_sig_agree(const weft_sig_t *a, const weft_sig_t *b);
 /* The same for two that agree, on every machine and in every version. */
 WEFT_API uint64_t weft_sig_hash(const weft_sig_t *sig);
 

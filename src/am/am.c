@@ -10,7 +10,7 @@
 static void ep_new(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
-    wefti_outbox_init(&e->box, &wefti_am_sends, ep->rt->am_window, ep->rt->am_messages);
+    wefti_outbox_init(&e->box, &wefti_am_sends, ep->rt->config.am_window, (uint32_t)ep->rt->config.am_messages);
     wefti_list_init(&e->posted);
     wefti_list_init(&e->arrived);
     wefti_list_init(&e->kept);
@@ -39,11 +39,6 @@ static bool answers_wait(weft_ep_t *ep)
     return !wefti_list_empty(&am_ep(ep)->answers);
 }
 
-static uint64_t ep_unreceived(weft_ep_t *ep)
-{
-    return am_ep(ep)->n_arrived;
-}
-
 static void ep_free(weft_ep_t *ep)
 {
     wefti_am_messages_down(ep, ep->why ? ep->why : WEFT_ERR_CLOSED, true);
@@ -55,11 +50,7 @@ static void ep_free(weft_ep_t *ep)
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
     const am_ep_t *e = am_ep(ep);
-    wefti_count_t c = wefti_count_read(&e->box.count);
-    info->ams_sent = c.sent;
-    info->ams_received = c.received;
-    info->am_bytes_sent = c.bytes_sent;
-    info->am_bytes_received = c.bytes_received;
+    wefti_count_read(&e->box.count, &info->ams_sent);
     info->am_held = __atomic_load_n(&e->box.flow.held_msgs, __ATOMIC_RELAXED);
     info->am_held_bytes = __atomic_load_n(&e->box.flow.held, __ATOMIC_RELAXED);
 }
@@ -80,7 +71,6 @@ static const wefti_traffic_t traffic = {
     .ep_space = wefti_am_answers_flush,
     .ep_sends_pending = answers_wait,
     .ep_busy = answers_wait,
-    .ep_unreceived = ep_unreceived,
     .ep_info = ep_info,
 };
 
@@ -108,11 +98,7 @@ static void room_free(weft_runtime_t *rt)
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
     const am_state_t *as = am_state(rt);
-    wefti_count_t sum = wefti_outbox_sum(rt, WEFTI_TRAFFIC_AM);
-    out->ams_sent = sum.sent;
-    out->ams_received = sum.received;
-    out->am_bytes_sent = sum.bytes_sent;
-    out->am_bytes_received = sum.bytes_received;
+    wefti_outbox_sum(rt, WEFTI_TRAFFIC_AM, &out->ams_sent);
     out->am_held = as->held_msgs;
     out->am_held_bytes = as->held_bytes;
 }

@@ -88,7 +88,7 @@ static void hold_over(wefti_timer_t *t)
     am_msg_t *m = wefti_container_of(t, am_msg_t, hold);
     if (m->arrived &&
         small(m)) { /* those wait for as long as it takes; what a program has and does not pull is too late next time */
-        (void)wefti_timer_at(m->as->rt, t, wefti_now(m->as->rt) + m->as->rt->am_hold_ns);
+        (void)wefti_timer_at(m->as->rt, t, wefti_now(m->as->rt) + m->as->rt->config.am_hold);
         return;
     }
     wefti_am_turn_down(m, WEFT_AM_TOO_LATE);
@@ -128,7 +128,7 @@ am_msg_t *wefti_am_block(am_msg_t *from)
         from->in = NULL;
         m->hold.fn = hold_over;
         /* Without memory for its timer it waits until it is pulled, released, or its sender is gone. */
-        (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->am_hold_ns);
+        (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->config.am_hold);
     }
     from->moved = m;
     wefti_flow_hold(&am_ep(m->ep)->box.flow, m->cost);
@@ -174,17 +174,8 @@ static void answer(weft_ep_t *ep, uint8_t flags, uint64_t about, uint32_t reason
 {
     am_ep_t *e = am_ep(ep);
     am_answer_t a = {.word.flags = flags, .about = about, .reason = reason};
-    if (!ep->lane) {
-        if (in)
-            wefti_in_refuse(in, false);
-        return;
-    }
-    if (wefti_list_empty(&e->answers) && answer_put(ep, &a)) {
-        if (in)
-            wefti_in_refuse(in, false);
-        return;
-    }
-    am_owed_t *owed = (am_owed_t *)wefti_malloc(sizeof *owed);
+    bool over = !ep->lane || (wefti_list_empty(&e->answers) && answer_put(ep, &a));
+    am_owed_t *owed = over ? NULL : (am_owed_t *)wefti_malloc(sizeof *owed);
     if (owed) {
         owed->answer = a;
         owed->in = in;
@@ -192,8 +183,8 @@ static void answer(weft_ep_t *ep, uint8_t flags, uint64_t about, uint32_t reason
             in->user = (void *)((uintptr_t)owed | AM_OWED);
         wefti_list_push_back(&e->answers, &owed->link);
     } else if (in) {
-        wefti_in_refuse(in, false); /* without the reason, which is better than not at all */
-    } else {
+        wefti_in_refuse(in, false); /* without memory to owe the answer its sender learns no reason */
+    } else if (!over) {
         wefti_ep_cannot(ep, "no memory for the answer to a message");
     }
 }

@@ -134,7 +134,7 @@ bool wefti_am_hold(am_msg_t *m)
     wefti_list_push_back(&port->arrived, &m->port_link);
     wefti_list_push_back(&as->arrived, &m->all_link);
     wefti_list_push_back(&am_ep(m->ep)->arrived, &m->ep_link);
-    am_ep(m->ep)->n_arrived++;
+    am_ep(m->ep)->box.unreceived++;
     if (port->fn)
         drain_soon(as, port);
     return true;
@@ -148,7 +148,7 @@ void wefti_am_unhold(am_msg_t *m)
     wefti_list_remove(&m->port_link);
     wefti_list_remove(&m->all_link);
     wefti_list_remove(&m->ep_link);
-    am_ep(m->ep)->n_arrived--;
+    am_ep(m->ep)->box.unreceived--;
     port_unuse(m->as, port);
 }
 
@@ -215,13 +215,6 @@ static void drain(weft_op_t *op, void *user)
     }
 }
 
-static void no_cancel(weft_op_t *op, weft_status_t why)
-{
-    (void)op, (void)why; /* complete before anyone could ask */
-}
-
-static const wefti_op_kind_t drain_kind = {.name = "am hand-over", .cancel = no_cancel};
-
 void wefti_am_drain_init(am_state_t *as)
 {
     wefti_list_init(&as->drains);
@@ -229,16 +222,14 @@ void wefti_am_drain_init(am_state_t *as)
     as->drain_op.user = as;
 }
 
-/* By an operation of our own that completes at once: its callback comes from progress, behind the completions that are due. */
 static void drain_soon(am_state_t *as, am_port_t *port)
 {
     if (!wefti_list_linked(&port->drain_link))
         wefti_list_push_back(&as->drains, &port->drain_link);
-    if (as->draining || wefti_op_prepare(as->rt, &as->drain_op, &drain_kind))
-        return; /* the runtime closes: nobody gets anything any more */
+    if (as->draining || wefti_closing(as->rt))
+        return; /* if the runtime closes, nobody gets anything any more */
     as->draining = true;
-    wefti_op_begin(&as->drain_op);
-    wefti_op_complete(&as->drain_op, WEFT_OK);
+    wefti_op_soon(as->rt, &as->drain_op);
 }
 
 /* What a handler has not got yet when it goes is for the receives that were posted meanwhile. While it is still there, so is
@@ -278,13 +269,7 @@ static weft_status_t handle_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t handle_kind = {.name = "am handle", .start = handle_start, .cancel = no_cancel};
-
-static void free_op(weft_op_t *op, void *user)
-{
-    (void)user;
-    wefti_free(op);
-}
+static const wefti_op_kind_t handle_kind = {.name = "am handle", .start = handle_start, .cancel = wefti_op_no_cancel};
 
 weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, void *user, weft_op_t *done)
 {
@@ -292,10 +277,9 @@ weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, voi
         return wefti_fail(WEFT_ERR_INVALID, rt ? "WEFT_AM_ANY_ID is no id a handler could have" : "the runtime is NULL");
     weft_op_t *own = NULL;
     if (!done) {
-        done = own = (weft_op_t *)wefti_calloc(1, sizeof *own);
+        done = own = wefti_op_own();
         if (!own)
             return wefti_fail(WEFT_ERR_NOMEM, "no memory to set a handler");
-        own->fn = free_op;
     }
     weft_status_t st = wefti_op_prepare(rt, done, &handle_kind);
     if (!st) {

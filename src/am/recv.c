@@ -35,11 +35,10 @@ bool wefti_am_meet(weft_op_t *op, am_msg_t *m)
     if (r->take)
         return meet_take(op, m);
     am_into_t into = r->into;
-    void *header = op->buf;
-    uint64_t header_cap = op->tag, cap = op->len;
+    void *header = r->header;
+    uint64_t header_cap = r->header_cap, cap = op->len;
     weft_status_t st = WEFT_OK;
     describe(op, m);
-    op->buf = NULL;
     if (m->pub.len > cap || (header && m->pub.header_len > header_cap)) {
         wefti_am_turn_down(m, WEFT_AM_TOO_LONG);
         wefti_op_complete(op, WEFT_ERR_TRUNCATED);
@@ -91,23 +90,23 @@ static weft_status_t recv_start(weft_op_t *op)
 static void recv_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_am_unpost(am_state(wefti_opx(op)->rt), op);
-    op->buf = NULL;
     wefti_ep_complete(am_recv(op)->ep, op, why);
 }
 
-static void recv_failed(weft_op_t *op, weft_status_t st)
-{
-    op->buf = NULL; /* until here the place of the header */
-    wefti_op_complete(op, st);
-}
+static const wefti_op_kind_t recv_kind = {.name = "am receive", .start = recv_start, .cancel = recv_cancel, .stops = true};
 
-static const wefti_op_kind_t recv_kind = {
-    .name = "am receive", .start = recv_start, .cancel = recv_cancel, .failed = recv_failed, .stops = true};
-
-static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, bool take, const am_into_t *into, weft_op_t *op)
+static weft_status_t prepare(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op)
 {
-    *am_recv(op) = (am_recv_t){.ep = ep, .id = id, .take = take, .into = *into};
-    return wefti_op_post(rt, op);
+    weft_status_t st = wefti_ep_check_of(ep, rt);
+    if (!st)
+        st = wefti_op_prepare(rt, op, &recv_kind);
+    if (st)
+        return st;
+    am_recv_t *r = am_recv(op);
+    r->ep = ep;
+    r->id = id;
+    op->buf = NULL;
+    return WEFT_OK;
 }
 
 weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given, weft_op_t *op)
@@ -131,29 +130,27 @@ weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given,
         into.kind = o.kind ? o.kind : weft_mem_host();
         cap = o.max_len ? o.max_len : UINT64_C(1) << 30;
     }
-    st = wefti_ep_check_of(o.ep, rt);
-    if (!st)
-        st = wefti_op_prepare(rt, op, &recv_kind);
+    st = prepare(rt, o.ep, o.id, op);
     if (st)
         return st;
-    op->buf = o.header;
-    op->tag = o.header_cap;
+    am_recv_t *r = am_recv(op);
+    r->take = false;
+    r->header = o.header;
+    r->header_cap = o.header_cap;
+    r->into = into;
     op->len = cap;
-    return post(rt, o.ep, o.id, false, &into, op);
+    return wefti_op_post(rt, op);
 }
 
 weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op)
 {
-    static const am_into_t nowhere;
     if (!rt || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
-    weft_status_t st = wefti_ep_check_of(ep, rt);
-    if (!st)
-        st = wefti_op_prepare(rt, op, &recv_kind);
+    weft_status_t st = prepare(rt, ep, id, op);
     if (st)
         return st;
-    op->buf = NULL;
-    return post(rt, ep, id, true, &nowhere, op);
+    am_recv(op)->take = true;
+    return wefti_op_post(rt, op);
 }
 
 /* --- endings --------------------------------------------------------------------------------------------------------------- */
@@ -162,7 +159,6 @@ static void end(am_state_t *as, am_recv_t *r, weft_status_t why)
 {
     weft_op_t *op = wefti_op_of_scratch(r);
     wefti_am_unpost(as, op);
-    op->buf = NULL;
     wefti_op_complete(op, why);
 }
 

@@ -112,7 +112,6 @@ typedef struct am_ep {
     wefti_list_t arrived;     /* messages that wait (am_msg_t.ep_link) */
     wefti_list_t kept;        /* messages that the program has (am_msg_t.ep_link) */
     wefti_list_t answers;     /* answers that found no space (am_owed_t) */
-    uint32_t n_arrived;
     uint32_t parts_len;
     uint8_t *parts;           /* a header that comes in parts: WEFT_AM_HEADER_MAX bytes, from the first one on */
 } am_ep_t;
@@ -206,8 +205,9 @@ typedef struct am_recv {
     };
     uint32_t id;
     bool take;                /* header first */
-    am_into_t into;           /* op->buf: where the header goes; op->tag: its capacity; op->len: that of the payload; until it
-                                 is met */
+    void *header;             /* where the header goes, and how much of it */
+    size_t header_cap;
+    am_into_t into;           /* op->len: the capacity for the payload, until it is met */
 } am_recv_t;
 
 typedef struct am_pull {

@@ -94,24 +94,28 @@ void wefti_config_file_free(wefti_config_file_t *file)
     memset(file, 0, sizeof *file);
 }
 
-/* Take the blanks off both ends of [at, end), terminate it in place, and return where it begins. *end is writable. */
+/* [at, end) without the blanks at both ends: where it begins, and ends. */
+static char *inside(char *at, char **end)
+{
+    while (at < *end && wefti_is_space(*at))
+        at++;
+    while (*end > at && wefti_is_space((*end)[-1]))
+        (*end)--;
+    return at;
+}
+
+/* The same, terminated in place. *end is writable. */
 static char *trim(char *at, char *end)
 {
-    while (at < end && wefti_is_space(*at))
-        at++;
-    while (end > at && wefti_is_space(end[-1]))
-        end--;
+    at = inside(at, &end);
     *end = '\0';
     return at;
 }
 
 /* What is wrong with [at, end) as a name, blanks at its ends aside; NULL: nothing. */
-static const char *name_problem(const char *at, const char *end)
+static const char *name_problem(char *at, char *end)
 {
-    while (at < end && wefti_is_space(*at))
-        at++;
-    while (end > at && wefti_is_space(end[-1]))
-        end--;
+    at = inside(at, &end);
     if (at == end)
         return "has no name before the =";
     for (; at < end; at++)
@@ -133,8 +137,7 @@ static int cut_line(char *at, char *end, wefti_config_line_t *line_out)
         else if (!*p)
             problem = "has a zero byte";
     }
-    while (at < end && wefti_is_space(*at))
-        at++;
+    at = inside(at, &end);
     if (at == end)
         return 0;
     if (!problem)

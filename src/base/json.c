@@ -52,8 +52,7 @@ wefti_json_t wefti_json(char *text, size_t n)
     return (wefti_json_t){.at = text, .end = text + n, .deepest = WEFTI_JSON_DEPTH};
 }
 
-/* --- objects and arrays
- * ------------------------------------------------------------------------------------------------------ */
+/* --- objects and arrays -------------------------------------------------------------------------------------------------- */
 
 static void into(wefti_json_t *j, char open)
 {
@@ -123,8 +122,7 @@ char wefti_json_next(wefti_json_t *j)
     return c == '{' || c == '[' || c == '"' || c == 't' || c == 'f' || c == 'n' ? c : 0;
 }
 
-/* --- strings
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- strings ------------------------------------------------------------------------------------------------------------- */
 
 static bool hex4(wefti_json_t *j, uint32_t *out)
 {
@@ -232,38 +230,40 @@ bool wefti_json_is(const wefti_json_text_t *t, const char *word)
     return t->n == strlen(word) && !memcmp(t->p, word, t->n);
 }
 
-/* --- numbers and words
- * ------------------------------------------------------------------------------------------------------- */
+/* --- numbers and words --------------------------------------------------------------------------------------------------- */
 
-/* A number as JSON has it; where its whole part ends, and whether there is more to it. */
+/* Past the digits at *p. False: there is none. */
+static bool digits(const wefti_json_t *j, char **p)
+{
+    char *from = *p;
+    while (*p < j->end && wefti_is_digit(**p))
+        (*p)++;
+    return *p > from;
+}
+
+/* A number as JSON has it; is it a whole one? */
 static bool number(wefti_json_t *j, bool *whole_out)
 {
     char *p = j->at, *end = j->end;
     bool whole = true;
     if (p < end && *p == '-')
         p++;
-    if (p == end || !wefti_is_digit(*p))
+    char *first = p;
+    if (!digits(j, &p) || (*first == '0' && p > first + 1))
         return refuse(j);
-    if (*p == '0' && p + 1 < end && wefti_is_digit(p[1]))
-        return refuse(j);
-    while (p < end && wefti_is_digit(*p))
-        p++;
     if (p < end && *p == '.') {
         whole = false;
-        if (++p == end || !wefti_is_digit(*p))
+        p++;
+        if (!digits(j, &p))
             return refuse(j);
-        while (p < end && wefti_is_digit(*p))
-            p++;
     }
     if (p < end && (*p == 'e' || *p == 'E')) {
         whole = false;
         p++;
         if (p < end && (*p == '+' || *p == '-'))
             p++;
-        if (p == end || !wefti_is_digit(*p))
+        if (!digits(j, &p))
             return refuse(j);
-        while (p < end && wefti_is_digit(*p))
-            p++;
     }
     j->at = p;
     *whole_out = whole;

@@ -34,7 +34,7 @@ const char *weft_status_text(weft_status_t status)
     }
 }
 
-static bool known(int32_t number)
+bool wefti_status_known(int32_t number)
 {
     switch (number) {
 #define KNOWN(name, value, text) case (value):
@@ -48,7 +48,7 @@ static bool known(int32_t number)
 
 weft_status_t wefti_status_told(int32_t number, const char *who, uint32_t *reason_out)
 {
-    if (known(number))
+    if (wefti_status_known(number))
         return (weft_status_t)number;
     *reason_out = (uint32_t)0 - (uint32_t)number;
     wefti_info("%s failed with status %d, which version %s does not know", who, (int)number, WEFT_VERSION_STRING);

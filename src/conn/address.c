@@ -284,7 +284,7 @@ weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t 
     address_call_t c = {.rt = rt, .opts = &o, .buf = buf, .cap = cap};
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_listen_opts_t");
     if (!st)
-        st = wefti_conn_ask(rt, address_here, &c);
+        st = wefti_ask(rt, address_here, &c);
     if (st)
         return st;
     *len = c.need;

@@ -18,8 +18,6 @@ typedef struct wefti_auth {
 /* Once both hellos are known (as bytes, the welcome without its MAC). key NULL: nothing will be sealed. */
 void wefti_auth_begin(wefti_auth_t *a, const uint8_t *key, const void *hello, size_t hello_len, const void *welcome,
                       size_t welcome_len, const uint8_t *dialler_nonce, const uint8_t *listener_nonce);
-/* Length of the MAC that follows each message: 0 or WEFTI_MAC_SIZE. */
-static inline size_t wefti_auth_overhead(const wefti_auth_t *a) { return a->keyed ? WEFTI_MAC_SIZE : 0; }
 /* Append the MAC of `side`'s next message to its n bytes (there is space); the length with it. */
 size_t wefti_auth_seal(wefti_auth_t *a, int side, void *bytes, size_t n);
 /* Check `side`'s next message, n bytes with MAC. False: it is not by someone who has the key, or out of order. *n_out: without

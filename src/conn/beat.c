@@ -44,7 +44,7 @@ static weft_status_t fire_by(wefti_conn_t *conn, uint64_t at)
 weft_status_t wefti_beat_begin(wefti_link_t *link)
 {
     wefti_conn_t *conn = link->conn;
-    uint64_t ours = conn->rt->heartbeat_ns, theirs = link->shake->peer.heartbeat_ns, least = ours < theirs ? ours : theirs;
+    uint64_t ours = conn->rt->config.heartbeat, theirs = link->shake->peer.heartbeat_ns, least = ours < theirs ? ours : theirs;
     bool by_hand = conn->rt->beats_by_program;
     if (link->beat_ns || !link->wire)
         return WEFT_OK;
@@ -63,5 +63,5 @@ weft_status_t wefti_beat_begin(wefti_link_t *link)
 void wefti_beat_watch(wefti_link_t *link)
 {
     if (link->wire)
-        link->conn->fabric->ops->wire_watch(link->wire, link->conn->rt->heartbeat_ns);
+        link->conn->fabric->ops->wire_watch(link->wire, link->conn->rt->config.heartbeat);
 }

@@ -97,7 +97,7 @@ bool wefti_cache_release(wefti_epx_t *ep)
     pthread_mutex_lock(&ep->conn->lock);
     last = ep->dial->shares && --ep->dial->shares == 0;
     if (last)
-        forget_locked(ep); /* in the same breath: nobody finds it between its last close and its end */
+        forget_locked(ep); /* under the same lock: nobody finds it between its last close and its end */
     pthread_mutex_unlock(&ep->conn->lock);
     return last;
 }

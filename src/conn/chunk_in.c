@@ -26,28 +26,11 @@ static wefti_in_t *find(wefti_epx_t *ep, uint64_t name)
     return in && in->ep == &ep->pub ? in : NULL;
 }
 
-/* Let go of the announcement of a chunk that waits. */
-static void drop_waiting(wefti_chunk_t *k)
-{
-    wefti_in_t *one = k->in;
-    k->in = NULL;
-    one->user = NULL;
-    if (!k->of->down) { /* else it goes with the lane */
-        one->p->ops->refuse(one->p, false);
-        wefti_in_free(one);
-    }
-    wefti_chunk_free(k);
-}
-
 static void fail(wefti_chunks_t *c, weft_status_t why)
 {
     if (!c->status)
         c->status = why;
-    c->stopped = true;
-    if (wefti_list_linked(&c->wait))
-        wefti_list_remove(&c->wait);
-    for (wefti_chunk_t *k; (k = wefti_chunks_in(c, WEFTI_CHUNK_WAITS));)
-        drop_waiting(k);
+    wefti_chunks_stop(c);
 }
 
 /* Tell both sides, if it is over. The last word about `in`. */
@@ -126,7 +109,7 @@ weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_
                                   wefti_xfer_t *x)
 {
     wefti_conn_t *conn = wefti_conn_of(in->rt);
-    wefti_chunks_t *c = wefti_chunks_new(conn);
+    wefti_chunks_t *c = wefti_chunks_new(conn, iov, device, want);
     if (!c)
         return WEFT_ERR_NOMEM;
     if (wefti_slots_add(&conn->payloads.in_ids, in, &c->name)) {
@@ -134,9 +117,6 @@ weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_
         return WEFT_ERR_NOMEM;
     }
     c->in = in;
-    c->device = device;
-    c->place = (wefti_place_t){iov, 0};
-    c->want = want;
     c->x = x;
     in->chunks = c;
     in->user = NULL;
@@ -177,7 +157,6 @@ void wefti_chunk_in_announced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n
     one->user = k;
     k->in = one;
     k->state = WEFTI_CHUNK_WAITS;
-    k->offset = c->next;
     k->len = (uint32_t)total;
     k->place = c->place;
     wefti_place_skip(&c->place, total);

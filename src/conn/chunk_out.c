@@ -83,15 +83,9 @@ void wefti_chunk_out_step(wefti_out_t *out)
 
 void wefti_chunk_out_stop(wefti_out_t *out)
 {
-    wefti_chunks_t *c = out->chunks;
     out->owes &= (uint8_t)~WEFTI_OWES_CHUNK;
-    if (!c || c->stopped)
-        return;
-    c->stopped = true;
-    if (wefti_list_linked(&c->wait))
-        wefti_list_remove(&c->wait);
-    for (wefti_chunk_t *k; (k = wefti_chunks_in(c, WEFTI_CHUNK_WAITS));)
-        wefti_chunk_free(k);
+    if (out->chunks)
+        wefti_chunks_stop(out->chunks);
 }
 
 /* Done, if nothing of it is with the fabric any more. */
@@ -137,15 +131,12 @@ void wefti_chunk_out_asked(wefti_epx_t *ep, uint64_t id, uint64_t asked_by, uint
     }
     out->asked_by = asked_by;
     out->owes &= (uint8_t)~WEFTI_OWES_TAKE_BACK; /* too late */
-    wefti_chunks_t *c = wefti_chunks_new(ep->conn);
+    wefti_chunks_t *c = wefti_chunks_new(ep->conn, out->iov, out->device, want);
     if (!c) {
         give_up(out, WEFT_ERR_NOMEM);
         return;
     }
     c->out = out;
-    c->device = out->device;
-    c->place = (wefti_place_t){out->iov, 0};
-    c->want = want;
     out->chunks = c;
     wefti_chunk_out_step(out);
 }

@@ -18,13 +18,16 @@
 uint32_t wefti_chunk_bytes = WEFTI_STAGING_BYTES;
 uint32_t wefti_chunk_stages = WEFTI_STAGING_MAX / 2;
 
-wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn)
+wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn, const weft_iov_t *iov, const weft_mem_kind_t *device, uint64_t want)
 {
     wefti_chunks_t *c = wefti_spares_get(&conn->payloads.spare_chunks, sizeof *c);
     if (!c)
         return NULL;
     memset(c, 0, sizeof *c);
     c->conn = conn;
+    c->place = (wefti_place_t){iov, 0};
+    c->device = device;
+    c->want = want;
     for (int i = 0; i < WEFTI_CHUNKS_KEPT; i++)
         c->chunk[i].of = c;
     return c;
@@ -35,6 +38,30 @@ void wefti_chunks_free(wefti_chunks_t *c)
     if (wefti_list_linked(&c->wait))
         wefti_list_remove(&c->wait);
     wefti_spares_put(&c->conn->payloads.spare_chunks, c, SPARE_MAX);
+}
+
+/* Let go of the announcement of a chunk that waits. */
+static void drop_announcement(wefti_chunk_t *k)
+{
+    wefti_in_t *one = k->in;
+    k->in = NULL;
+    one->user = NULL;
+    if (!k->of->down) { /* else it goes with the lane */
+        one->p->ops->refuse(one->p, false);
+        wefti_in_free(one);
+    }
+}
+
+void wefti_chunks_stop(wefti_chunks_t *c)
+{
+    c->stopped = true;
+    if (wefti_list_linked(&c->wait))
+        wefti_list_remove(&c->wait);
+    for (wefti_chunk_t *k; (k = wefti_chunks_in(c, WEFTI_CHUNK_WAITS));) {
+        if (k->in)
+            drop_announcement(k);
+        wefti_chunk_free(k);
+    }
 }
 
 wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state)

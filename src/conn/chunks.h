@@ -28,7 +28,7 @@ typedef struct wefti_chunk {
     wefti_in_t *in;      /* in: its announcement, while it WAITS for a stage */
     void *stage;         /* NULL: it goes from or to the buffer itself */
     wefti_place_t place; /* of its bytes in the buffer */
-    uint64_t offset;
+    uint64_t offset;     /* out */
     uint32_t len;
     uint8_t state;
     uint32_t n;
@@ -56,13 +56,16 @@ typedef struct wefti_chunks wefti_chunks_t;
 
 /* --- chunks.c -------------------------------------------------------------------------------------------------------------- */
 
-wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn); /* NULL: no memory */
+/* Of `want` bytes of these pieces. NULL: no memory. */
+wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn, const weft_iov_t *iov, const weft_mem_kind_t *device, uint64_t want);
 void wefti_chunks_free(wefti_chunks_t *c);            /* no chunk is open */
 wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state); /* one in this state, or NULL */
 /* Give the next `len` bytes to a free chunk: from the buffer itself, if that is possible, or through a stage. WEFT_ERR_AGAIN:
  * no stage now; chunk_out's or chunk_in's step is called when there is one. WEFT_ERR_NOMEM. */
 weft_status_t wefti_chunk_place(wefti_chunk_t *k);
 void wefti_place_skip(wefti_place_t *p, uint64_t len);
+/* No more chunks: those that wait are over. */
+void wefti_chunks_stop(wefti_chunks_t *c);
 /* Copy a staged chunk between its stage and the buffer. The kind's status. */
 weft_status_t wefti_chunk_copy(wefti_chunk_t *k, bool to_stage);
 /* It is over: its stage goes back. */

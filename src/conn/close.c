@@ -16,10 +16,10 @@
 
 #include "conn/ep.h"
 
-bool wefti_close_tell(wefti_epx_t *ep)
+void wefti_close_tell(wefti_epx_t *ep)
 {
     if (ep->told || !ep->was_up)
-        return false;
+        return;
     ep->told = true;
     /* A close here has its status; otherwise it was the peer's (OK) or a failure. */
     weft_status_t why = ep->close_stage == WEFTI_CLOSE_DOWN         ? ep->close_status
@@ -27,14 +27,15 @@ bool wefti_close_tell(wefti_epx_t *ep)
                                                                     : ep->pub.why;
     if (ep->hooks.closed)
         ep->hooks.closed(&ep->pub, why, ep->hooks.user);
-    return true;
 }
 
 /* From here on it only waits for others to let go. A link that lingers is left to it; one that was up stays until its lane is
  * closed. */
-static void go_down(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
+void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
 {
     wefti_link_t *link = ep->link;
+    if (ep->close_stage == WEFTI_CLOSE_DOWN)
+        return;
     if (wefti_ep_state(ep) != WEFT_EP_FAILED && !ep->conn->rt->why)
         ep->pub.why_detail = 0; /* it ends in another way than it began to */
     ep->close_stage = WEFTI_CLOSE_DOWN;
@@ -65,12 +66,6 @@ static void go_down(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status
     wefti_ep_kick(ep);
 }
 
-void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
-{
-    if (ep->close_stage != WEFTI_CLOSE_DOWN)
-        go_down(ep, ops_why, status);
-}
-
 static void finish(wefti_epx_t *ep)
 {
     weft_op_t *op = ep->close_op;
@@ -91,7 +86,7 @@ static uint64_t unreceived(wefti_epx_t *ep)
 {
     uint64_t n = 0;
     EACH_TRAFFIC(ep, t)
-        n += t->ep_unreceived ? t->ep_unreceived(&ep->pub) : 0;
+        n += t->outbox ? ((const wefti_outbox_t *)ep->pub.traffic[t_i])->unreceived : 0;
     return n;
 }
 
@@ -138,7 +133,7 @@ static void linger(wefti_epx_t *ep)
     link->deliver = false;
     ep->pub.lane = NULL;
     wefti_timer_stop(rt, &ep->timer);
-    if (ep->dying || wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->close_timeout_ns))
+    if (ep->dying || wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->config.close_timeout))
         wefti_link_drop(link); /* its wire has ended already; or no memory to bound the wait, and so none */
     ep->dying = false;
 }
@@ -154,10 +149,10 @@ void wefti_close_record(wefti_epx_t *ep, uint64_t count)
         answer(ep, 0);
         return;
     }
-    if (ep->close_stage == WEFTI_CLOSE_DRAIN) { /* our sends have lost their receiver; that is for them to say */
+    if (ep->close_stage == WEFTI_CLOSE_DRAIN) { /* our sends have lost their receiver, and fail; the close does not */
         answer(ep, 0);
         linger(ep);
-        go_down(ep, WEFT_ERR_CLOSED, WEFT_OK);
+        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);
         return;
     }
     if (wefti_ep_state(ep) != WEFT_EP_UP)
@@ -183,13 +178,13 @@ void wefti_close_ack(wefti_epx_t *ep, uint64_t count)
         return;
     }
     ep->close_len = ep->peer_closed ? 0 : count;
-    go_down(ep, WEFT_ERR_CLOSED, WEFT_OK);
+    wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);
 }
 
 void wefti_close_lost(wefti_epx_t *ep, weft_status_t why)
 {
     if (ep->close_stage == WEFTI_CLOSE_SENT && ep->peer_closed)
-        go_down(ep, WEFT_ERR_CLOSED, WEFT_OK);
+        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_OK);
     else
         wefti_close_end(ep, why, why);
 }
@@ -232,7 +227,7 @@ void wefti_close_begin(wefti_epx_t *ep, bool force)
         ep->close_stage = WEFTI_CLOSE_DRAIN;
         wefti_ep_set_state(ep, WEFT_EP_CLOSING);
         wefti_ep_down(ep, WEFT_ERR_CLOSED, true); /* with the lane still there: receives only */
-        if (!ep->dying && wefti_timer_at(rt, &ep->timer, wefti_now(rt) + rt->close_timeout_ns))
+        if (!ep->dying && wefti_timer_at(rt, &ep->timer, wefti_now(rt) + rt->config.close_timeout))
             wefti_close_end(ep, WEFT_ERR_CANCELLED, WEFT_ERR_NOMEM);
         wefti_ep_kick(ep);
     } else if (state == WEFT_EP_CONNECTING) {
@@ -244,9 +239,10 @@ void wefti_close_begin(wefti_epx_t *ep, bool force)
     }
 }
 
-/* WEFT_ERR_CLOSED: it was closed before, and op was not touched. */
-static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
+static weft_status_t run_close(const wefti_conn_call_t *c)
 {
+    wefti_epx_t *ep = c->ep;
+    weft_op_t *op = c->user_op;
     if (!wefti_ep_is_there(&ep->pub) || ep->owner_closed)
         return wefti_fail(WEFT_ERR_CLOSED, "the endpoint was closed before");
     if (!wefti_cache_release(ep)) { /* others share it */
@@ -264,11 +260,11 @@ static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
     }
     if (ep->starting) { /* its start is on its way to the driver, and must find it */
         ep->closed_early = true;
-        ep->closed_hard = force;
+        ep->closed_hard = c->force;
     } else if (early && ep->close_stage != WEFTI_CLOSE_DOWN) {
         wefti_close_end(ep, WEFT_ERR_CANCELLED, early);
     } else {
-        wefti_close_begin(ep, force);
+        wefti_close_begin(ep, c->force);
     }
     return WEFT_OK;
 }
@@ -285,11 +281,6 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 }
 
 static const wefti_op_kind_t close_kind = {.name = "close", .cancel = close_cancel};
-
-static weft_status_t run_close(const wefti_conn_call_t *c)
-{
-    return close_now(c->ep, c->user_op, c->force);
-}
 
 static weft_status_t post_close(weft_ep_t *pub, weft_op_t *op, bool force)
 {

@@ -10,7 +10,6 @@
 #include "conn/conn.h"
 
 #include <sodium.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "conn/chunks.h"
@@ -52,27 +51,12 @@ static void work_fn(weft_op_t *op, void *user)
     work_run(conn);
 }
 
-static void work_cancel(weft_op_t *op, weft_status_t why)
-{
-    (void)op, (void)why; /* complete before anyone could ask */
-}
-
-static const wefti_op_kind_t work_kind = {.name = "conn work", .cancel = work_cancel};
-
 void wefti_conn_kick(wefti_conn_t *conn)
 {
     if (conn->work_queued)
         return;
     conn->work_queued = true;
-    /* Not through wefti_op_prepare(): the work goes on while the runtime closes. */
-    wefti_opx_t *x = wefti_opx(&conn->work_op);
-    x->rt = conn->rt;
-    x->kind = &work_kind;
-    x->flags = 0;
-    x->link.next = NULL;
-    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
-    atomic_fetch_add_explicit(&conn->rt->ops_posted, 1, memory_order_relaxed);
-    wefti_op_complete(&conn->work_op, WEFT_OK);
+    wefti_op_soon(conn->rt, &conn->work_op);
 }
 
 /* --- reaching the driver --------------------------------------------------------------------------------------------------- */
@@ -84,46 +68,28 @@ static bool enter(weft_runtime_t *rt, weft_runtime_t **was)
     return wefti_enter_to_post(rt, was); /* the first try may have started what lay in the inbox */
 }
 
-static void run_later(wefti_conn_call_t *c)
+static void run_later(wefti_call_t *call)
 {
+    wefti_conn_call_t *c = wefti_container_of(call, wefti_conn_call_t, call);
     weft_status_t st = c->run(c);
-    c->ran = true;
     if (st && c->user_op)
         wefti_op_complete(c->user_op, st);
-}
-
-static void call_done(weft_op_t *op, void *user)
-{
-    wefti_conn_call_t *c = user;
-    (void)op;
-    if (!c->ran) /* the runtime began to close while it lay in the inbox */
-        run_later(c);
     wefti_free(c);
 }
 
-static weft_status_t call_start(weft_op_t *op)
-{
-    run_later(op->user);
-    wefti_op_complete(op, WEFT_OK);
-    return WEFT_OK;
-}
-
-static const wefti_op_kind_t call_kind = {.name = "conn call", .start = call_start, .cancel = work_cancel};
-
 static weft_status_t call_later(weft_runtime_t *rt, const wefti_conn_call_t *what)
 {
+    if (wefti_closing(rt))
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
     wefti_conn_call_t *c = wefti_malloc(sizeof *c);
     if (!c)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to hand the call to the thread that drives the runtime");
     *c = *what;
-    c->op.fn = call_done;
-    c->op.user = c;
-    weft_status_t st = wefti_op_prepare(rt, &c->op, &call_kind);
-    if (!st)
-        st = wefti_op_inbox(&c->op); /* not by wefti_call_on_driver(), which might overtake what lies there */
-    if (st)
-        wefti_free(c);
-    return st;
+    c->call.fn = run_later;
+    if (wefti_call_on_driver(rt, &c->call))
+        return WEFT_OK;
+    wefti_free(c);
+    return wefti_fail_gone(rt);
 }
 
 weft_status_t wefti_conn_do(weft_runtime_t *rt, const wefti_conn_call_t *what)
@@ -141,28 +107,6 @@ weft_status_t wefti_conn_do(weft_runtime_t *rt, const wefti_conn_call_t *what)
     if (st && what->user_op)
         wefti_op_unprepare(what->user_op);
     return st;
-}
-
-typedef struct question {
-    weft_status_t (*answer)(void *arg);
-    void *arg;
-    weft_status_t st;
-    char detail[512]; /* weft_last_error() is per thread, and it may be another's that fails */
-} question_t;
-
-static void run_question(void *arg)
-{
-    question_t *q = arg;
-    q->st = q->answer(q->arg);
-    if (q->st)
-        snprintf(q->detail, sizeof q->detail, "%s", weft_last_error());
-}
-
-weft_status_t wefti_conn_ask(weft_runtime_t *rt, weft_status_t (*answer)(void *arg), void *arg)
-{
-    question_t q = {.answer = answer, .arg = arg};
-    weft_status_t st = wefti_ask(rt, run_question, &q);
-    return st ? st : q.st ? wefti_fail(q.st, "%s", q.detail) : WEFT_OK;
 }
 
 /* --- upcalls: lanes -------------------------------------------------------------------------------------------------------- */
@@ -310,7 +254,7 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
         return;
     }
     if (!dialling && why == WEFT_ERR_PEER)
-        why = WEFT_ERR_REFUSED;               /* it was there and left in the middle of the hello: nobody will ever be sure why */
+        why = WEFT_ERR_REFUSED;               /* it was there, and left during the hello without saying why */
     if (silent && link->ep && link->ep->dial) /* it has not said a word: it may be about to start, or to stop */
         link->ep->dial->nobody = true;
     wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");
@@ -342,11 +286,8 @@ static void room_shutdown(weft_runtime_t *rt)
     }
     wefti_list_each_safe(it, &conn->listeners)
         wefti_listener_shut(wefti_container_of(it, weft_listener_t, all));
-    wefti_list_each_safe(it, &conn->eps) {
-        wefti_epx_t *ep = wefti_container_of(it, wefti_epx_t, all);
-        if (ep->close_stage != WEFTI_CLOSE_DOWN)
-            wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
-    }
+    wefti_list_each_safe(it, &conn->eps)
+        wefti_close_end(wefti_container_of(it, wefti_epx_t, all), WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
     if (now - conn->shut_at >= SHUT_GRACE)
         wefti_list_each_safe(it, &conn->links) {
             wefti_link_t *link = wefti_container_of(it, wefti_link_t, all);
@@ -420,7 +361,7 @@ weft_status_t wefti_conn_attach(weft_runtime_t *rt)
     conn->work_op.fn = work_fn;
     conn->work_op.user = conn;
     pthread_mutex_init(&conn->lock, NULL);
-    wefti_slots_init(&conn->slots, rt->max_endpoints);
+    wefti_slots_init(&conn->slots, (uint32_t)rt->config.max_endpoints);
     rt->fabric->ops->random(rt->fabric, conn->uuid, sizeof conn->uuid);
     wefti_address_host(conn->host);
     rt->fabric->up = &upcalls;

@@ -64,7 +64,6 @@ typedef struct wefti_traffic {
     bool (*ep_busy)(weft_ep_t *ep);                /* beside the outbox and ep->pulls: operations or transfers are under way,
                                                       so the endpoint cannot be freed yet; when that ends, wefti_ep_drained()
                                                       is called */
-    uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
     void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread */
 } wefti_traffic_t;
 

@@ -94,7 +94,7 @@ void wefti_ep_dial_round(wefti_epx_t *ep)
     d->at = d->uris;
     d->why = WEFT_ERR_TIMEOUT;
     d->nobody = false;
-    d->deadline = wefti_now(rt) + rt->connect_timeout_ns;
+    d->deadline = wefti_now(rt) + rt->config.connect_timeout;
     if (d->deadline > ep->until)
         d->deadline = ep->until;
     try_next(ep);
@@ -162,29 +162,25 @@ static void connect_join(wefti_epx_t *ep, weft_op_t *op)
     }
 }
 
-/* On the driver: a new endpoint begins. */
-static void begin(wefti_epx_t *ep, weft_op_t *op)
+/* A new endpoint begins. */
+static weft_status_t run_begin(const wefti_conn_call_t *c)
 {
+    wefti_epx_t *ep = c->ep;
     wefti_conn_t *conn = ep->conn;
     ep->starting = false;
     wefti_list_push_back(&conn->eps, &ep->all);
-    if (op)
-        connect_join(ep, op);
+    if (c->user_op)
+        connect_join(ep, c->user_op);
     if (ep->closed_early)
         wefti_close_begin(ep, ep->closed_hard);
     else if (conn->shut)
         wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
     else if (wefti_ep_state(ep) == WEFT_EP_CONNECTING) {
-        uint64_t now = wefti_now(conn->rt), timeout = conn->rt->connect_timeout_ns;
+        uint64_t now = wefti_now(conn->rt), timeout = conn->rt->config.connect_timeout;
         ep->until = timeout < UINT64_MAX - now ? now + timeout : UINT64_MAX;
         ep->dial->pause_ns = FIRST_PAUSE;
         wefti_ep_dial_round(ep);
     }
-}
-
-static weft_status_t run_begin(const wefti_conn_call_t *c)
-{
-    begin(c->ep, c->user_op);
     return WEFT_OK;
 }
 

@@ -70,9 +70,9 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     if (st) {
         free_traffic(ep);
         wefti_handle_free(&handles, ep);
-        return st == WEFT_ERR_LIMIT ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)",
-                                                 conn->rt->max_endpoints)
-                                    : wefti_fail(st, "no memory for the id of an endpoint");
+        return st == WEFT_ERR_LIMIT
+                   ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)", conn->slots.max)
+                   : wefti_fail(st, "no memory for the id of an endpoint");
     }
     ep->pub.id = id;
     *ep_out = ep;

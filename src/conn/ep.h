@@ -105,16 +105,14 @@ void wefti_conn_kick(wefti_conn_t *conn);
  * *what is copied. user_op, if there is one, is begun already; what run() fails with is returned, or ends user_op.
  * WEFT_ERR_NOMEM, _CLOSED: it does not run, and user_op is as before its post. */
 typedef struct wefti_conn_call {
-    weft_op_t op; /* carries it through the inbox */
+    wefti_call_t call; /* carries it through the inbox */
     weft_status_t (*run)(const struct wefti_conn_call *c);
     wefti_epx_t *ep;
     weft_listener_t *listener;
     weft_op_t *user_op;
-    bool force, ran;
+    bool force;
 } wefti_conn_call_t;
 weft_status_t wefti_conn_do(weft_runtime_t *rt, const wefti_conn_call_t *what);
-/* Run answer(arg) on the driver, and wait for it. Its status, with its sentence; also as wefti_ask(). */
-weft_status_t wefti_conn_ask(weft_runtime_t *rt, weft_status_t (*answer)(void *arg), void *arg);
 
 /* --- links ----------------------------------------------------------------------------------------------------------------- */
 
@@ -312,7 +310,7 @@ void wefti_close_record(wefti_epx_t *ep, uint64_t count);
 void wefti_close_ack(wefti_epx_t *ep, uint64_t count);
 void wefti_close_lost(wefti_epx_t *ep, weft_status_t why);    /* the connection is lost while closing */
 void wefti_close_timeout(wefti_epx_t *ep);
-bool wefti_close_tell(wefti_epx_t *ep);                       /* the closed hook, once */
+void wefti_close_tell(wefti_epx_t *ep);                       /* the closed hook, once */
 
 /* reconnect.c */
 void wefti_reconnect_begin(wefti_epx_t *ep);

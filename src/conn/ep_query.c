@@ -218,7 +218,6 @@ weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
     wefti_part(rt);
     if (st)
         return st;
-    info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
-    memcpy(info_out, &info, info.size);
+    wefti_opts_write(info_out, &info, sizeof info);
     return WEFT_OK;
 }

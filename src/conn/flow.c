@@ -4,7 +4,7 @@
  * own, once a quarter is; at once when the peer starves. The last quarter is used for announcements only if the peer's program
  * waits for something else, because pulling a small message costs ten times what copying it does.
  *
- * What a peer says of its window is believed up to a bound, so that no sum here overflows.
+ * What a peer says of its window counts up to a bound only, so that no sum here overflows.
  *
  * Promise: a receiver never holds more than its window per peer and traffic, and two peers never wait for each other's credit
  * while one of them owes any. tests/unit/conn_flow.c, tests/sim/msg_exactly_once.c and tests/wire/msg_window.c. */

@@ -47,7 +47,7 @@ void wefti_shake_refuse(wefti_link_t *link, weft_status_t status, const char *te
     uint8_t buf[WEFTI_REFUSE_MAX + WEFTI_MAC_SIZE];
     if (!link->shake || !link->wire)
         return;
-    size_t n = wefti_refuse_encode(status, text, buf, sizeof buf);
+    size_t n = wefti_refuse_encode(0, status, text, buf, sizeof buf);
     n = wefti_auth_seal(&link->shake->auth, link->side, buf, n);
     (void)link->conn->fabric->ops->wire_send(link->wire, buf, n); /* a courtesy: the wire closes anyway */
 }
@@ -55,7 +55,7 @@ void wefti_shake_refuse(wefti_link_t *link, weft_status_t status, const char *te
 void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t status, const char *text)
 {
     uint8_t buf[WEFTI_REFUSE_MAX];
-    (void)conn->fabric->ops->wire_send(wire, buf, wefti_refuse_encode(status, text, buf, sizeof buf));
+    (void)conn->fabric->ops->wire_send(wire, buf, wefti_refuse_encode(0, status, text, buf, sizeof buf));
     conn->fabric->ops->wire_close(wire);
 }
 
@@ -92,8 +92,8 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     memcpy(h->host, conn->host, sizeof h->host);
     EACH_TRAFFIC(link, t)
         h->capabilities |= t->capability;
-    h->heartbeat_ns = rt->heartbeat_ns;
-    h->recv_window = rt->recv_window;
+    h->heartbeat_ns = rt->config.heartbeat;
+    h->recv_window = rt->config.recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);
     memcpy(h->name, rt->name, h->name_len);
     for (unsigned i = 0; i < conn->fabric->n_transports; i++)
@@ -194,13 +194,13 @@ static void join_next(wefti_link_t *link)
     while (s->transport_at < f->n_transports) {
         wefti_transport_t *transport = f->transports[s->transport_at++];
         const wefti_hello_transport_t *caps = caps_of(&s->peer, transport->kind);
-        wefti_join_t j = {.kind = transport->kind, .addr = addr};
+        wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .kind = transport->kind, .addr = addr};
         if (!caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
             !make_lane(link, transport, caps, addr, &j.addr_len))
             continue;
         j.attempt = ++s->attempt;
         link->state = WEFTI_LINK_JOIN;
-        say(link, buf, wefti_join_encode(&j, buf, sizeof buf));
+        say(link, buf, wefti_half_encode(&j, buf, sizeof buf));
         return;
     }
     char text[200];
@@ -248,16 +248,22 @@ static void rise(wefti_link_t *link)
     wefti_link_owe(link, WEFTI_OWE_UP);
 }
 
+/* Read a JOIN or a LANE. False: the link is lost. */
+static bool know_half(wefti_link_t *link, const void *bytes, size_t n, wefti_half_t *half)
+{
+    const char *what = "";
+    weft_status_t st = wefti_half_decode(bytes, n, wefti_shake_type(bytes, n), half, &what);
+    if (st)
+        wefti_link_lost(link, st, what);
+    return !st;
+}
+
 static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
 {
     wefti_epx_t *ep = link->ep;
-    wefti_lane_msg_t l;
-    const char *what = "";
-    weft_status_t st = wefti_lane_msg_decode(bytes, n, &l, &what);
-    if (st) {
-        wefti_link_lost(link, st, what);
+    wefti_half_t l;
+    if (!know_half(link, bytes, n, &l))
         return;
-    }
     if (l.attempt != link->shake->attempt || !link->lane)
         return; /* the answer to a try that has failed here meanwhile */
     if (link->state != WEFTI_LINK_JOIN) {
@@ -278,9 +284,9 @@ static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
 
 static void got_retry(wefti_link_t *link, const void *bytes, size_t n)
 {
-    wefti_retry_t r;
+    wefti_refuse_t r;
     const char *what = "";
-    weft_status_t st = wefti_retry_decode(bytes, n, &r, &what);
+    weft_status_t st = wefti_refuse_decode(bytes, n, WEFTI_SHAKE_RETRY, &r, &what);
     if (st) {
         wefti_link_lost(link, st, what);
         return;
@@ -318,9 +324,9 @@ static void say_retry(wefti_link_t *link)
 {
     wefti_shake_t *s = link->shake;
     uint8_t buf[WEFTI_RETRY_SIZE + WEFTI_MAC_SIZE];
-    wefti_retry_t r = {s->attempt, s->why_not ? s->why_not : WEFT_ERR_UNREACHABLE};
+    weft_status_t why = s->why_not ? s->why_not : WEFT_ERR_UNREACHABLE;
     link->state = WEFTI_LINK_JOIN;
-    say(link, buf, wefti_retry_encode(&r, buf, sizeof buf));
+    say(link, buf, wefti_refuse_encode(s->attempt, why, "", buf, sizeof buf));
 }
 
 /* The endpoint this peer gets: the one it had, or a new one. False: it waits for that, or got none and the link is lost. */
@@ -373,16 +379,12 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
 {
     wefti_shake_t *s = link->shake;
     wefti_fabric_t *f = link->conn->fabric;
-    wefti_join_t j;
-    const char *what = "";
+    wefti_half_t j;
     uint8_t addr[WEFTI_LANE_ADDR_MAX], buf[LANE_BUF];
-    weft_status_t st = wefti_join_decode(bytes, n, &j, &what);
-    if (!st && (j.attempt <= s->attempt || j.attempt > WEFTI_HELLO_TRANSPORTS_MAX || s->held)) {
-        st = WEFT_ERR_PROTOCOL;
-        what = "a join out of its turn";
-    }
-    if (st) {
-        wefti_link_lost(link, st, what);
+    if (!know_half(link, bytes, n, &j))
+        return;
+    if (j.attempt <= s->attempt || j.attempt > WEFTI_HELLO_TRANSPORTS_MAX || s->held) {
+        wefti_link_lost(link, WEFT_ERR_PROTOCOL, "a join out of its turn");
         return;
     }
     s->got_peer = true;
@@ -396,7 +398,8 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
         if (f->transports[i]->kind == j.kind)
             transport = f->transports[i];
     const wefti_hello_transport_t *caps = caps_of(&s->peer, j.kind);
-    wefti_lane_msg_t l = {.attempt = j.attempt, .addr = addr, .id = link->ep->pub.id, .resumed = link->ep->was_up};
+    wefti_half_t l = {.type = WEFTI_SHAKE_LANE, .attempt = j.attempt, .resumed = link->ep->was_up, .addr = addr};
+    l.id = link->ep->pub.id;
     s->why_not = WEFT_ERR_UNREACHABLE;
     if (!transport || !caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
         !make_lane(link, transport, caps, addr, &l.addr_len) || !connect_lane(link, j.addr, j.addr_len)) {
@@ -404,7 +407,7 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
         return;
     }
     memcpy(l.cookie, link->ep->cookie, sizeof l.cookie);
-    if (say(link, buf, wefti_lane_msg_encode(&l, buf, sizeof buf)))
+    if (say(link, buf, wefti_half_encode(&l, buf, sizeof buf)))
         rise(link);
 }
 
@@ -426,14 +429,11 @@ static void got_refuse(wefti_link_t *link, const void *bytes, size_t n)
 {
     wefti_refuse_t r;
     const char *what = "";
-    weft_status_t st = wefti_refuse_decode(bytes, n, &r, &what);
+    weft_status_t st = wefti_refuse_decode(bytes, n, WEFTI_SHAKE_REFUSE, &r, &what);
     wefti_wire_t *wire = link->wire;
     link->wire = NULL; /* no refusal answers a refusal */
     link->conn->fabric->ops->wire_close(wire);
-    if (st)
-        wefti_link_lost(link, st, what);
-    else
-        wefti_link_lost(link, r.status, r.text);
+    wefti_link_lost(link, st ? st : r.status, st ? what : r.text);
 }
 
 void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n)

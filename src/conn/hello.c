@@ -6,6 +6,7 @@
 #include "conn/hello.h"
 
 #include "base/bytes.h"
+#include "base/status.h"
 
 #define HEARTBEAT_LEAST UINT64_C(100000000)     /* 100 ms, as in base/config.h: less would let a peer set our rate */
 #define HEARTBEAT_MOST UINT64_C(86400000000000) /* a day */
@@ -35,15 +36,8 @@ static weft_status_t bad(const char **what_out, const char *what)
 /* A status that a peer may tell us: a failure we know. Anything else is a plain refusal. */
 static weft_status_t told_status(uint32_t raw)
 {
-    int32_t v = (int32_t)raw;
-    switch (v) {
-#define CASE(name, value, text) case value:
-        WEFT_STATUS_LIST(CASE)
-#undef CASE
-        return v < 0 ? (weft_status_t)v : WEFT_ERR_REFUSED;
-    default:
-        return WEFT_ERR_REFUSED;
-    }
+    int32_t status = (int32_t)raw;
+    return status < 0 && wefti_status_known(status) ? (weft_status_t)status : WEFT_ERR_REFUSED;
 }
 
 static size_t written(const wefti_writer_t *w, const void *buf)
@@ -139,119 +133,74 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
     return WEFT_OK;
 }
 
-size_t wefti_join_encode(const wefti_join_t *j, void *buf, size_t cap)
+size_t wefti_half_encode(const wefti_half_t *h, void *buf, size_t cap)
 {
     wefti_writer_t w = wefti_writer(buf, cap);
-    wefti_put_u8(&w, WEFTI_SHAKE_JOIN);
-    wefti_put_u8(&w, j->attempt);
-    wefti_put_u8(&w, j->kind);
+    bool lane = h->type == WEFTI_SHAKE_LANE;
+    wefti_put_u8(&w, h->type);
+    wefti_put_u8(&w, h->attempt);
+    wefti_put_u8(&w, lane ? h->resumed : h->kind);
     wefti_put_u8(&w, 0);
-    wefti_put_u32(&w, (uint32_t)j->addr_len);
-    wefti_put_bytes(&w, j->addr, j->addr_len);
+    wefti_put_u32(&w, (uint32_t)h->addr_len);
+    if (lane) {
+        wefti_put_u64(&w, h->id);
+        wefti_put_bytes(&w, h->cookie, sizeof h->cookie);
+    }
+    wefti_put_bytes(&w, h->addr, h->addr_len);
     return written(&w, buf);
 }
 
-weft_status_t wefti_join_decode(const void *bytes, size_t n, wefti_join_t *j_out, const char **what_out)
+weft_status_t wefti_half_decode(const void *bytes, size_t n, uint8_t type, wefti_half_t *h_out, const char **what_out)
 {
     wefti_reader_t r = wefti_reader(bytes, n);
-    wefti_join_t j;
-    uint8_t type = wefti_get_u8(&r);
-    j.attempt = wefti_get_u8(&r);
-    j.kind = wefti_get_u8(&r);
-    uint8_t zero = wefti_get_u8(&r);
-    uint32_t len = wefti_get_u32(&r);
-    if (r.bad || type != WEFTI_SHAKE_JOIN || zero)
-        return bad(what_out, "a join with a malformed head");
-    if (len > WEFTI_LANE_ADDR_MAX || len != wefti_reader_left(&r))
-        return bad(what_out, "a join whose lane address has not the length it claims");
-    j.addr = r.at;
-    j.addr_len = len;
-    *j_out = j;
+    bool lane = type == WEFTI_SHAKE_LANE;
+    uint8_t got = wefti_get_u8(&r);
+    wefti_half_t h = {.type = type, .attempt = wefti_get_u8(&r)};
+    uint8_t kind = wefti_get_u8(&r), zero = wefti_get_u8(&r);
+    h.addr_len = wefti_get_u32(&r);
+    if (lane) {
+        h.id = wefti_get_u64(&r);
+        take(&r, h.cookie, sizeof h.cookie);
+    }
+    if (r.bad || got != type || zero || (lane && kind > 1))
+        return bad(what_out, lane ? "a lane message with a malformed head" : "a join with a malformed head");
+    if (h.addr_len > WEFTI_LANE_ADDR_MAX || h.addr_len != wefti_reader_left(&r))
+        return bad(what_out, lane ? "a lane message whose address has not the length it claims"
+                                  : "a join whose lane address has not the length it claims");
+    h.kind = lane ? 0 : kind;
+    h.resumed = lane && kind;
+    h.addr = r.at;
+    *h_out = h;
     return WEFT_OK;
 }
 
-size_t wefti_lane_msg_encode(const wefti_lane_msg_t *l, void *buf, size_t cap)
-{
-    wefti_writer_t w = wefti_writer(buf, cap);
-    wefti_put_u8(&w, WEFTI_SHAKE_LANE);
-    wefti_put_u8(&w, l->attempt);
-    wefti_put_u8(&w, l->resumed ? 1 : 0);
-    wefti_put_u8(&w, 0);
-    wefti_put_u32(&w, (uint32_t)l->addr_len);
-    wefti_put_u64(&w, l->id);
-    wefti_put_bytes(&w, l->cookie, sizeof l->cookie);
-    wefti_put_bytes(&w, l->addr, l->addr_len);
-    return written(&w, buf);
-}
-
-weft_status_t wefti_lane_msg_decode(const void *bytes, size_t n, wefti_lane_msg_t *l_out, const char **what_out)
-{
-    wefti_reader_t r = wefti_reader(bytes, n);
-    wefti_lane_msg_t l;
-    uint8_t type = wefti_get_u8(&r);
-    l.attempt = wefti_get_u8(&r);
-    uint8_t flags = wefti_get_u8(&r), zero = wefti_get_u8(&r);
-    uint32_t len = wefti_get_u32(&r);
-    l.id = wefti_get_u64(&r);
-    const void *cookie = wefti_get_bytes(&r, sizeof l.cookie);
-    if (r.bad || type != WEFTI_SHAKE_LANE || zero || flags > 1)
-        return bad(what_out, "a lane message with a malformed head");
-    if (len > WEFTI_LANE_ADDR_MAX || len != wefti_reader_left(&r))
-        return bad(what_out, "a lane message whose address has not the length it claims");
-    memcpy(l.cookie, cookie, sizeof l.cookie);
-    l.resumed = flags & 1;
-    l.addr = r.at;
-    l.addr_len = len;
-    *l_out = l;
-    return WEFT_OK;
-}
-
-size_t wefti_refuse_encode(weft_status_t status, const char *text, void *buf, size_t cap)
+size_t wefti_refuse_encode(uint8_t attempt, weft_status_t status, const char *text, void *buf, size_t cap)
 {
     wefti_writer_t w = wefti_writer(buf, cap);
     size_t len = strnlen(text, WEFTI_REFUSE_TEXT_MAX);
-    wefti_put_u8(&w, WEFTI_SHAKE_REFUSE);
-    wefti_put_u8(&w, 0);
+    wefti_put_u8(&w, attempt ? WEFTI_SHAKE_RETRY : WEFTI_SHAKE_REFUSE);
+    wefti_put_u8(&w, attempt);
     wefti_put_u16(&w, (uint16_t)len);
     wefti_put_u32(&w, (uint32_t)(int32_t)status);
     wefti_put_bytes(&w, text, len);
     return written(&w, buf);
 }
 
-weft_status_t wefti_refuse_decode(const void *bytes, size_t n, wefti_refuse_t *r_out, const char **what_out)
+weft_status_t wefti_refuse_decode(const void *bytes, size_t n, uint8_t type, wefti_refuse_t *r_out, const char **what_out)
 {
     wefti_reader_t r = wefti_reader(bytes, n);
-    uint8_t type = wefti_get_u8(&r), zero = wefti_get_u8(&r);
+    bool retry = type == WEFTI_SHAKE_RETRY;
+    uint8_t got = wefti_get_u8(&r), attempt = wefti_get_u8(&r);
     uint16_t len = wefti_get_u16(&r);
     uint32_t status = wefti_get_u32(&r);
-    if (r.bad || type != WEFTI_SHAKE_REFUSE || zero)
+    if (retry && (r.bad || got != type || n != WEFTI_RETRY_SIZE || len))
+        return bad(what_out, "a retry that is not 8 bytes of the right kind");
+    if (r.bad || got != type || (attempt && !retry))
         return bad(what_out, "a refusal with a malformed head");
     if (len > WEFTI_REFUSE_TEXT_MAX || len != wefti_reader_left(&r))
         return bad(what_out, "a refusal whose sentence has not the length it claims");
+    r_out->attempt = attempt;
     r_out->status = told_status(status);
     copy_text(r_out->text, r.at, len);
-    return WEFT_OK;
-}
-
-size_t wefti_retry_encode(const wefti_retry_t *t, void *buf, size_t cap)
-{
-    wefti_writer_t w = wefti_writer(buf, cap);
-    wefti_put_u8(&w, WEFTI_SHAKE_RETRY);
-    wefti_put_u8(&w, t->attempt);
-    wefti_put_u16(&w, 0);
-    wefti_put_u32(&w, (uint32_t)(int32_t)t->status);
-    return written(&w, buf);
-}
-
-weft_status_t wefti_retry_decode(const void *bytes, size_t n, wefti_retry_t *t_out, const char **what_out)
-{
-    wefti_reader_t r = wefti_reader(bytes, n);
-    uint8_t type = wefti_get_u8(&r), attempt = wefti_get_u8(&r);
-    uint16_t zero = wefti_get_u16(&r);
-    uint32_t status = wefti_get_u32(&r);
-    if (r.bad || type != WEFTI_SHAKE_RETRY || zero || wefti_reader_left(&r))
-        return bad(what_out, "a retry that is not 8 bytes of the right kind");
-    t_out->attempt = attempt;
-    t_out->status = told_status(status);
     return WEFT_OK;
 }

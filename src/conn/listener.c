@@ -34,7 +34,7 @@ void wefti_listener_leave(wefti_link_t *link)
     link->listener = NULL;
 }
 
-/* Nobody else than who has the key gets that far. */
+/* Only a peer that has the key gets that far. */
 static bool has_shown_key(const wefti_link_t *link)
 {
     return link->conn->rt->has_key && link->shake->got_peer;
@@ -138,7 +138,7 @@ void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from)
     wire->user = link;
     link->wire = wire;
     link->source = wire->source;
-    if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->connect_timeout_ns)) {
+    if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->config.connect_timeout)) {
         wefti_link_lost(link, WEFT_ERR_NOMEM, "the listener has no memory for one more");
         return;
     }
@@ -322,7 +322,7 @@ weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen
     listen_call_t c = {.rt = rt, .uri = uri, .opts = &o};
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_listen_opts_t");
     if (!st)
-        st = wefti_conn_ask(rt, listen_here, &c);
+        st = wefti_ask(rt, listen_here, &c);
     if (!st)
         *listener_out = c.listener;
     return st;
@@ -389,26 +389,16 @@ weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
     return wefti_op_post(l->rt, op);
 }
 
-static void close_cancel(weft_op_t *op, weft_status_t why)
-{
-    (void)op, (void)why; /* there is nothing to wait for but its turn */
-}
-
-static const wefti_op_kind_t close_kind = {.name = "listener close", .cancel = close_cancel};
-
-/* WEFT_ERR_CLOSED: it was closed before, and op was not touched. */
-static weft_status_t close_now(weft_listener_t *l, weft_op_t *op)
-{
-    if (!wefti_is_open(&l->handle) || l->closed)
-        return wefti_fail(WEFT_ERR_CLOSED, "the listener was closed before");
-    l->close_op = op;
-    wefti_listener_shut(l);
-    return WEFT_OK;
-}
+static const wefti_op_kind_t close_kind = {.name = "listener close", .cancel = wefti_op_no_cancel};
 
 static weft_status_t run_close(const wefti_conn_call_t *c)
 {
-    return close_now(c->listener, c->user_op);
+    weft_listener_t *l = c->listener;
+    if (!wefti_is_open(&l->handle) || l->closed)
+        return wefti_fail(WEFT_ERR_CLOSED, "the listener was closed before");
+    l->close_op = c->user_op;
+    wefti_listener_shut(l);
+    return WEFT_OK;
 }
 
 weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)

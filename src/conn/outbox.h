@@ -34,6 +34,7 @@ typedef struct wefti_outbox {
     wefti_list_t urgent;       /* those that go before them */
     wefti_count_t count;       /* since the endpoint exists */
     uint64_t sent_before;      /* of count.sent, over earlier lanes */
+    uint32_t unreceived;       /* messages arrived that no receive has taken: the traffic counts them, for CLOSE_ACK */
     wefti_list_t announced;
     wefti_list_t confirming;
     wefti_slots_t confirms;    /* id of an answer -> operation */
@@ -127,7 +128,7 @@ void wefti_outbox_free(weft_ep_t *ep, wefti_outbox_t *box);
 bool wefti_outbox_busy(const wefti_outbox_t *box);           /* sends are not complete yet */
 /* over this lane */
 static inline uint64_t wefti_outbox_sent(const wefti_outbox_t *box) { return box->count.sent - box->sent_before; }
-/* Sum over all endpoints of a runtime, those included that are gone. */
-wefti_count_t wefti_outbox_sum(weft_runtime_t *rt, int traffic);
+/* Sum over all endpoints of a runtime, those included that are gone; as wefti_count_read(). */
+void wefti_outbox_sum(weft_runtime_t *rt, int traffic, uint64_t *to);
 
 #endif

@@ -77,6 +77,6 @@ wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out)
     link->ep = ep;
     *wait_out = true;
     if (state == WEFT_EP_UP)
-        wefti_ep_dying(ep); /* its old lane is of the past, whatever its wire says */
+        wefti_ep_dying(ep); /* the peer has given its old lane up, whatever the wire says */
     return NULL;
 }

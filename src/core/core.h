@@ -13,10 +13,10 @@ typedef struct wefti_call {
 } wefti_call_t;
 bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
 
-/* Run fn(arg) on the driver and wait until it has run. Inside a callback of the runtime it runs at once; inside one of another
- * runtime it is refused, since two such callbacks could wait for each other: WEFT_ERR_STATE. Also WEFT_ERR_CLOSED, _FORKED: fn
- * did not run. */
-weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
+/* Run answer(arg) on the driver and wait until it has run. Its status, with its sentence. Inside a callback of the runtime it
+ * runs at once; inside one of another runtime it is refused, since two such callbacks could wait for each other:
+ * WEFT_ERR_STATE. Also WEFT_ERR_CLOSED, _FORKED: it did not run. */
+weft_status_t wefti_ask(weft_runtime_t *rt, weft_status_t (*answer)(void *arg), void *arg);
 
 /* Calls that post and wait: `wefti_sync_begin(&op, timeout)`, the post, `wefti_sync_end(&op, status of the post)`.
  * WEFT_ERR_STATE inside a callback. The time is the operation's own, so that the buffers are the caller's again when the call

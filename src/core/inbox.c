@@ -15,6 +15,7 @@
  * Promise: what was pushed runs on the driver, once, without another call. Exception: after LEAVE_MOST rounds of a crowd that
  * then stops, the next progress or wait runs it. tests/unit/core_inbox.c, core_wait.c. */
 #include <limits.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "core/local.h"
@@ -108,20 +109,25 @@ bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
 
 typedef struct question {
     wefti_call_t call;
-    void (*fn)(void *arg);
+    weft_status_t (*answer)(void *arg);
     void *arg;
+    const void *asked_by; /* an address that identifies the thread */
+    char sentence[512];   /* of a failure on another thread: weft_last_error() is per thread */
+    weft_status_t st;
     _Atomic uint32_t answered;
 } question_t;
 
 static void answer(wefti_call_t *call)
 {
     question_t *q = wefti_container_of(call, question_t, call);
-    q->fn(q->arg);
+    q->st = q->answer(q->arg);
+    if (q->st && q->asked_by != &wefti_driven)
+        snprintf(q->sentence, sizeof q->sentence, "%s", weft_last_error());
     atomic_store(&q->answered, 1);
     wefti_futex_wake(&q->answered, 1); /* harmless if it has seen the answer and gone */
 }
 
-weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
+weft_status_t wefti_ask(weft_runtime_t *rt, weft_status_t (*fn)(void *arg), void *arg)
 {
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
@@ -130,7 +136,7 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
                           "the runtime \"%s\" cannot be asked inside a callback of \"%s\": two callbacks that ask "
                           "each other's runtimes would wait for ever",
                           rt->name, wefti_driven->name);
-    question_t q = {.call.fn = answer, .fn = fn, .arg = arg};
+    question_t q = {.call.fn = answer, .answer = fn, .arg = arg, .asked_by = &wefti_driven};
     if (!wefti_call_on_driver(rt, &q.call))
         return wefti_fail_gone(rt);
     while (!atomic_load(&q.answered)) {
@@ -140,7 +146,7 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
         else
             wefti_futex_wait(&q.answered, 0, WEFTI_SAFETY_NS);
     }
-    return WEFT_OK;
+    return q.sentence[0] ? wefti_fail(q.st, "%s", q.sentence) : q.st;
 }
 
 /* --- draining --------------------------------------------------------------------------------------------------------------- */

@@ -89,8 +89,6 @@ unsigned wefti_timers_run(weft_runtime_t *rt);
 weft_status_t wefti_op_timer_after(weft_runtime_t *rt, weft_op_t *op, uint64_t ns);
 /* Nanoseconds from now to the next timer; WEFT_FOREVER for none. Reads the clock if there is one. */
 uint64_t wefti_timers_next(weft_runtime_t *rt);
-/* Complete a timer operation whose time has come; false: it is another kind of operation. */
-bool wefti_timer_op_due(weft_op_t *op);
 
 /* sleep.c */
 /* Sleep until an event, a post, the next timer or `until` (fabric time). False: this fabric has nothing to sleep on. */
@@ -126,7 +124,6 @@ void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
 void wefti_queues_cut(weft_runtime_t *rt); /* the runtime closes: queues are on their own from here on */
 
 /* run.c */
-extern const wefti_op_kind_t wefti_run_kind;
 void wefti_run_step(weft_op_t *op);
 
 /* thread.c */

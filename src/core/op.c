@@ -229,6 +229,40 @@ unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
     return n;
 }
 
+/* --- operations of the library's own ------------------------------------------------------------------------------------- */
+
+void wefti_op_no_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op, (void)why;
+}
+
+void wefti_op_soon(weft_runtime_t *rt, weft_op_t *op)
+{
+    static const wefti_op_kind_t kind = {.name = "work", .cancel = wefti_op_no_cancel};
+    wefti_opx_t *x = wefti_opx(op);
+    x->rt = rt;
+    x->kind = &kind;
+    x->flags = 0;
+    x->link.next = NULL;
+    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
+    rt->ops_at_once++;
+    wefti_op_complete(op, WEFT_OK);
+}
+
+static void own_done(weft_op_t *op, void *user)
+{
+    (void)user;
+    wefti_free(op);
+}
+
+weft_op_t *wefti_op_own(void)
+{
+    weft_op_t *op = wefti_calloc(1, sizeof *op);
+    if (op)
+        op->fn = own_done;
+    return op;
+}
+
 /* --- what it says ----------------------------------------------------------------------------------------------------------- */
 
 const char *weft_op_error(const weft_op_t *op)

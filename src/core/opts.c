@@ -113,15 +113,7 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
         return st;
     rt->mode = (uint8_t)mode_of(c->progress);
     rt->spin_ns = c->spin != UINT64_MAX ? c->spin : wefti_mode(rt) == WEFT_PROGRESS_THREAD ? SPIN_THREAD : SPIN_CALLER;
-    rt->heartbeat_ns = c->heartbeat;
     rt->beats_by_program = c->heartbeat_by && !strcmp(c->heartbeat_by, "program");
-    rt->connect_timeout_ns = c->connect_timeout;
-    rt->close_timeout_ns = c->close_timeout;
-    rt->recv_window = (size_t)c->recv_window;
-    rt->am_window = (size_t)c->am_window;
-    rt->am_messages = (uint32_t)c->am_messages;
-    rt->am_hold_ns = c->am_hold;
-    rt->max_endpoints = (uint32_t)c->max_endpoints;
     if (c->name && strlen(c->name) >= sizeof rt->name)
         return wefti_fail(WEFT_ERR_INVALID, "WEFT_NAME has %zu bytes; at most %zu are allowed", strlen(c->name),
                           sizeof rt->name - 1);

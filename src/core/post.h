@@ -190,6 +190,14 @@ static inline void wefti_op_plain_done(weft_runtime_t *rt, weft_op_t *op)
     atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
 }
 
+/* For a kind whose operations are complete before anyone could ask, or wait for nothing but their turn. */
+void wefti_op_no_cancel(weft_op_t *op, weft_status_t why);
+/* Have op->fn called from progress, behind the completions that are due: by an operation of the room's own, which completes at
+ * once, also while the runtime closes. Driver only. */
+void wefti_op_soon(weft_runtime_t *rt, weft_op_t *op);
+/* For a call whose operation may be NULL: one that frees itself when it is complete. NULL: no memory. */
+weft_op_t *wefti_op_own(void);
+
 /* What operations that fail from now on say (weft_op_error), until it is set back to what it was: `uint64_t was =
  * wefti_why(rt, detail); ...; wefti_why(rt, was);`. Driver only. */
 static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)

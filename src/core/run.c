@@ -29,7 +29,7 @@ static void run_cancel(weft_op_t *op, weft_status_t why)
         r->why = why; /* its turn comes soon */
 }
 
-const wefti_op_kind_t wefti_run_kind = {.name = "call on the driver", .start = run_start, .cancel = run_cancel, .stops = true};
+static const wefti_op_kind_t run_kind = {.name = "call on the driver", .start = run_start, .cancel = run_cancel, .stops = true};
 
 void wefti_run_step(weft_op_t *op)
 {
@@ -40,24 +40,17 @@ void wefti_run_step(weft_op_t *op)
     wefti_op_complete(op, r.why);
 }
 
-static void own_done(weft_op_t *op, void *user)
-{
-    (void)user;
-    wefti_free(op);
-}
-
 weft_status_t weft_runtime_call(weft_runtime_t *rt, weft_run_fn fn, void *user, weft_op_t *op)
 {
     weft_op_t *own = NULL;
     if (!rt || !fn)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the function" : "the runtime");
     if (!op) {
-        op = own = wefti_calloc(1, sizeof *own);
+        op = own = wefti_op_own();
         if (!own)
             return wefti_fail(WEFT_ERR_NOMEM, "no memory to hand a function to the driver; give it an operation");
-        own->fn = own_done;
     }
-    weft_status_t st = wefti_op_prepare(rt, op, &wefti_run_kind);
+    weft_status_t st = wefti_op_prepare(rt, op, &run_kind);
     if (!st) {
         *wefti_op_scratch(op, run_t) = (run_t){fn, user, WEFT_OK};
         st = wefti_op_post(rt, op);

@@ -28,7 +28,7 @@ static weft_runtime_t *runtime_new(void)
     return rt;
 }
 
-/* What it holds is freed. Whoever closes it is its driver, and stays it, so that nobody who comes too late becomes it. */
+/* Free what it holds. The thread that closes it is its driver for good, so that a thread that comes too late cannot become it. */
 void wefti_runtime_release(weft_runtime_t *rt)
 {
     wefti_fork_unlist(rt);
@@ -100,7 +100,7 @@ typedef struct asked {
     weft_runtime_stats_t stats;
 } asked_t;
 
-static void collect(void *arg)
+static weft_status_t collect(void *arg)
 {
     weft_runtime_t *rt = ((asked_t *)arg)->rt;
     weft_runtime_stats_t *stats = &((asked_t *)arg)->stats;
@@ -112,6 +112,7 @@ static void collect(void *arg)
     for (int i = 0; i < WEFTI_ROOM_N; i++)
         if (rt->rooms[i] && rt->rooms[i]->stats)
             rt->rooms[i]->stats(rt, stats);
+    return WEFT_OK;
 }
 
 weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out)

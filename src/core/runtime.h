@@ -89,12 +89,8 @@ struct weft_runtime {
     /* the rest */
     void *thread;                  /* thread.c's */
     wefti_config_t config;
-    uint64_t spin_ns, heartbeat_ns, connect_timeout_ns, close_timeout_ns;
+    uint64_t spin_ns;              /* config.spin, or the default of its mode */
     bool beats_by_program;         /* heartbeats are sent only while it is driven */
-    size_t recv_window, am_window;
-    uint32_t am_messages;
-    uint64_t am_hold_ns;
-    uint32_t max_endpoints;
     uint8_t key[32];               /* hash of the pre-shared key */
     bool has_key;
     wefti_rng_t rng;

@@ -63,10 +63,47 @@ weft_status_t wefti_op_timer_after(weft_runtime_t *rt, weft_op_t *op, uint64_t n
     return st;
 }
 
+/* --- the timer operation ---------------------------------------------------------------------------------------------------- */
+
+static weft_status_t delay_start(weft_op_t *op)
+{
+    weft_runtime_t *rt = wefti_opx(op)->rt;
+    delay_t *d = wefti_op_scratch(op, delay_t);
+    d->too_late = op->timeout_ns && op->timeout_ns < d->ns;
+    weft_status_t st = wefti_op_timer_after(rt, op, d->too_late ? op->timeout_ns : d->ns);
+    if (st)
+        return st;
+    wefti_list_push_back(&rt->own, &wefti_opx(op)->link);
+    return wefti_op_track(op); /* the token; the deadline is there already, so it cannot fail */
+}
+
+static void delay_end(weft_op_t *op, weft_status_t st)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, st);
+}
+
+static const wefti_op_kind_t delay_kind = {.name = "timer", .start = delay_start, .cancel = delay_end, .stops = true};
+
+weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t *op)
+{
+    if (!rt || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the operation" : "the runtime");
+    weft_status_t st = wefti_op_prepare(rt, op, &delay_kind);
+    if (st)
+        return st;
+    wefti_op_scratch(op, delay_t)->ns = delay_ns;
+    return wefti_op_post(rt, op);
+}
+
+/* --- running -------------------------------------------------------------------------------------------------------------- */
+
 static void op_due(weft_op_t *op)
 {
     wefti_opx(op)->flags &= ~(uint32_t)WEFTI_OPF_TIMED;
-    if (!wefti_timer_op_due(op))
+    if (wefti_opx(op)->kind == &delay_kind)
+        delay_end(op, wefti_op_scratch(op, delay_t)->too_late ? WEFT_ERR_TIMEOUT : WEFT_OK);
+    else
         wefti_op_ask(op, WEFT_ERR_TIMEOUT);
 }
 
@@ -100,45 +137,4 @@ uint64_t wefti_timers_next(weft_runtime_t *rt)
         return node->key - now;
     rt->until_clock = 1; /* the next progress runs it */
     return 0;
-}
-
-/* --- the timer operation ---------------------------------------------------------------------------------------------------- */
-
-static weft_status_t delay_start(weft_op_t *op)
-{
-    weft_runtime_t *rt = wefti_opx(op)->rt;
-    delay_t *d = wefti_op_scratch(op, delay_t);
-    d->too_late = op->timeout_ns && op->timeout_ns < d->ns;
-    weft_status_t st = wefti_op_timer_after(rt, op, d->too_late ? op->timeout_ns : d->ns);
-    if (st)
-        return st;
-    wefti_list_push_back(&rt->own, &wefti_opx(op)->link);
-    return wefti_op_track(op); /* the token; the deadline is there already, so it cannot fail */
-}
-
-static void delay_end(weft_op_t *op, weft_status_t st)
-{
-    wefti_list_remove(&wefti_opx(op)->link);
-    wefti_op_complete(op, st);
-}
-
-static const wefti_op_kind_t delay_kind = {.name = "timer", .start = delay_start, .cancel = delay_end, .stops = true};
-
-bool wefti_timer_op_due(weft_op_t *op)
-{
-    if (wefti_opx(op)->kind != &delay_kind)
-        return false;
-    delay_end(op, wefti_op_scratch(op, delay_t)->too_late ? WEFT_ERR_TIMEOUT : WEFT_OK);
-    return true;
-}
-
-weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t *op)
-{
-    if (!rt || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the operation" : "the runtime");
-    weft_status_t st = wefti_op_prepare(rt, op, &delay_kind);
-    if (st)
-        return st;
-    wefti_op_scratch(op, delay_t)->ns = delay_ns;
-    return wefti_op_post(rt, op);
 }

@@ -110,11 +110,6 @@ weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_
     return state;
 }
 
-const char *weft_transport_name(const weft_transport_t *trans)
-{
-    return trans && wefti_is_open(&trans->handle) ? trans->name : "";
-}
-
 weft_remote_t *weft_transport_remote(weft_transport_t *trans)
 {
     weft_remote_t *remote = NULL;

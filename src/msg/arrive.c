@@ -8,7 +8,7 @@
 #define SPARE_BYTES 256 /* payload of the blocks kept for reuse */
 #define SPARE_MAX 1024  /* and how many of them */
 
-weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes)
+static weft_msg_t *block_new(msg_state_t *ms, uint64_t bytes)
 {
     bool spare = bytes <= SPARE_BYTES;
     weft_msg_t *msg =
@@ -16,14 +16,6 @@ weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes)
     if (msg)
         *msg = (weft_msg_t){.ms = ms, .rt = ms->rt, .spare = spare};
     return msg;
-}
-
-void wefti_msg_block_free(weft_msg_t *msg)
-{
-    if (msg->spare)
-        wefti_spares_put(&msg->ms->spares, msg, SPARE_MAX);
-    else
-        wefti_free(msg);
 }
 
 /* Off the lists, window freed. Returns the endpoint whose window it was, or NULL if that is gone. */
@@ -40,7 +32,7 @@ static weft_ep_t *unlist(weft_msg_t *msg, uint64_t cost)
     ms->held_bytes -= cost;
     if (msg->ep) {
         wefti_flow_unhold(&msg_ep(msg->ep)->box.flow, cost);
-        msg_ep(msg->ep)->n_arrived--;
+        msg_ep(msg->ep)->box.unreceived--;
     }
     return msg->ep;
 }
@@ -49,7 +41,10 @@ void wefti_msg_let_go(weft_msg_t *msg)
 {
     uint64_t cost = msg_cost(msg);
     weft_ep_t *ep = unlist(msg, cost);
-    wefti_msg_block_free(msg);
+    if (msg->spare)
+        wefti_spares_put(&msg->ms->spares, msg, SPARE_MAX);
+    else
+        wefti_free(msg);
     if (ep)
         msg_consumed(ep, cost);
 }
@@ -58,7 +53,7 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
 {
     msg_state_t *ms = msg_state(ep->rt);
     msg_ep_t *m = msg_ep(ep);
-    weft_msg_t *msg = wefti_msg_block_new(ms, bytes ? len : 0);
+    weft_msg_t *msg = block_new(ms, bytes ? len : 0);
     if (!msg) {
         if (in)
             wefti_in_refuse(in, false);
@@ -76,7 +71,7 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
         memcpy(msg_bytes(msg), bytes, len);
     uint64_t cost = msg_cost(msg);
     wefti_flow_hold(&m->box.flow, cost);
-    m->n_arrived++;
+    m->box.unreceived++;
     ms->held_bytes += cost;
     wefti_msg_hold(ms, msg);
 }

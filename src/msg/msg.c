@@ -10,7 +10,7 @@
 static void ep_new(weft_ep_t *ep)
 {
     msg_ep_t *m = msg_ep(ep);
-    wefti_outbox_init(&m->box, &wefti_msg_sends, ep->rt->recv_window, 0);
+    wefti_outbox_init(&m->box, &wefti_msg_sends, ep->rt->config.recv_window, 0);
     wefti_list_init(&m->posted);
     wefti_list_init(&m->masked);
     wefti_list_init(&m->arrived);
@@ -31,11 +31,6 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     wefti_msg_arrive_down(ep, discard);
 }
 
-static uint64_t ep_unreceived(weft_ep_t *ep)
-{
-    return msg_ep(ep)->n_arrived;
-}
-
 static void ep_free(weft_ep_t *ep)
 {
     wefti_msg_arrive_down(ep, true);
@@ -45,11 +40,7 @@ static void ep_free(weft_ep_t *ep)
 /* Any thread: the counters may be a little old. */
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
-    wefti_count_t c = wefti_count_read(&msg_ep(ep)->box.count);
-    info->msgs_sent = c.sent;
-    info->msgs_received = c.received;
-    info->bytes_sent = c.bytes_sent;
-    info->bytes_received = c.bytes_received;
+    wefti_count_read(&msg_ep(ep)->box.count, &info->msgs_sent);
 }
 
 static const wefti_traffic_t traffic = {
@@ -65,7 +56,6 @@ static const wefti_traffic_t traffic = {
     .withdrawn = wefti_msg_withdrawn,
     .ep_down = ep_down,
     .ep_free = ep_free,
-    .ep_unreceived = ep_unreceived,
     .ep_info = ep_info,
 };
 
@@ -96,11 +86,7 @@ static void room_free(weft_runtime_t *rt)
 
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
-    wefti_count_t sum = wefti_outbox_sum(rt, WEFTI_TRAFFIC_MSG);
-    out->msgs_sent = sum.sent;
-    out->msgs_received = sum.received;
-    out->bytes_sent = sum.bytes_sent;
-    out->bytes_received = sum.bytes_received;
+    wefti_outbox_sum(rt, WEFTI_TRAFFIC_MSG, &out->msgs_sent);
     out->unexpected_bytes = msg_state(rt)->held_bytes;
 }
 

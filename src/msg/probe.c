@@ -9,7 +9,6 @@ typedef struct question {
     weft_ep_t *ep;
     uint64_t tag, mask;
     bool claim, driving; /* driving: who asks is the driver already */
-    weft_status_t st;
     weft_msg_t *msg;
     weft_msg_envelope_t envelope;
 } question_t;
@@ -22,29 +21,26 @@ static void take_out(msg_state_t *ms, weft_msg_t *msg)
     wefti_list_push_back(&msg_ep(msg->ep)->claimed, &msg->ep_link);
 }
 
-static weft_status_t look(question_t *q)
+static weft_status_t look(void *arg)
 {
+    question_t *q = arg;
     weft_runtime_t *rt = q->rt;
     msg_state_t *ms = msg_state(rt);
+    if (!q->driving)
+        wefti_progress(rt);
+    if (q->ep && !wefti_ep_is_there(q->ep))
+        return wefti_fail(WEFT_ERR_CLOSED, "the endpoint is closed");
     weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, q->tag, q->mask);
     if (!msg) {
         if (wefti_flow_n_starving(rt)) /* who asks in a loop waits too */
             wefti_outbox_tell_starving(rt, q->ep, WEFTI_TRAFFIC_MSG);
-        return WEFT_ERR_NOTFOUND;
+        return wefti_fail_plain(WEFT_ERR_NOTFOUND);
     }
     q->envelope = (weft_msg_envelope_t){msg->tag, msg->len, msg->from};
     q->msg = msg;
     if (q->claim)
         take_out(ms, msg);
     return WEFT_OK;
-}
-
-static void run(void *arg)
-{
-    question_t *q = arg;
-    if (!q->driving)
-        wefti_progress(q->rt);
-    q->st = q->ep && !wefti_ep_is_there(q->ep) ? WEFT_ERR_CLOSED : look(q);
 }
 
 static weft_status_t ask(question_t *q)
@@ -55,10 +51,7 @@ static weft_status_t ask(question_t *q)
     if (st)
         return st;
     q->driving = wefti_driven == q->rt;
-    st = wefti_ask(q->rt, run, q);
-    if (!st && q->st == WEFT_ERR_CLOSED)
-        return wefti_fail(WEFT_ERR_CLOSED, "the endpoint is closed");
-    return st ? st : q->st ? wefti_fail_plain(q->st) : WEFT_OK;
+    return wefti_ask(q->rt, look, q);
 }
 
 weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out)

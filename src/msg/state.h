@@ -70,7 +70,6 @@ typedef struct msg_ep {
     wefti_outbox_t box;       /* the reserve of its flow is only for announcements, and for small messages announced while
                                  `held_up` */
     uint32_t eager_max;       /* longest message that travels in a record of this lane */
-    uint32_t n_arrived;       /* length of `arrived` and `claimed` */
     wefti_list_t posted;      /* receives posted on this endpoint (by msg_recv_t.owner_link) */
     wefti_list_t masked;      /* those of them with a partial mask */
     wefti_list_t arrived;     /* unexpected messages of this endpoint, in order */
@@ -172,8 +171,6 @@ bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg);
 void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why);
 void wefti_msg_recv_shutdown(msg_state_t *ms);                     /* end the receives from any endpoint */
 
-weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes);
-void wefti_msg_block_free(weft_msg_t *msg);
 /* A held or claimed message is done with: off its lists, its window back to the peer, its memory free. */
 void wefti_msg_let_go(weft_msg_t *msg);
 void wefti_msg_drop(weft_msg_t *msg); /* the same, and its sender is told that nobody took it */

@@ -77,7 +77,7 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     wefti_once_init(&s->book, s->opts.remembered, s->opts.remember_ns);
     /* A client repeats a call for RPC_PATIENCE after it noticed that its reply is lost, even if we remember the reply for less.
      * Until then we know that the call ran, and do not run it again. */
-    uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->heartbeat_ns);
+    uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->config.heartbeat);
     s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
     s->book.max_clients = s->opts.remembered < CLIENTS_LEAST ? CLIENTS_LEAST : s->opts.remembered;
     s->book.peer_max = (uint32_t)wefti_rpc_part(s->book.max, s->opts.peer_percent);

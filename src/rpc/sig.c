@@ -415,11 +415,6 @@ bool weft_sig_oneway(const weft_sig_t *sig)
     return sig && sig->oneway;
 }
 
-bool weft_sig_agree(const weft_sig_t *a, const weft_sig_t *b)
-{
-    return a && b && a->hash == b->hash && !strcmp(a->key, b->key);
-}
-
 uint64_t weft_sig_hash(const weft_sig_t *sig)
 {
     return sig ? sig->hash : 0;

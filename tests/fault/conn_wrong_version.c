@@ -28,7 +28,7 @@ static void refused(uint16_t min, uint16_t max, const char *range)
     raw_send(fd, hello, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, hello, sizeof hello));
     long n = raw_recv(fd, buf, sizeof buf, 2, rt);
     CHECK(n > 0);
-    CHECK_OK(wefti_refuse_decode(buf, (size_t)n, &r, &what));
+    CHECK_OK(wefti_refuse_decode(buf, (size_t)n, WEFTI_SHAKE_REFUSE, &r, &what));
     CHECK_EQ(r.status, WEFT_ERR_VERSION);
     CHECK(strstr(r.text, "2 to 2") && strstr(r.text, range));
     CHECK(strstr(warning, "2 to 2") && strstr(warning, range));
@@ -68,7 +68,7 @@ TEST(a_listener_of_another_version_ends_the_connect_with_that_status)
         CHECK_EQ(buf[0], WEFTI_SHAKE_HELLO);
         wefti_hello_t h = raw_hello();
         h.min_version = h.max_version = 3;
-        size_t n = says_so ? wefti_refuse_encode(WEFT_ERR_VERSION, "3 to 3 here", answer, sizeof answer)
+        size_t n = says_so ? wefti_refuse_encode(0, WEFT_ERR_VERSION, "3 to 3 here", answer, sizeof answer)
                            : wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, answer, sizeof answer);
         raw_send(fd, answer, n);
         CHECK_EQ(weft_op_wait(&op, 5 * WEFT_SECOND), WEFT_ERR_VERSION);

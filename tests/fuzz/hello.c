@@ -37,46 +37,45 @@ static void try_hello(const uint8_t *in, size_t n, uint8_t type)
 
 static void try_join(const uint8_t *in, size_t n)
 {
-    wefti_join_t j;
+    wefti_half_t j;
     const char *what = NULL;
-    weft_status_t st = wefti_join_decode(in, n, &j, &what);
+    weft_status_t st = wefti_half_decode(in, n, WEFTI_SHAKE_JOIN, &j, &what);
     if (st) {
         must_say(st, what);
         return;
     }
     must(j.addr_len <= WEFTI_LANE_ADDR_MAX && j.addr + j.addr_len == in + n);
     uint8_t *out = malloc(n);
-    must(out && wefti_join_encode(&j, out, n) == n && !memcmp(in, out, n));
+    must(out && wefti_half_encode(&j, out, n) == n && !memcmp(in, out, n));
     free(out);
 }
 
 static void try_lane(const uint8_t *in, size_t n)
 {
-    wefti_lane_msg_t l;
+    wefti_half_t l;
     const char *what = NULL;
-    weft_status_t st = wefti_lane_msg_decode(in, n, &l, &what);
+    weft_status_t st = wefti_half_decode(in, n, WEFTI_SHAKE_LANE, &l, &what);
     if (st) {
         must_say(st, what);
         return;
     }
     must(l.addr_len <= WEFTI_LANE_ADDR_MAX && l.addr + l.addr_len == in + n);
     uint8_t *out = malloc(n);
-    must(out && wefti_lane_msg_encode(&l, out, n) == n && !memcmp(in, out, n));
+    must(out && wefti_half_encode(&l, out, n) == n && !memcmp(in, out, n));
     free(out);
 }
 
 static void try_rest(const uint8_t *in, size_t n)
 {
-    wefti_refuse_t r;
-    wefti_retry_t t;
+    wefti_refuse_t r, t;
     const char *what = NULL;
-    weft_status_t st = wefti_refuse_decode(in, n, &r, &what);
+    weft_status_t st = wefti_refuse_decode(in, n, WEFTI_SHAKE_REFUSE, &r, &what);
     if (st)
         must_say(st, what);
     else
         must(r.status < 0 && strlen(r.text) <= WEFTI_REFUSE_TEXT_MAX);
     what = NULL;
-    st = wefti_retry_decode(in, n, &t, &what);
+    st = wefti_refuse_decode(in, n, WEFTI_SHAKE_RETRY, &t, &what);
     if (st)
         must_say(st, what);
     else

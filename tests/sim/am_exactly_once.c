@@ -705,7 +705,7 @@ static void rest(void)
     for (int i = 0; i < m.n_ends; i++) {
         const end_t *e = &m.ends[i], *peer = model_peer(&m, e);
         if (e->ep && peer && peer->ep && weft_ep_get_state(e->ep) == WEFT_EP_UP && weft_ep_get_state(peer->ep) == WEFT_EP_UP &&
-            !am_ep(peer->ep)->n_arrived && wefti_list_empty(&am_ep(e->ep)->box.pending))
+            !am_ep(peer->ep)->box.unreceived && wefti_list_empty(&am_ep(e->ep)->box.pending))
             check_flow(e, peer);
     }
 }

@@ -164,43 +164,49 @@ TEST(joins_lanes_retries_and_refusals_are_read_back_and_not_when_cut)
     uint8_t buf[WEFTI_LANE_HEAD + 64], addr[32];
     const char *what = "";
     memset(addr, 7, sizeof addr);
-    wefti_join_t j = {.attempt = 2, .kind = 1, .addr = addr, .addr_len = sizeof addr}, j2;
-    size_t n = wefti_join_encode(&j, buf, sizeof buf);
+    wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 2, .kind = 1, .addr = addr, .addr_len = sizeof addr}, j2;
+    size_t n = wefti_half_encode(&j, buf, sizeof buf);
     CHECK_EQ(n, WEFTI_JOIN_HEAD + sizeof addr);
-    CHECK_OK(wefti_join_decode(buf, n, &j2, &what));
+    CHECK_OK(wefti_half_decode(buf, n, WEFTI_SHAKE_JOIN, &j2, &what));
     CHECK(j2.attempt == 2 && j2.kind == 1 && j2.addr_len == sizeof addr && !memcmp(j2.addr, addr, sizeof addr));
     for (size_t cut = 0; cut < n; cut++)
-        CHECK_EQ(wefti_join_decode(buf, cut, &j2, &what), WEFT_ERR_PROTOCOL);
-    CHECK_EQ(wefti_join_decode(buf, n + 1, &j2, &what), WEFT_ERR_PROTOCOL);
+        CHECK_EQ(wefti_half_decode(buf, cut, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
+    CHECK_EQ(wefti_half_decode(buf, n + 1, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
     memset(buf + 4, 0xff, 4); /* a length that would wrap */
-    CHECK_EQ(wefti_join_decode(buf, n, &j2, &what), WEFT_ERR_PROTOCOL);
+    CHECK_EQ(wefti_half_decode(buf, n, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
 
-    wefti_lane_msg_t l = {.attempt = 3, .resumed = true, .id = 0x100000009, .addr = addr, .addr_len = sizeof addr}, l2;
+    wefti_half_t l = {.type = WEFTI_SHAKE_LANE,
+                      .attempt = 3,
+                      .resumed = true,
+                      .id = 0x100000009,
+                      .addr = addr,
+                      .addr_len = sizeof addr},
+                 l2;
     memset(l.cookie, 9, sizeof l.cookie);
-    n = wefti_lane_msg_encode(&l, buf, sizeof buf);
+    n = wefti_half_encode(&l, buf, sizeof buf);
     CHECK_EQ(n, WEFTI_LANE_HEAD + sizeof addr);
-    CHECK_OK(wefti_lane_msg_decode(buf, n, &l2, &what));
+    CHECK_OK(wefti_half_decode(buf, n, WEFTI_SHAKE_LANE, &l2, &what));
     CHECK(l2.attempt == 3 && l2.resumed && l2.id == l.id && !memcmp(l2.cookie, l.cookie, 16));
     CHECK(!memcmp(l2.addr, addr, sizeof addr));
     for (size_t cut = 0; cut < n; cut++)
-        CHECK_EQ(wefti_lane_msg_decode(buf, cut, &l2, &what), WEFT_ERR_PROTOCOL);
+        CHECK_EQ(wefti_half_decode(buf, cut, WEFTI_SHAKE_LANE, &l2, &what), WEFT_ERR_PROTOCOL);
 
-    wefti_retry_t t = {4, WEFT_ERR_SYSTEM}, t2;
-    n = wefti_retry_encode(&t, buf, sizeof buf);
+    wefti_refuse_t t2;
+    n = wefti_refuse_encode(4, WEFT_ERR_SYSTEM, "", buf, sizeof buf);
     CHECK_EQ(n, WEFTI_RETRY_SIZE);
-    CHECK_OK(wefti_retry_decode(buf, n, &t2, &what));
+    CHECK_OK(wefti_refuse_decode(buf, n, WEFTI_SHAKE_RETRY, &t2, &what));
     CHECK(t2.attempt == 4 && t2.status == WEFT_ERR_SYSTEM);
     for (size_t cut = 0; cut < n; cut++)
-        CHECK_EQ(wefti_retry_decode(buf, cut, &t2, &what), WEFT_ERR_PROTOCOL);
+        CHECK_EQ(wefti_refuse_decode(buf, cut, WEFTI_SHAKE_RETRY, &t2, &what), WEFT_ERR_PROTOCOL);
 
     uint8_t rbuf[WEFTI_REFUSE_MAX + 1];
     wefti_refuse_t r;
-    n = wefti_refuse_encode(WEFT_ERR_AUTH, "no\tkey", rbuf, sizeof rbuf);
-    CHECK_OK(wefti_refuse_decode(rbuf, n, &r, &what));
+    n = wefti_refuse_encode(0, WEFT_ERR_AUTH, "no\tkey", rbuf, sizeof rbuf);
+    CHECK_OK(wefti_refuse_decode(rbuf, n, WEFTI_SHAKE_REFUSE, &r, &what));
     CHECK_EQ(r.status, WEFT_ERR_AUTH);
     CHECK_STR(r.text, "no?key");
     for (size_t cut = 0; cut < n; cut++)
-        CHECK_EQ(wefti_refuse_decode(rbuf, cut, &r, &what), WEFT_ERR_PROTOCOL);
+        CHECK_EQ(wefti_refuse_decode(rbuf, cut, WEFTI_SHAKE_REFUSE, &r, &what), WEFT_ERR_PROTOCOL);
 }
 
 TEST(a_refusal_is_never_a_success_and_never_an_unknown_status)
@@ -211,13 +217,13 @@ TEST(a_refusal_is_never_a_success_and_never_an_unknown_status)
     const char *what = "";
     wefti_refuse_t r;
     for (unsigned i = 0; i < sizeof told / sizeof *told; i++) {
-        size_t n = wefti_refuse_encode((weft_status_t)told[i], "why", buf, sizeof buf);
-        CHECK_OK(wefti_refuse_decode(buf, n, &r, &what));
+        size_t n = wefti_refuse_encode(0, (weft_status_t)told[i], "why", buf, sizeof buf);
+        CHECK_OK(wefti_refuse_decode(buf, n, WEFTI_SHAKE_REFUSE, &r, &what));
         CHECK_EQ(r.status, WEFT_ERR_REFUSED);
     }
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
-    CHECK_EQ(wefti_refuse_encode(WEFT_ERR_AUTH, text, buf, sizeof buf), WEFTI_REFUSE_MAX);
+    CHECK_EQ(wefti_refuse_encode(0, WEFT_ERR_AUTH, text, buf, sizeof buf), WEFTI_REFUSE_MAX);
 }
 
 /* --- the key --------------------------------------------------------------------------------------------------------------- */

@@ -68,7 +68,7 @@ TEST(there_is_one_way_of_writing_it)
         weft_sig_t *sig = parse(all[i][0]), *again = parse(text);
         CHECK_STR(weft_sig_text(sig), text);
         CHECK_STR(weft_sig_text(again), text);
-        CHECK(weft_sig_agree(sig, again));
+        CHECK_EQ(weft_sig_hash(sig), weft_sig_hash(again));
         weft_sig_free(sig);
         weft_sig_free(again);
     }
@@ -224,8 +224,6 @@ TEST(names_of_parameters_are_for_people)
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         weft_sig_t *a = parse(all[i].a), *b = parse(all[i].b);
-        CHECK_EQ(weft_sig_agree(a, b), all[i].agree);
-        CHECK_EQ(weft_sig_agree(b, a), all[i].agree);
         CHECK_EQ(weft_sig_hash(a) == weft_sig_hash(b), all[i].agree);
         weft_sig_free(a);
         weft_sig_free(b);

@@ -421,7 +421,6 @@ TEST(arguments_that_make_no_sense_are_refused)
     CHECK(!weft_transport_remote(t));
     CHECK(!weft_transport_memory(t));
     CHECK_EQ(weft_transport_reg(NULL, 1, NULL), WEFT_ERR_INVALID);
-    CHECK_STR(weft_transport_name(t), "m");
     CHECK_STR(weft_action_id(e.action), "test");
     elements_close(&e);
 }

@@ -12,11 +12,6 @@ ROW(weft_transport_state_name, ON_NOTHING)
     turn_text(t, weft_transport_state_name(WEFT_TRANSPORT_READY));
 }
 
-ROW(weft_transport_name, NEEDS_ACTION)
-{
-    turn_text(t, weft_transport_name(s->waiting));
-}
-
 ROW(weft_transport_ready, NEEDS_ACTION)
 {
     weft_op_t *op = turn_op(t);

@@ -77,11 +77,6 @@ ROW(weft_sig_oneway, NEEDS_SIG | ON_NOTHING)
     weft_sig_oneway(s->sig);
 }
 
-ROW(weft_sig_agree, NEEDS_SIG | ON_NOTHING)
-{
-    weft_sig_agree(s->sig, s->other->sig);
-}
-
 ROW(weft_sig_hash, NEEDS_SIG | ON_NOTHING)
 {
     weft_sig_hash(s->sig);
