@@ -124,7 +124,8 @@ typedef struct weft_op_kind {
     const char *name; /* begins the sentences of weft_op_error() */
     /* Start it. It may complete the operation, or leave it under way. An error that the caller caused, and a lack of memory,
      * are returned by weft_ext_op_start(), and the operation is as before; with any other, or if start() ran later, it
-     * completes with the error and the sentence of weft_last_error(). Also called while the runtime closes. */
+     * completes with the error and the sentence of weft_last_error(). After it has completed the operation it returns WEFT_OK:
+     * an error is only logged then. Also called while the runtime closes. */
     weft_status_t (*start)(weft_op_t *op);
     /* It has to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it, now or when its buffers are free. May
      * be called again (a timeout after a cancel), never after completion. */
@@ -155,7 +156,7 @@ WEFT_API void *weft_ext_op_scratch(weft_op_t *op);
 WEFT_API weft_status_t weft_ext_op_track(weft_op_t *op);
 /* From start() of a kind without `stops`: WEFT_ERR_CANCELLED, with a sentence, if it was cancelled before it was started. */
 WEFT_API weft_status_t weft_ext_op_may_start(weft_op_t *op);
-/* Complete an operation that was started. The program may free it or post it again from here on. sentence: of
+/* Complete an operation that was started; one that is complete already stays as it is. The program may free it or post it again from here on. sentence: of
  * weft_ext_sentence(), for weft_op_error(); 0: that of the endpoint that ends, inside ep_down, and else the text of the status.
  * Driver only. */
 WEFT_API void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence);

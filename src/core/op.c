@@ -133,6 +133,10 @@ void wefti_op_failed(weft_op_t *op, weft_status_t st)
 {
     wefti_opx_t *x = wefti_opx(op);
     weft_runtime_t *rt = x->rt;
+    if (!wefti_op_under_way(op)) { /* its start() has completed it and then returned an error */
+        wefti_error("%s: %s came after its completion, and nobody is told", x->kind->name, weft_status_name(st));
+        return;
+    }
     uint64_t was = wefti_why(rt, weft_last_error_status() == st ? wefti_detail_put(weft_last_error()) : rt->why);
     if (x->kind->failed)
         x->kind->failed(op, st);
@@ -143,7 +147,7 @@ void wefti_op_failed(weft_op_t *op, weft_status_t st)
 
 weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st)
 {
-    if ((by_post(st) || wefti_opx(op)->kind->by_post) && wefti_op_unprepare(op))
+    if ((by_post(st) || wefti_opx(op)->kind->by_post) && wefti_op_under_way(op) && wefti_op_unprepare(op))
         return st;
     wefti_op_failed(op, st);
     return WEFT_OK;

@@ -148,7 +148,7 @@ weft_status_t weft_ext_op_may_start(weft_op_t *op)
 
 void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence)
 {
-    if (drives(runtime_of(op)))
+    if (drives(runtime_of(op)) && wefti_op_under_way(op))
         wefti_op_complete_why(op, status, sentence);
 }
 

@@ -1,0 +1,84 @@
+/* What an extension does wrong has an end: a status, a sentence in the log, or nothing. */
+#include <pthread.h>
+#include <string.h>
+#include <weft/extend.h>
+#include <weft/weft.h>
+
+#include "test.h"
+
+static weft_runtime_t *open_as(weft_progress_mode_t mode)
+{
+    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+    weft_runtime_t *rt;
+    o.progress = mode;
+    CHECK_OK(weft_runtime_open(&o, &rt));
+    return rt;
+}
+
+static weft_status_t post(weft_runtime_t *rt, weft_op_t *op, const weft_op_kind_t *kind)
+{
+    weft_status_t st = weft_ext_op_prepare(rt, op, kind);
+    return st ? st : weft_ext_op_start(op);
+}
+
+/* Let the driver go round many times. */
+static void a_while(weft_runtime_t *rt)
+{
+    weft_op_t timer = WEFT_OP_INIT;
+    CHECK_OK(weft_timer_start(rt, 20 * WEFT_MILLISECOND, &timer));
+    CHECK_OK(weft_op_wait(&timer, 20 * WEFT_SECOND));
+}
+
+static _Atomic int n_told;
+
+static void told(weft_op_t *op, void *user)
+{
+    (void)op;
+    (void)user;
+    n_told++;
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    weft_ext_op_complete(op, why, 0);
+}
+
+/* --- operations ---------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t returns;
+
+static weft_status_t completes_and_fails(weft_op_t *op)
+{
+    weft_ext_op_complete(op, WEFT_OK, 0);
+    return returns;
+}
+
+static const weft_op_kind_t both = {.name = "both", .start = completes_and_fails, .cancel = cancel};
+
+TEST(a_start_that_completes_and_then_fails_completes_once)
+{
+    const weft_status_t all[] = {WEFT_ERR_PEER, WEFT_ERR_INVALID};
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++)
+        for (int i = 0; i < 4; i++) {
+            weft_runtime_t *rt = open_as((weft_progress_mode_t)mode);
+            weft_op_t op = WEFT_OP_INIT, queued = WEFT_OP_INIT, *out[8];
+            weft_queue_t *queue;
+            returns = all[i % 2];
+            n_told = 0;
+            op.fn = told;
+            if (i > 1)
+                weft_op_cancel(&op); /* before it is started */
+            CHECK_OK(post(rt, &op, &both));
+            a_while(rt);
+            CHECK_EQ(n_told, 1);
+            CHECK_OK(op.status);
+            CHECK_OK(weft_queue_new(rt, &queue));
+            queued.queue = queue;
+            CHECK_OK(post(rt, &queued, &both));
+            CHECK_EQ(weft_queue_pop(queue, out, 8, 20 * WEFT_SECOND), 1);
+            CHECK_EQ(weft_queue_pop(queue, out, 8, 20 * WEFT_MILLISECOND), 0);
+            CHECK_OK(weft_queue_free(queue));
+            CHECK_OK(weft_runtime_close(rt));
+            CHECK_EQ(n_told, 1);
+        }
+}
