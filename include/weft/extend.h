@@ -86,7 +86,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_may_wait(void);
 
 /* --- on the driver ----------------------------------------------------------------------------------------------- */
 
-/* A function to run on the driver. Zeroed and with `fn` set by the caller, who keeps it until fn runs; fn may free it. */
+/* A function to run on the driver. Zeroed once and with `fn` set by the caller, who keeps it until fn runs. fn may free it, or
+ * hand it to weft_ext_call() again. */
 typedef struct weft_ext_call {
     weft_op_t node; /* the library's */
     void (*fn)(struct weft_ext_call *call);
@@ -94,7 +95,8 @@ typedef struct weft_ext_call {
 
 /* Run call->fn on the driver: within this call if this thread is the driver or can become it, else soon. Calls of one thread
  * run in their order. Unlike weft_runtime_call() it works while the runtime closes, and allocates nothing. Any thread. Fails:
- * WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED: fn will not run. */
+ * WEFT_ERR_STATE (fn has not run yet since the call was last posted), and WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED:
+ * fn will not run. */
 WEFT_API weft_status_t weft_ext_call(weft_runtime_t *rt, weft_ext_call_t *call);
 
 /* A timer. Zeroed and with `fn` set by the caller, who keeps it while it is set. */

@@ -88,14 +88,23 @@ weft_status_t weft_ext_may_wait(void)
 weft_status_t weft_ext_call(weft_runtime_t *rt, weft_ext_call_t *call)
 {
     if (!rt || !call || !call->fn)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the call" : "the runtime");
-    return wefti_call_on_driver(rt, (wefti_call_t *)(void *)call) ? WEFT_OK : wefti_fail_gone(rt);
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !call ? "the call" : "the function of the call");
+    wefti_opx_t *x = wefti_opx(&call->node);
+    if (atomic_exchange(&x->state, WEFTI_OP_POSTED)) /* it is IDLE again when it runs */
+        return wefti_fail(WEFT_ERR_STATE, "the call was posted before and has not run yet, or it was not zeroed");
+    if (wefti_call_on_driver(rt, (wefti_call_t *)(void *)call))
+        return WEFT_OK;
+    atomic_store(&x->state, WEFTI_OP_IDLE);
+    return wefti_fail_gone(rt);
 }
 
 weft_status_t weft_ext_timer_set(weft_runtime_t *rt, weft_ext_timer_t *timer, uint64_t when)
 {
     if (!rt || !timer || !timer->fn)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the timer" : "the runtime");
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !rt      ? "the runtime"
+                          : !timer ? "the timer"
+                                   : "the function of the timer");
     return drives(rt) ? wefti_timer_at(rt, (wefti_timer_t *)(void *)timer, when) : not_here("weft_ext_timer_set");
 }
 

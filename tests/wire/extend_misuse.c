@@ -82,3 +82,52 @@ TEST(a_start_that_completes_and_then_fails_completes_once)
             CHECK_EQ(n_told, 1);
         }
 }
+
+/* --- calls --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct counted {
+    weft_ext_call_t call;
+    weft_runtime_t *rt;
+    int again; /* how often it posts itself */
+    _Atomic int ran;
+} counted_t;
+
+static _Atomic bool held, let_go;
+
+static void hold(weft_ext_call_t *call)
+{
+    (void)call;
+    held = true;
+    while (!let_go)
+        usleep(100);
+}
+
+static void count(weft_ext_call_t *call)
+{
+    counted_t *c = (counted_t *)(void *)call;
+    c->ran++;
+    if (c->again-- > 0)
+        CHECK_OK(weft_ext_call(c->rt, call));
+}
+
+TEST(a_call_that_has_not_run_yet_is_not_taken_again)
+{
+    weft_runtime_t *rt = open_as(WEFT_PROGRESS_THREAD);
+    weft_ext_call_t holds = {.fn = hold}, nothing = {.fn = NULL};
+    counted_t c = {.call.fn = count, .rt = rt, .again = 3};
+    CHECK_OK(weft_ext_call(rt, &holds)); /* so that the other stays where it is */
+    TEST_UNTIL(held, 20);
+    CHECK_OK(weft_ext_call(rt, &c.call));
+    CHECK_EQ(weft_ext_call(rt, &c.call), WEFT_ERR_STATE);
+    let_go = true;
+    a_while(rt);
+    CHECK_EQ(c.ran, 4);
+    CHECK_OK(weft_ext_call(rt, &c.call));
+    a_while(rt);
+    CHECK_EQ(c.ran, 5);
+    CHECK_EQ(weft_ext_call(rt, &nothing), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "the function of the call is NULL"));
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK_EQ(weft_ext_call(rt, &c.call), WEFT_ERR_CLOSED);
+    CHECK_EQ(weft_ext_call(rt, &c.call), WEFT_ERR_CLOSED);
+}
