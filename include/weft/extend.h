@@ -21,7 +21,7 @@ typedef struct weft_ep weft_ep_t;
 
 /* --- an extension ------------------------------------------------------------------------------------------------ */
 
-/* What an extension is. Static: it is used as long as the process lives. Hooks may be NULL; all but open and ep_new run on the
+/* What an extension is. Static: it is used as long as the process lives. Hooks may be NULL; all but ep_new and closed run on the
  * driver. */
 typedef struct weft_ext {
     size_t size;
@@ -31,7 +31,9 @@ typedef struct weft_ext {
     size_t state_size;       /* bytes of state per runtime, zeroed: `state` below */
     size_t ep_state_size;    /* bytes of state per endpoint, zeroed: `ep_state` below */
 
-    /* A runtime opens; nobody uses it yet. An error makes weft_runtime_open() fail with it, and `closed` is not called. */
+    /* A runtime opens; nobody uses it yet. It may do what a callback may: set handlers and timers, post operations, listen, open
+     * endpoints, which have no state of extensions that were registered after this one. It cannot wait or close the runtime:
+     * WEFT_ERR_STATE. An error makes weft_runtime_open() fail with it, and `closed` is not called. */
     weft_status_t (*open)(weft_runtime_t *rt, void *state);
     /* The runtime closes: begin to end everything. Called again after each progress until `idle` says true. No operation can be
      * posted any more; those of the extension have to be completed, with WEFT_ERR_CLOSED where nothing better is known. */
@@ -79,7 +81,7 @@ WEFT_API weft_status_t weft_ext_check(const weft_runtime_t *rt);
 WEFT_API bool weft_ext_closing(const weft_runtime_t *rt);
 /* Tells runtimes apart that have, one after the other, the same address. Any thread. */
 WEFT_API uint32_t weft_ext_use(const weft_runtime_t *rt);
-/* n random bytes, fit for secrets. On a simulated network they follow from its seed: there driver only, or in `open`. */
+/* n random bytes, fit for secrets. On a simulated network they follow from its seed: there driver only. */
 WEFT_API void weft_ext_random(weft_runtime_t *rt, void *buf, size_t n);
 /* May this thread wait? WEFT_ERR_STATE inside a callback. For calls that post and wait: ask before the post. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_may_wait(void);

@@ -103,9 +103,11 @@ void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext)
 
 /* --- endpoints ----------------------------------------------------------------------------------------------------------- */
 
+/* Those that were open when it was opened, and still are: an open() that opened endpoints may have failed. */
 static uint32_t n_of(const weft_ep_t *ep)
 {
-    return ((const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n;
+    uint32_t n = ((const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n, open = extended(ep->rt)->n;
+    return n < open ? n : open;
 }
 
 static void ep_new(weft_ep_t *ep)
@@ -185,6 +187,19 @@ static weft_status_t open_one(weft_runtime_t *rt, extended_t *x, const weft_ext_
     return st;
 }
 
+/* open() runs on the driver, which is this thread: the runtime's own one does not run yet. */
+static weft_status_t open_all(weft_runtime_t *rt, extended_t *x, uint32_t n)
+{
+    weft_runtime_t *was = wefti_driven;
+    weft_status_t st = WEFT_OK;
+    atomic_store(&rt->driver, 1);
+    wefti_driven = rt;
+    for (uint32_t i = 0; i < n && !st; i++)
+        st = open_one(rt, x, known[i].ext);
+    wefti_leave(rt, was);
+    return st;
+}
+
 weft_status_t wefti_extend_attach(weft_runtime_t *rt)
 {
     uint32_t n = atomic_load(&n_known);
@@ -194,12 +209,8 @@ weft_status_t wefti_extend_attach(weft_runtime_t *rt)
     wefti_runtime_attach(rt, WEFTI_ROOM_EXTEND, &room, x);
     x->traffic = (wefti_traffic_t){.first_kind = 1, .ep_new = ep_new, .ep_up = ep_up, .ep_down = ep_down, .ep_free = ep_free};
     x->traffic.ep_state_size = ep_end(n);
-    for (uint32_t i = 0; i < n; i++) {
-        weft_status_t st = open_one(rt, x, known[i].ext);
-        if (st)
-            return st;
+    for (uint32_t i = 0; i < n; i++)
         x->traffic.capability |= known[i].ext->capability;
-    }
-    wefti_conn_traffic(rt, WEFTI_TRAFFIC_EXTEND, &x->traffic);
-    return WEFT_OK;
+    wefti_conn_traffic(rt, WEFTI_TRAFFIC_EXTEND, &x->traffic); /* first: open() may open endpoints */
+    return open_all(rt, x, n);
 }

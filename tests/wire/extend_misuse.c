@@ -1,4 +1,5 @@
 /* What an extension does wrong has an end: a status, a sentence in the log, or nothing. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <weft/extend.h>
@@ -130,4 +131,97 @@ TEST(a_call_that_has_not_run_yet_is_not_taken_again)
     CHECK_OK(weft_runtime_close(rt));
     CHECK_EQ(weft_ext_call(rt, &c.call), WEFT_ERR_CLOSED);
     CHECK_EQ(weft_ext_call(rt, &c.call), WEFT_ERR_CLOSED);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------------- */
+
+static weft_ext_t opener = {.size = sizeof opener, .name = "the opener"};
+static weft_listener_t *listener;
+static weft_ep_t *ep;
+static int n_free, n_closed;
+
+static void ep_free(weft_ep_t *of, void *state)
+{
+    (void)of;
+    CHECK_EQ(*(int *)state, 7);
+    n_free++;
+}
+
+static void ep_new(weft_ep_t *of, void *state)
+{
+    (void)of;
+    *(int *)state = 7;
+}
+
+static void closed(weft_runtime_t *rt, void *state)
+{
+    (void)rt;
+    (void)state;
+    n_closed++;
+}
+
+static weft_status_t open_tries_all(weft_runtime_t *rt, void *state)
+{
+    static weft_op_t timer;
+    (void)state;
+    CHECK_EQ(weft_runtime_close(rt), WEFT_ERR_STATE);
+    CHECK_OK(weft_timer_start(rt, WEFT_MILLISECOND, &timer));
+    CHECK_EQ(weft_op_wait(&timer, WEFT_SECOND), WEFT_ERR_STATE);
+    CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_ep_open(rt, "unix://@weft-nobody-listens-here", NULL, NULL, &ep));
+    return returns;
+}
+
+static void register_opener(weft_status_t (*open)(weft_runtime_t *rt, void *state))
+{
+    static const weft_ext_t later = {.size = sizeof later, .name = "later", .ep_state_size = 100};
+    opener.open = open;
+    opener.ep_state_size = sizeof(int);
+    opener.ep_new = ep_new;
+    opener.ep_free = ep_free;
+    opener.closed = closed;
+    CHECK_OK(weft_ext_register(&opener));
+    CHECK_OK(weft_ext_register(&later));
+}
+
+TEST(open_listens_and_connects_and_cannot_wait_or_close)
+{
+    register_opener(open_tries_all);
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++) {
+        weft_runtime_t *rt = open_as((weft_progress_mode_t)mode);
+        weft_ep_t *own;
+        CHECK_OK(weft_ep_connect(rt, weft_listener_uri(listener), NULL, 20 * WEFT_SECOND, &own));
+        n_free = 0;
+        CHECK_OK(weft_runtime_close(rt));
+        CHECK_EQ(n_free, 3);
+        CHECK_EQ(n_closed, mode == WEFT_PROGRESS_CALLER ? 1 : 2);
+    }
+}
+
+static void open_in_callback(weft_ext_call_t *call)
+{
+    weft_runtime_t *rt = NULL;
+    (void)call;
+    CHECK_EQ(weft_runtime_open(NULL, &rt), WEFT_ERR_LIMIT);
+    CHECK(!rt && !n_free && !n_closed);
+}
+
+static int files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+TEST(an_open_that_fails_leaves_nothing_although_it_opened_much)
+{
+    weft_ext_call_t opens = {.fn = open_in_callback};
+    weft_runtime_t *rt = open_as(WEFT_PROGRESS_CALLER);
+    int before = files();
+    register_opener(open_tries_all);
+    returns = WEFT_ERR_LIMIT;
+    CHECK_OK(weft_ext_call(rt, &opens));
+    CHECK_EQ(files(), before);
+    CHECK_OK(weft_runtime_close(rt));
 }
