@@ -110,13 +110,18 @@ static uint32_t n_of(const weft_ep_t *ep)
     return n < open ? n : open;
 }
 
+/* Often on a thread that drives nothing. It counts as a callback all the same: the runtime cannot be closed inside it. */
 static void ep_new(weft_ep_t *ep)
 {
+    static weft_runtime_t opening = {.name = "an endpoint that is being opened"};
+    weft_runtime_t *was = wefti_driven;
     uint32_t n = extended(ep->rt)->n;
     ((ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n = n;
+    wefti_driven = was ? was : &opening;
     for (uint32_t i = 0; i < n; i++)
         if (known[i].ext->ep_new)
             known[i].ext->ep_new(ep, ep_state(ep, i));
+    wefti_driven = was;
 }
 
 static void ep_up(weft_ep_t *ep)

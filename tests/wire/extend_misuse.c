@@ -225,3 +225,26 @@ TEST(an_open_that_fails_leaves_nothing_although_it_opened_much)
     CHECK_EQ(files(), before);
     CHECK_OK(weft_runtime_close(rt));
 }
+
+static weft_status_t in_ep_new[2];
+
+static void ep_new_closes(weft_ep_t *of, void *state)
+{
+    weft_op_t timer = WEFT_OP_INIT;
+    (void)state;
+    in_ep_new[0] = weft_runtime_close(weft_ep_runtime(of));
+    in_ep_new[1] = weft_op_wait(&timer, 0);
+}
+
+TEST(ep_new_cannot_close_the_runtime)
+{
+    static const weft_ext_t closer = {.size = sizeof closer, .name = "the closer", .ep_new = ep_new_closes};
+    CHECK_OK(weft_ext_register(&closer));
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++) {
+        weft_runtime_t *rt = open_as((weft_progress_mode_t)mode);
+        CHECK_OK(weft_ep_open(rt, "unix://@weft-nobody-listens-here", NULL, NULL, &ep));
+        CHECK_EQ(in_ep_new[0], WEFT_ERR_STATE);
+        CHECK_EQ(in_ep_new[1], WEFT_ERR_STATE);
+        CHECK_OK(weft_runtime_close(rt));
+    }
+}
