@@ -70,7 +70,9 @@ WEFT_API void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext);
 /* --- a runtime that may be closed at any time -------------------------------------------------------------------- */
 
 /* Keep the runtime from ending until weft_ext_leave(): for calls that look at state of their own, on any thread. For moments,
- * since weft_runtime_close() waits. Fails: WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED; then it is not to be left. */
+ * since weft_runtime_close() waits, ten seconds at most, also on this very thread. Then it returns WEFT_ERR_STATE: everything
+ * has ended, and it has to be called again after weft_ext_leave(). Fails: WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED;
+ * then it is not to be left. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_enter(weft_runtime_t *rt);
 WEFT_API void weft_ext_leave(weft_runtime_t *rt);
 /* Is the runtime there? WEFT_OK, or WEFT_ERR_INVALID, WEFT_ERR_CLOSED, WEFT_ERR_FORKED with a sentence in weft_last_error(). A

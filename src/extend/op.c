@@ -49,7 +49,7 @@ weft_status_t weft_ext_enter(weft_runtime_t *rt)
 
 void weft_ext_leave(weft_runtime_t *rt)
 {
-    if (rt)
+    if (rt && atomic_load_explicit(&rt->handle.inside, memory_order_relaxed)) /* one too many would look like a thread inside */
         wefti_part(rt);
 }
 
