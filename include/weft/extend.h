@@ -28,8 +28,8 @@ typedef struct weft_ext {
     const char *name;        /* for sentences and the log */
     uint64_t capability;     /* a bit that peers find in weft_ep_info_t.peer_capabilities. Default is: none. Bits 32 to 63 are
                                 free for programs */
-    size_t state_size;       /* bytes of state per runtime, zeroed: `state` below */
-    size_t ep_state_size;    /* bytes of state per endpoint, zeroed: `ep_state` below */
+    size_t state_size;       /* bytes of state per runtime, zeroed: `state` below. At most 2^30 */
+    size_t ep_state_size;    /* bytes of state per endpoint, zeroed: `ep_state` below. At most 2^30 */
 
     /* A runtime opens; nobody uses it yet. It may do what a callback may: set handlers and timers, post operations, listen, open
      * endpoints, which have no state of extensions that were registered after this one. It cannot wait or close the runtime:
@@ -58,7 +58,8 @@ typedef struct weft_ext {
  * Owns:    *ext stays the caller's and has to stay as it is. A shared library that registers one must not be unloaded (-z
  *          nodelete).
  * Threads: any.
- * Fails:   WEFT_ERR_INVALID, WEFT_ERR_LIMIT (there are eight). */
+ * Fails:   WEFT_ERR_INVALID (no name, a capability that is more than one bit or the library's own, too much state),
+ *          WEFT_ERR_LIMIT (there are eight). */
 WEFT_API weft_status_t weft_ext_register(const weft_ext_t *ext);
 
 /* The state of an extension. NULL: the runtime was opened before the extension was registered, or is closed. Any thread that is

@@ -9,6 +9,7 @@
  * tests/wire/extend_basic.c. */
 #include "extend/extend.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stddef.h>
 
@@ -16,7 +17,8 @@
 #include "base/opts.h"
 #include "conn/conn.h"
 
-enum { MOST = 8, ALIGN = _Alignof(max_align_t) };
+enum { MOST = 8, STATE_MOST = 1 << 30, ALIGN = _Alignof(max_align_t) };
+#define OF_CORE (WEFT_CAN_MSG | WEFT_CAN_AM | WEFT_CAN_RMA | WEFT_CAN_RPC)
 
 typedef struct known {
     const weft_ext_t *ext;
@@ -61,11 +63,25 @@ static uint32_t index_of(const weft_ext_t *ext, uint32_t n)
     return i;
 }
 
+static weft_status_t check(const weft_ext_t *ext)
+{
+    if (!ext || ext->size != sizeof *ext || !ext->name || !*ext->name)
+        return wefti_fail(WEFT_ERR_INVALID, "an extension begins with WEFT_EXT_INIT of this version, and has a name");
+    if (ext->capability & (ext->capability - 1) || ext->capability & OF_CORE)
+        return wefti_fail(WEFT_ERR_INVALID, "the capability of the extension \"%s\", %#" PRIx64 ", %s", ext->name,
+                          ext->capability, ext->capability & OF_CORE ? "is the library's own" : "is more than one bit");
+    if (ext->state_size > STATE_MOST || ext->ep_state_size > STATE_MOST)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "the extension \"%s\" wants %zu bytes for each runtime and %zu for each endpoint; it may have %d",
+                          ext->name, ext->state_size, ext->ep_state_size, STATE_MOST);
+    return WEFT_OK;
+}
+
 weft_status_t weft_ext_register(const weft_ext_t *ext)
 {
-    weft_status_t st = WEFT_OK;
-    if (!ext || ext->size != sizeof *ext || !ext->name)
-        return wefti_fail(WEFT_ERR_INVALID, "an extension begins with WEFT_EXT_INIT of this version, and has a name");
+    weft_status_t st = check(ext);
+    if (st)
+        return st;
     pthread_mutex_lock(&lock);
     uint32_t n = atomic_load(&n_known);
     if (index_of(ext, n) == n && n == MOST) {
@@ -184,12 +200,13 @@ static weft_status_t open_one(weft_runtime_t *rt, extended_t *x, const weft_ext_
     if (!state)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for what %s keeps of a runtime", ext->name);
     x->state[x->n++] = state; /* open() may ask for it */
+    wefti_fail_forget();
     weft_status_t st = ext->open ? ext->open(rt, state) : WEFT_OK;
-    if (st) {
-        x->n--;
-        wefti_free(state);
-    }
-    return st;
+    if (!st)
+        return WEFT_OK;
+    x->n--;
+    wefti_free(state);
+    return weft_last_error_status() == st ? st : wefti_fail(st, "the extension \"%s\" cannot be opened", ext->name);
 }
 
 /* open() runs on the driver, which is this thread: the runtime's own one does not run yet. */

@@ -248,3 +248,39 @@ TEST(ep_new_cannot_close_the_runtime)
         CHECK_OK(weft_runtime_close(rt));
     }
 }
+
+/* --- registering --------------------------------------------------------------------------------------------------------- */
+
+static void refused(weft_ext_t ext, const char *why)
+{
+    ext.size = sizeof ext;
+    CHECK_EQ(weft_ext_register(&ext), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), why));
+}
+
+TEST(an_extension_that_cannot_be_is_refused_with_a_sentence)
+{
+    refused((weft_ext_t){.name = NULL}, "has a name");
+    refused((weft_ext_t){.name = ""}, "has a name");
+    refused((weft_ext_t){.name = "x", .capability = UINT64_C(3) << 40}, "\"x\", 0x30000000000, is more than one bit");
+    refused((weft_ext_t){.name = "x", .capability = WEFT_CAN_AM}, "is the library's own");
+    refused((weft_ext_t){.name = "x", .ep_state_size = SIZE_MAX}, "18446744073709551615 for each endpoint");
+    refused((weft_ext_t){.name = "x", .state_size = SIZE_MAX}, "18446744073709551615 bytes for each runtime");
+    refused((weft_ext_t){.name = "x", .ep_state_size = SIZE_MAX / 2 + 1}, "for each endpoint");
+}
+
+static weft_status_t fails_silently(weft_runtime_t *rt, void *state)
+{
+    (void)rt;
+    (void)state;
+    return WEFT_ERR_RANGE;
+}
+
+TEST(an_open_that_fails_without_a_sentence_is_named)
+{
+    weft_runtime_t *rt;
+    CHECK_EQ(weft_fail(WEFT_ERR_RANGE, "about something else"), WEFT_ERR_RANGE);
+    register_opener(fails_silently);
+    CHECK_EQ(weft_runtime_open(NULL, &rt), WEFT_ERR_RANGE);
+    CHECK(strstr(weft_last_error(), "the extension \"the opener\""));
+}
