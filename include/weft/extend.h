@@ -36,7 +36,8 @@ typedef struct weft_ext {
      * WEFT_ERR_STATE. An error makes weft_runtime_open() fail with it, and `closed` is not called. */
     weft_status_t (*open)(weft_runtime_t *rt, void *state);
     /* The runtime closes: begin to end everything. Called again after each progress until `idle` says true. No operation can be
-     * posted any more; those of the extension have to be completed, with WEFT_ERR_CLOSED where nothing better is known. */
+     * posted any more; those of the extension have to be completed, with WEFT_ERR_CLOSED where nothing better is known. Those
+     * that were tracked and wait when all extensions are idle are asked to end by cancel(). */
     void (*shutdown)(weft_runtime_t *rt, void *state);
     /* Nothing of the extension is under way on this runtime any more. NULL: always true. */
     bool (*idle)(weft_runtime_t *rt, void *state);
@@ -134,8 +135,9 @@ typedef struct weft_op_kind {
      * completes with the error and the sentence of weft_last_error(). After it has completed the operation it returns WEFT_OK:
      * an error is only logged then. Also called while the runtime closes. */
     weft_status_t (*start)(weft_op_t *op);
-    /* It has to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it, now or when its buffers are free. May
-     * be called again (a timeout after a cancel), never after completion. */
+    /* It has to end early: `why` is WEFT_ERR_CANCELLED, WEFT_ERR_TIMEOUT, or WEFT_ERR_CLOSED if the runtime closes and shutdown()
+     * did not end it. Complete it, now or when its buffers are free. May be called again (a timeout after a cancel), never after
+     * completion. */
     void (*cancel)(weft_op_t *op, weft_status_t why);
     /* start() returned an error that nobody was told: let go of what the post gave it, and complete it. NULL: complete it. */
     void (*failed)(weft_op_t *op, weft_status_t st);
@@ -150,16 +152,18 @@ typedef struct weft_op_kind {
  * back. Any thread. Fails: WEFT_ERR_INVALID (a NULL; both fn and queue), WEFT_ERR_STATE (it is under way), WEFT_ERR_CLOSED,
  * WEFT_ERR_FORKED. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_op_kind_t *kind);
-/* Start an operation that was prepared. On an error nothing is under way, and no completion comes. Any thread. */
+/* Start an operation that was prepared. On an error nothing is under way, and no completion comes; but WEFT_ERR_STATE says that it
+ * is under way already. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_op_start(weft_op_t *op);
-/* Take one back that was prepared and will not be started. Any thread. */
+/* Take one back that was prepared and will not be started. One that is under way stays so. Any thread. */
 WEFT_API void weft_ext_op_unprepare(weft_op_t *op);
 /* WEFT_EXT_SCRATCH bytes for what its kind has to know of it, aligned for any type. They hold what was there before until they
  * are written. */
 WEFT_API void *weft_ext_op_scratch(weft_op_t *op);
 #define weft_ext_scratch(op, type) ((type *)weft_ext_op_scratch(op))
-/* From start(), once it is clear that the operation waits: from here on its deadline and its token end it, by cancel(). Not
- * needed for what completes within start(). Driver only. Fails: WEFT_ERR_NOMEM, WEFT_ERR_STATE. */
+/* From start(), once it is clear that the operation waits: from here on its deadline, its token and the end of the runtime end
+ * it, by cancel(). Not needed for what completes within start(). Driver only. Fails: WEFT_ERR_NOMEM, WEFT_ERR_STATE (it is not
+ * under way). */
 WEFT_API weft_status_t weft_ext_op_track(weft_op_t *op);
 /* From start() of a kind without `stops`: WEFT_ERR_CANCELLED, with a sentence, if it was cancelled before it was started. */
 WEFT_API weft_status_t weft_ext_op_may_start(weft_op_t *op);

@@ -34,6 +34,9 @@ typedef struct extended {
     uint32_t n;
     void *state[MOST];
     wefti_traffic_t traffic;
+    wefti_list_t tracked; /* operations of extensions that wait: weft_ext_op_track() */
+    bool again;           /* shutdown() was called before */
+    const char *busy;     /* the extension that was not idle when asked last; NULL: none */
 } extended_t;
 
 /* Of an endpoint: the states follow. */
@@ -117,6 +120,20 @@ void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext)
     return i < head->n ? ep_state(ep, i) : NULL;
 }
 
+/* --- operations ---------------------------------------------------------------------------------------------------------- */
+
+/* An operation of an extension is on no other list by its link. Core takes it off where start() fails. */
+weft_status_t weft_ext_op_track(weft_op_t *op)
+{
+    weft_status_t st = wefti_extend_under_way(op);
+    if (st)
+        return st;
+    wefti_opx_t *x = wefti_opx(op);
+    if (!wefti_list_linked(&x->link))
+        wefti_list_push_back(&extended(x->rt)->tracked, &x->link);
+    return wefti_op_track(op);
+}
+
 /* --- endpoints ----------------------------------------------------------------------------------------------------------- */
 
 /* Those that were open when it was opened, and still are: an open() that opened endpoints may have failed. */
@@ -164,26 +181,59 @@ static void ep_free(weft_ep_t *ep)
 
 /* --- runtimes ------------------------------------------------------------------------------------------------------------ */
 
+static bool all_idle(weft_runtime_t *rt)
+{
+    extended_t *x = extended(rt);
+    x->busy = NULL;
+    for (uint32_t i = x->n; i-- > 0 && !x->busy;)
+        if (known[i].ext->idle && !known[i].ext->idle(rt, x->state[i]))
+            x->busy = known[i].ext->name;
+    return !x->busy;
+}
+
+/* Operations that wait although no extension has anything to do: it has no shutdown(), or that forgot them. */
+static void end_tracked(extended_t *x)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    wefti_list_splice(&all, &x->tracked);
+    for (wefti_list_t *l; (l = wefti_list_pop(&all));) {
+        weft_op_t *op = wefti_op_of_link(l);
+        wefti_list_push_back(&x->tracked, l);
+        wefti_opx(op)->kind->cancel(op, WEFT_ERR_CLOSED);
+    }
+}
+
 static void shutdown(weft_runtime_t *rt)
 {
-    const extended_t *x = extended(rt);
+    extended_t *x = extended(rt);
     for (uint32_t i = x->n; i-- > 0;)
         if (known[i].ext->shutdown)
             known[i].ext->shutdown(rt, x->state[i]);
+    if (x->again && !wefti_list_empty(&x->tracked) && all_idle(rt)) /* not at first: endpoints end, and say why */
+        end_tracked(x);
+    x->again = true;
 }
 
 static bool idle(weft_runtime_t *rt)
 {
-    const extended_t *x = extended(rt);
-    for (uint32_t i = x->n; i-- > 0;)
-        if (known[i].ext->idle && !known[i].ext->idle(rt, x->state[i]))
-            return false;
-    return true;
+    return all_idle(rt) && wefti_list_empty(&extended(rt)->tracked);
+}
+
+/* core has said that something does not let go. */
+static void name_the_busy(const weft_runtime_t *rt, extended_t *x)
+{
+    if (x->busy)
+        wefti_error("the extension \"%s\" is not idle, and the runtime \"%s\" is closed", x->busy, rt->name);
+    else if (!wefti_list_empty(&x->tracked))
+        wefti_error("an operation of the kind \"%s\" does not end when it is cancelled, and the runtime \"%s\" is closed",
+                    wefti_opx(wefti_op_of_link(wefti_list_first(&x->tracked)))->kind->name, rt->name);
 }
 
 static void room_free(weft_runtime_t *rt)
 {
     extended_t *x = extended(rt);
+    name_the_busy(rt, x);
     for (uint32_t i = x->n; i-- > 0;) {
         if (known[i].ext->closed)
             known[i].ext->closed(rt, x->state[i]);
@@ -229,6 +279,7 @@ weft_status_t wefti_extend_attach(weft_runtime_t *rt)
     if (!x)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the extensions of a runtime");
     wefti_runtime_attach(rt, WEFTI_ROOM_EXTEND, &room, x);
+    wefti_list_init(&x->tracked);
     x->traffic = (wefti_traffic_t){.first_kind = 1, .ep_new = ep_new, .ep_up = ep_up, .ep_down = ep_down, .ep_free = ep_free};
     x->traffic.ep_state_size = ep_end(n);
     for (uint32_t i = 0; i < n; i++)

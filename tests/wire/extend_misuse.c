@@ -5,6 +5,7 @@
 #include <weft/extend.h>
 #include <weft/weft.h>
 
+#include "core/local.h"
 #include "test.h"
 
 static weft_runtime_t *open_as(weft_progress_mode_t mode)
@@ -82,6 +83,90 @@ TEST(a_start_that_completes_and_then_fails_completes_once)
             CHECK_OK(weft_runtime_close(rt));
             CHECK_EQ(n_told, 1);
         }
+}
+
+static weft_status_t waits(weft_op_t *op)
+{
+    return weft_ext_op_track(op);
+}
+
+static const weft_op_kind_t waiting = {.name = "waiting", .start = waits, .cancel = cancel};
+
+TEST(an_operation_that_nobody_ends_is_cancelled_when_the_runtime_closes)
+{
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++) {
+        weft_runtime_t *rt = open_as((weft_progress_mode_t)mode);
+        weft_op_t op = WEFT_OP_INIT, plain[3] = {WEFT_OP_INIT};
+        n_told = 0;
+        op.fn = told;
+        op.timeout_ns = 1000 * WEFT_SECOND;
+        CHECK_OK(post(rt, &op, &waiting));
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(post(rt, &plain[i], &waiting));
+        weft_op_cancel(&plain[1]);
+        CHECK_EQ(weft_op_wait(&plain[1], 20 * WEFT_SECOND), WEFT_ERR_CANCELLED);
+        CHECK_OK(weft_runtime_close(rt));
+        CHECK_EQ(n_told, 1);
+        CHECK_EQ(op.status, WEFT_ERR_CLOSED);
+        CHECK(weft_op_done(&plain[0]) && plain[0].status == WEFT_ERR_CLOSED);
+        CHECK(weft_op_done(&plain[2]) && plain[2].status == WEFT_ERR_CLOSED);
+    }
+}
+
+static weft_status_t waits_and_fails(weft_op_t *op)
+{
+    CHECK_OK(weft_ext_op_track(op));
+    CHECK_OK(weft_ext_op_track(op));
+    return returns;
+}
+
+TEST(an_operation_that_is_tracked_and_then_fails_is_nowhere)
+{
+    static const weft_op_kind_t kind = {.name = "fails", .start = waits_and_fails, .cancel = cancel};
+    weft_runtime_t *rt = open_as(WEFT_PROGRESS_CALLER);
+    weft_op_t op = WEFT_OP_INIT, before = WEFT_OP_INIT, after = WEFT_OP_INIT;
+    CHECK_OK(post(rt, &before, &waiting));
+    returns = WEFT_ERR_INVALID;
+    CHECK_EQ(post(rt, &op, &kind), WEFT_ERR_INVALID);
+    memset(&op, 0, sizeof op);
+    CHECK_OK(post(rt, &after, &waiting));
+    returns = WEFT_ERR_PEER;
+    op.fn = told;
+    CHECK_OK(post(rt, &op, &kind));
+    a_while(rt);
+    CHECK_EQ(n_told, 1);
+    memset(&op, 0, sizeof op);
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK(before.status == WEFT_ERR_CLOSED && after.status == WEFT_ERR_CLOSED && !op.status);
+}
+
+static void on_driver(weft_ext_call_t *call)
+{
+    weft_op_t *op = (weft_op_t *)(void *)(call + 1);
+    CHECK_OK(weft_ext_op_track(op));
+    weft_ext_op_complete(op, WEFT_OK, 0);
+    weft_ext_op_complete(op, WEFT_ERR_RANGE, 0);
+    CHECK_EQ(weft_ext_op_track(op), WEFT_ERR_STATE);
+}
+
+TEST(an_operation_that_is_under_way_is_not_started_again_or_taken_back)
+{
+    weft_runtime_t *rt = open_as(WEFT_PROGRESS_CALLER);
+    struct {
+        weft_ext_call_t call;
+        weft_op_t op;
+    } c = {{.fn = on_driver}, WEFT_OP_INIT};
+    CHECK_EQ(weft_ext_op_start(NULL), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "the operation is NULL"));
+    CHECK_OK(post(rt, &c.op, &waiting));
+    CHECK_EQ(weft_ext_op_start(&c.op), WEFT_ERR_STATE);
+    weft_ext_op_unprepare(&c.op);
+    CHECK(!weft_op_done(&c.op));
+    CHECK_EQ(weft_ext_op_track(&c.op), WEFT_ERR_STATE);
+    CHECK(strstr(weft_last_error(), "this thread does not drive the runtime"));
+    CHECK_OK(weft_ext_call(rt, &c.call));
+    CHECK_OK(weft_op_wait(&c.op, 20 * WEFT_SECOND));
+    CHECK_OK(weft_runtime_close(rt));
 }
 
 /* --- calls --------------------------------------------------------------------------------------------------------------- */
@@ -283,4 +368,44 @@ TEST(an_open_that_fails_without_a_sentence_is_named)
     register_opener(fails_silently);
     CHECK_EQ(weft_runtime_open(NULL, &rt), WEFT_ERR_RANGE);
     CHECK(strstr(weft_last_error(), "the extension \"the opener\""));
+}
+
+/* --- closing ------------------------------------------------------------------------------------------------------------- */
+
+static char logged[4096];
+
+static void collect(weft_log_level_t level, const char *line, void *user)
+{
+    (void)level;
+    (void)user;
+    strncat(logged, line, sizeof logged - strlen(logged) - 1);
+}
+
+static bool never_idle(weft_runtime_t *rt, void *state)
+{
+    (void)rt;
+    (void)state;
+    return false;
+}
+
+static void does_not_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op;
+    (void)why;
+}
+
+TEST(what_holds_up_a_close_is_named)
+{
+    static const weft_ext_t busy = {.size = sizeof busy, .name = "the busy one", .idle = never_idle};
+    static const weft_op_kind_t kind = {.name = "endless", .start = waits, .cancel = does_not_cancel};
+    weft_op_t op = WEFT_OP_INIT;
+    weft_runtime_t *rt = open_as(WEFT_PROGRESS_CALLER);
+    wefti_close_bound = 50 * WEFT_MILLISECOND;
+    weft_log_set_sink(collect, NULL);
+    CHECK_OK(post(rt, &op, &kind));
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK(strstr(logged, "\"endless\""));
+    CHECK_OK(weft_ext_register(&busy));
+    CHECK_OK(weft_runtime_close(open_as(WEFT_PROGRESS_CALLER)));
+    CHECK(strstr(logged, "the extension \"the busy one\" is not idle"));
 }
