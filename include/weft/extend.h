@@ -47,7 +47,7 @@ typedef struct weft_ext {
     void (*ep_new)(weft_ep_t *ep, void *ep_state);  /* initialise the state, and do nothing else. On the thread that opens it */
     void (*ep_up)(weft_ep_t *ep, void *ep_state);   /* it is connected, for the first time or again: send what waits */
     /* It cannot be used any more, or not until it is connected again: complete what waits for the peer, with `why`. Also called
-     * when it closes, and again when it has closed. */
+     * when it closes or is aborted, once or twice. So it may have nothing to complete. */
     void (*ep_down)(weft_ep_t *ep, void *ep_state, weft_status_t why);
     void (*ep_free)(weft_ep_t *ep, void *ep_state); /* its memory goes after this */
 } weft_ext_t;
@@ -130,10 +130,11 @@ WEFT_API void weft_ext_timer_stop(weft_runtime_t *rt, weft_ext_timer_t *timer);
  *     return st;                                          then, once, weft_ext_op_complete(op, status, sentence) */
 typedef struct weft_op_kind {
     const char *name; /* begins the sentences of weft_op_error() */
-    /* Start it. It may complete the operation, or leave it under way. An error that the caller caused, and a lack of memory,
-     * are returned by weft_ext_op_start(), and the operation is as before; with any other, or if start() ran later, it
-     * completes with the error and the sentence of weft_last_error(). After it has completed the operation it returns WEFT_OK:
-     * an error is only logged then. Also called while the runtime closes. */
+    /* Start it. It may complete the operation, or leave it under way. An error that depends neither on the peer nor on time is
+     * returned by weft_ext_op_start(), and the operation is as before: WEFT_ERR_INVALID, WEFT_ERR_NOMEM, WEFT_ERR_AGAIN,
+     * WEFT_ERR_LIMIT, WEFT_ERR_FORKED, WEFT_ERR_STATE, WEFT_ERR_UNSUPPORTED, WEFT_ERR_RANGE, WEFT_ERR_TRUNCATED, WEFT_ERR_RIGHTS.
+     * With any other, or if start() ran later, it completes with the error and the sentence of weft_last_error(). A start() that
+     * has completed the operation returns WEFT_OK: an error is only logged then. Also called while the runtime closes. */
     weft_status_t (*start)(weft_op_t *op);
     /* It has to end early: `why` is WEFT_ERR_CANCELLED, WEFT_ERR_TIMEOUT, or WEFT_ERR_CLOSED if the runtime closes and shutdown()
      * did not end it. Complete it, now or when its buffers are free. May be called again (a timeout after a cancel), never after
@@ -143,7 +144,8 @@ typedef struct weft_op_kind {
     void (*failed)(weft_op_t *op, weft_status_t st);
     void (*skip)(weft_op_t *op); /* with `stops`: called in place of start(), before failed(). NULL: nothing is */
     bool stops;   /* one that was cancelled before it started is not started. Default is: it is started, then cancelled */
-    bool by_post; /* weft_ext_op_start() returns every error of start(): for operations that are not a program's */
+    bool by_post; /* weft_ext_op_start() returns every error of a start() that it calls itself; one that runs later completes the
+                     operation as ever. For operations that are not a program's */
 } weft_op_kind_t;
 
 #define WEFT_EXT_SCRATCH 136 /* bytes of an operation that belong to its kind, from prepare to completion */
@@ -152,8 +154,8 @@ typedef struct weft_op_kind {
  * back. Any thread. Fails: WEFT_ERR_INVALID (a NULL; both fn and queue), WEFT_ERR_STATE (it is under way), WEFT_ERR_CLOSED,
  * WEFT_ERR_FORKED. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_op_kind_t *kind);
-/* Start an operation that was prepared. On an error nothing is under way, and no completion comes; but WEFT_ERR_STATE says that it
- * is under way already. Any thread. */
+/* Start an operation that was prepared. On an error nothing is under way, and no completion comes. Exception: one that is under
+ * way already stays so, and this returns WEFT_ERR_STATE. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_op_start(weft_op_t *op);
 /* Take one back that was prepared and will not be started. One that is under way stays so. Any thread. */
 WEFT_API void weft_ext_op_unprepare(weft_op_t *op);
@@ -167,9 +169,9 @@ WEFT_API void *weft_ext_op_scratch(weft_op_t *op);
 WEFT_API weft_status_t weft_ext_op_track(weft_op_t *op);
 /* From start() of a kind without `stops`: WEFT_ERR_CANCELLED, with a sentence, if it was cancelled before it was started. */
 WEFT_API weft_status_t weft_ext_op_may_start(weft_op_t *op);
-/* Complete an operation that was started; one that is complete already stays as it is. The program may free it or post it again from here on. sentence: of
- * weft_ext_sentence(), for weft_op_error(); 0: that of the endpoint that ends, inside ep_down, and else the text of the status.
- * Driver only. */
+/* Complete an operation that was started. One that is complete already stays as it is. The program may free it or post it again
+ * from here on. sentence: of weft_ext_sentence(), for weft_op_error(); 0: that of the endpoint that ends, inside ep_down, and
+ * else the text of the status. Driver only. */
 WEFT_API void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence);
 
 /* The short path, for what is done within the posting call, on any thread. True: the runtime is there, the operation may be
@@ -193,7 +195,8 @@ WEFT_API uint64_t weft_ext_op_sentence(const weft_op_t *op);
  * weft_last_error(). Driver only. */
 WEFT_API weft_status_t weft_ext_ep_usable(const weft_ep_t *ep);
 /* End the connection: `why` is WEFT_ERR_PROTOCOL if the peer sent what it must not, and anything else if it is this side that
- * cannot go on. Operations on the endpoint fail with WEFT_ERR_PROTOCOL, soon. `what` is logged; it has to stay. Driver only. */
+ * cannot go on. Operations on the endpoint fail with WEFT_ERR_PROTOCOL, soon. `what` is in the log and in weft_op_error(); it
+ * has to stay. Driver only. */
 WEFT_API void weft_ext_ep_break(weft_ep_t *ep, weft_status_t why, const char *what);
 
 #ifdef __cplusplus
