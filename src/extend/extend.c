@@ -6,7 +6,8 @@
  *
  * Hooks of an opening are called in the order of registration, those of an ending in the opposite order.
  *
- * tests/wire/extend_basic.c. */
+ * Promise: a tracked operation does not outlive its runtime, whether its extension has a shutdown() or not.
+ * tests/wire/extend_basic.c, extend_misuse.c. */
 #include "extend/extend.h"
 
 #include <inttypes.h>
@@ -35,6 +36,7 @@ typedef struct extended {
     void *state[MOST];
     wefti_traffic_t traffic;
     wefti_list_t tracked; /* operations of extensions that wait: weft_ext_op_track() */
+    wefti_list_t asked;   /* those that were asked to end, since the runtime closes */
     bool again;           /* shutdown() was called before */
     const char *busy;     /* the extension that was not idle when asked last; NULL: none */
 } extended_t;
@@ -194,12 +196,9 @@ static bool all_idle(weft_runtime_t *rt)
 /* Operations that wait although no extension has anything to do: it has no shutdown(), or that forgot them. */
 static void end_tracked(extended_t *x)
 {
-    wefti_list_t all;
-    wefti_list_init(&all);
-    wefti_list_splice(&all, &x->tracked);
-    for (wefti_list_t *l; (l = wefti_list_pop(&all));) {
+    for (wefti_list_t *l; (l = wefti_list_pop(&x->tracked));) {
         weft_op_t *op = wefti_op_of_link(l);
-        wefti_list_push_back(&x->tracked, l);
+        wefti_list_push_back(&x->asked, l);
         wefti_opx(op)->kind->cancel(op, WEFT_ERR_CLOSED);
     }
 }
@@ -217,7 +216,8 @@ static void shutdown(weft_runtime_t *rt)
 
 static bool idle(weft_runtime_t *rt)
 {
-    return all_idle(rt) && wefti_list_empty(&extended(rt)->tracked);
+    const extended_t *x = extended(rt);
+    return all_idle(rt) && wefti_list_empty(&x->tracked) && wefti_list_empty(&x->asked);
 }
 
 /* core has said that something does not let go. */
@@ -225,9 +225,9 @@ static void name_the_busy(const weft_runtime_t *rt, extended_t *x)
 {
     if (x->busy)
         wefti_error("the extension \"%s\" is not idle, and the runtime \"%s\" is closed", x->busy, rt->name);
-    else if (!wefti_list_empty(&x->tracked))
+    else if (!wefti_list_empty(&x->asked))
         wefti_error("an operation of the kind \"%s\" does not end when it is cancelled, and the runtime \"%s\" is closed",
-                    wefti_opx(wefti_op_of_link(wefti_list_first(&x->tracked)))->kind->name, rt->name);
+                    wefti_opx(wefti_op_of_link(wefti_list_first(&x->asked)))->kind->name, rt->name);
 }
 
 static void room_free(weft_runtime_t *rt)
@@ -280,6 +280,7 @@ weft_status_t wefti_extend_attach(weft_runtime_t *rt)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the extensions of a runtime");
     wefti_runtime_attach(rt, WEFTI_ROOM_EXTEND, &room, x);
     wefti_list_init(&x->tracked);
+    wefti_list_init(&x->asked);
     x->traffic = (wefti_traffic_t){.first_kind = 1, .ep_new = ep_new, .ep_up = ep_up, .ep_down = ep_down, .ep_free = ep_free};
     x->traffic.ep_state_size = ep_end(n);
     for (uint32_t i = 0; i < n; i++)

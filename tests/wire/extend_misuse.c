@@ -391,7 +391,8 @@ static bool never_idle(weft_runtime_t *rt, void *state)
 static void does_not_cancel(weft_op_t *op, weft_status_t why)
 {
     (void)op;
-    (void)why;
+    CHECK_EQ(why, WEFT_ERR_CLOSED);
+    n_told++;
 }
 
 TEST(what_holds_up_a_close_is_named)
@@ -405,6 +406,7 @@ TEST(what_holds_up_a_close_is_named)
     CHECK_OK(post(rt, &op, &kind));
     CHECK_OK(weft_runtime_close(rt));
     CHECK(strstr(logged, "\"endless\""));
+    CHECK_EQ(n_told, 1);
     CHECK_OK(weft_ext_register(&busy));
     CHECK_OK(weft_runtime_close(open_as(WEFT_PROGRESS_CALLER)));
     CHECK(strstr(logged, "the extension \"the busy one\" is not idle"));
