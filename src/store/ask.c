@@ -48,6 +48,15 @@ weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint
     return *ask_out ? WEFT_OK : weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
 }
 
+weft_status_t wefti_store_ask_name(weft_store_t *store, uint8_t kind, const char *name, const char *what, weft_op_t *op)
+{
+    store_ask_t *a;
+    weft_status_t st = wefti_store_check_name(name, what);
+    if (!st)
+        st = wefti_store_ask_for(store, op, kind, name, &a);
+    return st ? st : wefti_store_ask_go(a, op);
+}
+
 void wefti_store_ask_drop(store_ask_t *a)
 {
     if (a->block)

@@ -200,11 +200,7 @@ weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opt
 
 weft_status_t weft_block_open(weft_store_t *store, const char *name, weft_op_t *op)
 {
-    store_ask_t *a;
-    weft_status_t st = wefti_store_check_name(name, "a block");
-    if (!st)
-        st = wefti_store_ask_for(store, op, STORE_FIND, name, &a);
-    return st ? st : wefti_store_ask_go(a, op);
+    return wefti_store_ask_name(store, STORE_FIND, name, "a block", op);
 }
 
 weft_remote_t *weft_block_remote(const weft_block_t *block)

@@ -365,9 +365,5 @@ weft_status_t weft_store_query(weft_store_t *store, weft_store_stats_t *stats_ou
 
 weft_status_t weft_store_remove(weft_store_t *store, const char *name, weft_op_t *op)
 {
-    store_ask_t *a;
-    weft_status_t st = wefti_store_check_name(name, "a block to remove");
-    if (!st)
-        st = wefti_store_ask_for(store, op, STORE_REMOVE, name, &a);
-    return st ? st : wefti_store_ask_go(a, op);
+    return wefti_store_ask_name(store, STORE_REMOVE, name, "a block to remove", op);
 }

@@ -297,6 +297,8 @@ void wefti_store_ask_of(store_ask_t *a, weft_store_t *store);
 /* The same for a call of the program's, which may come at any time: WEFT_ERR_INVALID (a NULL), _CLOSED, _FORKED, _NOMEM. */
 weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name,
                                   store_ask_t **ask_out);
+/* A request that is only a kind and a name, posted. `what` the name is of: for a sentence. */
+weft_status_t wefti_store_ask_name(weft_store_t *store, uint8_t kind, const char *name, const char *what, weft_op_t *op);
 void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
 /* Post it as `op`; NULL: nobody waits. WEFT_ERR_CLOSED, _FORKED: the runtime is gone. On an error nothing was started, and the
  * request is still the caller's. Any thread. */

@@ -199,13 +199,20 @@ size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap)
     return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
 }
 
-bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
+/* What requests and replies begin with. */
+static wefti_reader_t get_head(const void *bytes, size_t n, store_request_t *q)
 {
     wefti_reader_t r = wefti_reader(bytes, n);
     memset(q, 0, sizeof *q);
     q->id = wefti_get_u64(&r);
     q->kind = wefti_get_u8(&r);
     q->flags = wefti_get_u8(&r);
+    return r;
+}
+
+bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
+{
+    wefti_reader_t r = get_head(bytes, n, q);
     get_id(&r, q->client);
     if (r.bad || !q->kind || n > STORE_REQUEST_MAX)
         return false;
@@ -240,11 +247,7 @@ static weft_status_t told(int16_t status, uint32_t *reason_out)
 
 bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
 {
-    wefti_reader_t r = wefti_reader(bytes, n);
-    memset(p, 0, sizeof *p);
-    p->id = wefti_get_u64(&r);
-    p->kind = wefti_get_u8(&r);
-    p->flags = wefti_get_u8(&r);
+    wefti_reader_t r = get_head(bytes, n, p);
     int16_t status = (int16_t)wefti_get_u16(&r);
     if (r.bad || status > 0 || !p->kind || p->kind >= STORE_KINDS ||
         p->flags & ~(kinds[p->kind].reply_flags | STORE_LEASE_OVER) || (status == WEFT_OK && !(p->flags & STORE_BODY)))
