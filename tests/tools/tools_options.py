@@ -108,7 +108,8 @@ def an_option_is_written_out_and_has_a_value_of_its_own():
     refused("perf", "--for", says=["--for", "--fork"])
     refused("perf", "--fork", "--wi", "3", says=["--wi", "--window"])
     refused("perf", "--fork", "--size", "--json", says=["--size", "LIST"])
-    refused("perf", "--fork", "--", says=['"--"'])
+    refused("perf", "--fork", "--", says=['"--" ends the options', "weft perf --help"])
+    refused("perf", "--", "more", says=['"--" ends the options'])
     refused("mem", "ls", "-lx", "--server", "tcp://127.0.0.1:1", says=["-lx"])
 
 
