@@ -70,7 +70,7 @@ bool tool_is_terminal(FILE *f);
 /* Columns of the terminal on f; 80 where there is none. */
 unsigned tool_columns(FILE *f);
 /* Write text in lines of at most `width` columns, each after the first beginning with `indent` blanks. A line that begins with
- * blanks is a row of two columns: what does not fit goes on below the second one. */
+ * blanks is a row of two columns: what does not fit goes on below the second one, or further left in a narrow terminal. */
 void tool_wrap(FILE *f, const char *text, unsigned indent, unsigned width);
 
 /* --- JSON ------------------------------------------------------------------------------------------------ */

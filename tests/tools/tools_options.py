@@ -122,6 +122,11 @@ def help_fits_in_80_columns_or_in_the_terminal():
         wide = [line for line in text.splitlines() if len(line) > 80]
         assert not wide, f"weft {' '.join(args)}: more than 80 columns\n" + "\n".join(wide)
         assert text == weft.must(*args, env=weft.environment(COLUMNS="200")), "the width is that of the terminal, and there is none"
+    for columns in (48, 60, 72):
+        for words in ("--help", *(c + " --help" for c in commands), "info"):
+            status, text = weft.on_a_terminal(*words.split(), columns=columns)
+            wide = [line for line in text.splitlines() if len(line) > columns and " " in line.strip()]
+            assert not status and not wide, f"weft {words}: more than {columns} columns\n" + "\n".join(wide)
 
 
 def help_lists_every_option():
