@@ -132,6 +132,8 @@ class Runtime(_core.Runtime):
     def _called(self, handler: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], None]:
         """What the extension calls: coroutines become tasks, which the runtime keeps alive, and their failures are the loop's
         to report."""
+        if not callable(handler):
+            raise TypeError(f"{handler!r} cannot be called: a function or a coroutine function is wanted")
         loop, tasks = self.loop, self._tasks
 
         def ended(task: asyncio.Task[None]) -> None:
