@@ -14,6 +14,7 @@ This file says what a function is; _serving.py runs it. tests/python/test_servic
 from __future__ import annotations
 
 import inspect
+import re
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ._serving import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
+NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")  # as in service.h
 DEFAULT_URI = "tcp://127.0.0.1:0"
 
 
@@ -77,6 +79,9 @@ class Service:
     """Functions under a name. It is a declaration: serve() and start() put it to work, as often as one likes."""
 
     def __init__(self, name: str) -> None:
+        if not NAME.fullmatch(name) or name.startswith("weft"):
+            raise _core.InvalidError(f"{name!r} is no name of a service: 1 to 63 letters, digits, '.', '-' and '_', and names that "
+                                     f"begin with \"weft\" are the library's")
         self.name = name
         self._functions: dict[str, Function] = {}
 
