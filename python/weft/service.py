@@ -13,6 +13,7 @@ This file says what a function is; _serving.py runs it. tests/python/test_servic
 """
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import signal
@@ -190,8 +191,11 @@ class Service:
         """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end.
 
         `ready` is called with the server once it takes calls; without it a line on stderr says where it listens. The other
-        options are those of serve().
+        options are those of serve(). It waits, so it is refused where an event loop is running.
         """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("serve_forever() would stop the event loop that is running here: use `async with service.serve(uri):` in "
+                               "a coroutine, or call it where no loop runs")
         over = threading.Event()
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None

@@ -404,6 +404,11 @@ def test_serve_forever_refuses_what_makes_no_sense():
     with pytest.raises(ValueError, match="threads is -1"):
         service.serve_forever(threads=-1)
 
+    async def inside():
+        service.serve_forever()
+    with pytest.raises(RuntimeError, match="async with service.serve"):
+        asyncio.run(inside())
+
 
 def test_serve_forever_says_where(child):
     import signal
