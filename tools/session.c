@@ -82,7 +82,7 @@ const tool_opt_t tool_net_options[] = {
     {"key-file", "PATH", "file with the pre-shared key; both sides need the same", TO_TAKE(take_key_file)},
     {"transports", "LIST", "all, shm, tcp, or a list of those and of UCX's names (default: as configured)",
      TO_TEXT(tool_net_t, transports)},
-    {"heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)",
+    {"heartbeat", "TIME", "a silent peer is lost within this time (default: as configured)",
      TO_TIME(tool_net_t, heartbeat_ns, 100 * WEFT_MILLISECOND, TOOL_DAY)},
     {"tls", "[LIST]", NULL, TO_TAKE(refuse_tls)},
     {0},
