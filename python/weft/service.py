@@ -81,8 +81,8 @@ class Service:
 
     def __init__(self, name: str) -> None:
         if not NAME.fullmatch(name) or name.startswith("weft"):
-            raise _core.InvalidError(f"{name!r} is no name of a service: 1 to 63 letters, digits, '.', '-' and '_', and names that "
-                                     f"begin with \"weft\" are the library's")
+            raise _core.InvalidError(f"{name!r} is no name of a service: 1 to 63 letters, digits, '.', '-' and '_', and names "
+                                     f"that begin with \"weft\" are the library's")
         self.name = name
         self._functions: dict[str, Function] = {}
 
@@ -194,8 +194,8 @@ class Service:
         options are those of serve(). It waits, so it is refused where an event loop is running.
         """
         if asyncio._get_running_loop() is not None:
-            raise RuntimeError("serve_forever() would stop the event loop that is running here: use `async with service.serve(uri):` in "
-                               "a coroutine, or call it where no loop runs")
+            raise RuntimeError("serve_forever() would stop the event loop that is running here: use `async with "
+                               "service.serve(uri):` in a coroutine, or call it where no loop runs")
         over = threading.Event()
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None

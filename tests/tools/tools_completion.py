@@ -87,5 +87,6 @@ def the_shell_has_to_be_named():
         assert done.returncode == 2 and "weft completion bash" in done.stderr, done.stderr
 
 
-weft.main(commands_are_completed, only_names_of_commands_follow_the_word_help, nothing_follows_a_command_that_is_none, options_are_completed, values_are_completed, every_option_of_the_help_is_there, bash_has_it_for_the_command,
+weft.main(commands_are_completed, only_names_of_commands_follow_the_word_help, nothing_follows_a_command_that_is_none,
+          options_are_completed, values_are_completed, every_option_of_the_help_is_there, bash_has_it_for_the_command,
           zsh_understands_it, the_shell_has_to_be_named)
