@@ -35,7 +35,10 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {
+        weft_runtime_t *was = wefti_driven; /* this may be a callback of another runtime */
+        wefti_driven = NULL;
         weft_runtime_close(rt); /* with the rooms it has */
+        wefti_driven = was;
         return st;
     }
     *rt_out = rt;

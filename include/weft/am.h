@@ -27,7 +27,7 @@ extern "C" {
 
 #define WEFT_AM_HEADER_MAX 8192          /* bytes, on every transport */
 #define WEFT_AM_ANY_ID UINT32_MAX        /* for receives: whatever has no handler. Not the id of a message */
-#define WEFT_AM_RESERVED UINT32_C(0xfff00000) /* ids from here on are for libraries: libweft-elements has handlers there */
+#define WEFT_AM_RESERVED UINT32_C(0xfff00000) /* ids from here on are those of the Weft libraries. Use lower ones */
 
 /* --- sending --------------------------------------------------------------------------------------------------------------- */
 

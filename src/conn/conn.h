@@ -164,11 +164,10 @@ static inline weft_status_t wefti_ep_pulled(weft_ep_t *ep, const weft_op_t *op, 
 /* From traffic: sends_pending or busy turned false. Cheap to call too often. */
 void wefti_ep_drained(weft_ep_t *ep);
 
-/* From traffic: the peer broke the protocol (says what, for the log). Fails the endpoint with WEFT_ERR_PROTOCOL, later in this
- * progress. */
+/* From traffic: the peer broke the protocol (says what, for the log and for operations). Fails the endpoint with
+ * WEFT_ERR_PROTOCOL, later in this progress. The text stays where it is. */
 void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
-/* From traffic: what the peer waits for cannot be sent or kept here (says what, for the log and for operations). The same, but
- * the peer is not to blame. The text stays where it is. */
+/* From traffic: what the peer waits for cannot be sent or kept here. The same, but the peer is not to blame. */
 void wefti_ep_cannot(weft_ep_t *ep, const char *what);
 
 /* Walk all endpoints that the driver knows: start with *at = 0; NULL at the end. */

@@ -8,6 +8,7 @@
  * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called exactly once for an
  * endpoint that was ever up, else never; an endpoint is freed when the fabric and the traffic have let go of it and its owner
  * has closed it. tests/wire/conn_hooks.c, tests/fault/conn_kill.c, tests/sim. */
+#include <stdio.h>
 #include <string.h>
 
 #include "conn/ep.h"
@@ -318,8 +319,10 @@ void wefti_ep_step(wefti_epx_t *ep)
 {
     if (ep->doom && ep->link && ep->link->state == WEFTI_LINK_UP) {
         weft_status_t doom = ep->doom;
+        char text[WEFTI_DETAIL_MAX];
+        snprintf(text, sizeof text, "%s%s", ep->doomed_by_peer ? "the peer broke the protocol: " : "", ep->doom_text);
         ep->doom = WEFT_OK;
-        wefti_link_lost(ep->link, doom, ep->doom_text);
+        wefti_link_lost(ep->link, doom, text);
     }
     if (ep->tell && --ep->tell == 0)
         wefti_close_tell(ep);

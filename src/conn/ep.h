@@ -249,6 +249,7 @@ struct wefti_epx {
     uint8_t cookie[WEFTI_COOKIE_SIZE];
     weft_status_t close_status, doom;      /* doom: fail with this at the next work */
     const char *doom_text;
+    bool doomed_by_peer;                   /* it broke the protocol; else this side cannot go on */
     uint8_t close_stage;
     bool has_cookie;
     bool starting;     /* opened on another thread; the driver has not begun */

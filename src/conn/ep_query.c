@@ -115,12 +115,13 @@ void wefti_ep_drained(weft_ep_t *pub)
         wefti_ep_kick(ep);
 }
 
-static bool doom(wefti_epx_t *ep, const char *text)
+static bool doom(wefti_epx_t *ep, const char *text, bool by_peer)
 {
     if (!ep->link || ep->link->state != WEFTI_LINK_UP || ep->doom)
         return false;
     ep->doom = WEFT_ERR_PROTOCOL;
     ep->doom_text = text;
+    ep->doomed_by_peer = by_peer;
     ep->link->deliver = false;
     wefti_ep_kick(ep);
     return true;
@@ -128,13 +129,13 @@ static bool doom(wefti_epx_t *ep, const char *text)
 
 void wefti_ep_protocol_error(weft_ep_t *ep, const char *what)
 {
-    if (doom(wefti_epx(ep), "the peer broke the protocol"))
+    if (doom(wefti_epx(ep), what, true))
         wefti_warn("%s broke the protocol: %s", wefti_epx(ep)->link->where, what);
 }
 
 void wefti_ep_cannot(weft_ep_t *ep, const char *what)
 {
-    if (doom(wefti_epx(ep), what))
+    if (doom(wefti_epx(ep), what, false))
         wefti_warn("the connection with %s is given up: %s", wefti_epx(ep)->link->where, what);
 }
 

@@ -5,7 +5,8 @@
  * completes what is core's own (timers, groups) with WEFT_ERR_CLOSED, and progresses, until every room says that the fabric
  * can touch nothing any more. If the fabric does not release everything within a bound, it is left with an error in the log: a
  * leak is better than a hang. All completions are delivered before anything is freed. When all is quiet the inbox is closed,
- * so that nothing can be handed in any more, and threads that are still inside are waited for.
+ * so that nothing can be handed in any more, and threads that are still inside are waited for. If one does not leave within the
+ * bound, closing fails, and the next call goes on from there.
  *
  * In a forked child the fabric and what the rooms made of it belong to the parent: only memory of core is freed.
  *
@@ -79,14 +80,18 @@ static bool take_driver(weft_runtime_t *rt)
     return true;
 }
 
-/* Everything has ended: threads that waited are leaving, and none can enter. */
-static void wait_for_those_inside(weft_runtime_t *rt)
+/* Everything has ended: threads that waited are leaving, and none can enter. False: one does not leave. */
+static bool wait_for_those_inside(weft_runtime_t *rt)
 {
+    uint64_t bound = wefti_clock_ns() + wefti_close_bound;
     atomic_store(&rt->ended, true);
     while (atomic_load(&rt->handle.inside)) {
+        if (wefti_clock_ns() > bound)
+            return false;
         wefti_wake_all(rt);
         sched_yield();
     }
+    return true;
 }
 
 static weft_status_t end_all(weft_runtime_t *rt)
@@ -122,13 +127,17 @@ weft_status_t weft_runtime_close(weft_runtime_t *rt)
     }
     if (wefti_driven)
         return wefti_fail(WEFT_ERR_STATE, "a runtime cannot be closed inside a callback");
-    if (atomic_exchange(&rt->closing, true))
+    if (atomic_exchange(&rt->closing, true) && !atomic_exchange(&rt->given_up, false))
         return wefti_fail(WEFT_ERR_CLOSED, "another thread closes the runtime \"%s\"", rt->name);
-    weft_status_t st = end_all(rt);
+    weft_status_t st = atomic_load(&rt->ended) ? WEFT_OK : end_all(rt);
     if (st)
         return st;
     wefti_queues_cut(rt);
-    wait_for_those_inside(rt);
+    if (!wait_for_those_inside(rt)) {
+        atomic_store(&rt->given_up, true);
+        return wefti_fail(WEFT_ERR_STATE, "a thread has entered the runtime \"%s\" and does not leave it: weft_ext_leave()",
+                          rt->name);
+    }
     for (int i = WEFTI_ROOM_N; i-- > 0;)
         if (rt->rooms[i] && rt->rooms[i]->free)
             rt->rooms[i]->free(rt);

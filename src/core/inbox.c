@@ -87,6 +87,13 @@ weft_status_t wefti_op_inbox(weft_op_t *op)
     return wefti_fail_gone(rt);
 }
 
+/* From here on it may be posted again, also by fn, or freed. */
+static void run_call(wefti_call_t *call)
+{
+    atomic_store_explicit(&wefti_opx(&call->op)->state, WEFTI_OP_IDLE, memory_order_release);
+    call->fn(call);
+}
+
 bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
 {
     weft_runtime_t *was;
@@ -97,7 +104,7 @@ bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
     if (wefti_may_pass_inbox(rt, was)) {
         runs = was == rt || !wefti_gone(rt);
         if (runs)
-            call->fn(call);
+            run_call(call);
     } else { /* this thread's own earlier calls may lie there: in their order, when we leave */
         runs = wefti_inbox_push(rt, &call->op);
     }
@@ -224,8 +231,7 @@ static void run(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     if (x->kind == &wefti_call_kind) {
-        wefti_call_t *call = wefti_container_of(op, wefti_call_t, op);
-        call->fn(call);
+        run_call(wefti_container_of(op, wefti_call_t, op));
         return;
     }
     if (x->flags & WEFTI_OPF_INBOX_START)

@@ -45,8 +45,16 @@ static uint32_t state_before(const wefti_opx_t *x)
     return x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
 }
 
+/* Its start() listed it and failed. */
+static void unlist(weft_op_t *op)
+{
+    if (wefti_list_linked(&wefti_opx(op)->link))
+        wefti_list_remove(&wefti_opx(op)->link);
+}
+
 static void uncount(weft_op_t *op, bool begun)
 {
+    unlist(op);
     if (begun)
         atomic_fetch_sub_explicit(&wefti_opx(op)->rt->ops_posted, 1, memory_order_relaxed);
     wefti_op_untrack(op);
@@ -133,17 +141,23 @@ void wefti_op_failed(weft_op_t *op, weft_status_t st)
 {
     wefti_opx_t *x = wefti_opx(op);
     weft_runtime_t *rt = x->rt;
+    if (!wefti_op_under_way(op)) { /* its start() has completed it and then returned an error */
+        wefti_error("%s: %s came after its completion, and nobody is told", x->kind->name, weft_status_name(st));
+        return;
+    }
     uint64_t was = wefti_why(rt, weft_last_error_status() == st ? wefti_detail_put(weft_last_error()) : rt->why);
-    if (x->kind->failed)
+    if (x->kind->failed) {
         x->kind->failed(op, st);
-    else
+    } else {
+        unlist(op);
         wefti_op_complete(op, st);
+    }
     wefti_why(rt, was);
 }
 
 weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st)
 {
-    if ((by_post(st) || wefti_opx(op)->kind->by_post) && wefti_op_unprepare(op))
+    if ((by_post(st) || wefti_opx(op)->kind->by_post) && wefti_op_under_way(op) && wefti_op_unprepare(op))
         return st;
     wefti_op_failed(op, st);
     return WEFT_OK;

@@ -141,6 +141,13 @@ static inline weft_status_t wefti_op_track(weft_op_t *op)
 
 /* --- completing ------------------------------------------------------------------------------------------------------------- */
 
+/* It was begun, and is not complete. */
+static inline bool wefti_op_under_way(weft_op_t *op)
+{
+    uint32_t state = atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed) & WEFTI_OP_STATE;
+    return state == WEFTI_OP_POSTED || state == WEFTI_OP_ASKED;
+}
+
 void wefti_op_complete_slow(weft_op_t *op);
 
 /* Complete a POSTED operation, on the driver. It must be on no list of the room. */

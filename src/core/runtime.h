@@ -82,6 +82,7 @@ struct weft_runtime {
     /* core's own, the driver's */
     _Alignas(64) wefti_list_t own; /* operations of core under way: timers and groups; through opx->link */
     bool ending;                   /* it is in wefti_shutdown() */
+    _Atomic bool given_up;         /* it has ended, but a thread stayed inside: another weft_runtime_close() goes on */
     const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
     uint32_t busy;                 /* rounds and deliveries that may have taken long */
     int64_t coarse_tick;           /* coarse clock when it was last read */

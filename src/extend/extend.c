@@ -6,9 +6,11 @@
  *
  * Hooks of an opening are called in the order of registration, those of an ending in the opposite order.
  *
- * tests/wire/extend_basic.c. */
+ * Promise: a tracked operation does not outlive its runtime, whether its extension has a shutdown() or not.
+ * tests/wire/extend_basic.c, extend_misuse.c. */
 #include "extend/extend.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stddef.h>
 
@@ -16,7 +18,8 @@
 #include "base/opts.h"
 #include "conn/conn.h"
 
-enum { MOST = 8, ALIGN = _Alignof(max_align_t) };
+enum { MOST = 8, STATE_MOST = 1 << 30, ALIGN = _Alignof(max_align_t) };
+#define OF_CORE (WEFT_CAN_MSG | WEFT_CAN_AM | WEFT_CAN_RMA | WEFT_CAN_RPC)
 
 typedef struct known {
     const weft_ext_t *ext;
@@ -32,6 +35,10 @@ typedef struct extended {
     uint32_t n;
     void *state[MOST];
     wefti_traffic_t traffic;
+    wefti_list_t tracked; /* operations of extensions that wait: weft_ext_op_track() */
+    wefti_list_t asked;   /* those that were asked to end, since the runtime closes */
+    bool again;           /* shutdown() was called before */
+    const char *busy;     /* the extension that was not idle when asked last; NULL: none */
 } extended_t;
 
 /* Of an endpoint: the states follow. */
@@ -61,11 +68,25 @@ static uint32_t index_of(const weft_ext_t *ext, uint32_t n)
     return i;
 }
 
+static weft_status_t check(const weft_ext_t *ext)
+{
+    if (!ext || ext->size != sizeof *ext || !ext->name || !*ext->name)
+        return wefti_fail(WEFT_ERR_INVALID, "an extension begins with WEFT_EXT_INIT of this version, and has a name");
+    if (ext->capability & (ext->capability - 1) || ext->capability & OF_CORE)
+        return wefti_fail(WEFT_ERR_INVALID, "the capability of the extension \"%s\", %#" PRIx64 ", %s", ext->name,
+                          ext->capability, ext->capability & OF_CORE ? "is the library's own" : "is more than one bit");
+    if (ext->state_size > STATE_MOST || ext->ep_state_size > STATE_MOST)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "the extension \"%s\" wants %zu bytes for each runtime and %zu for each endpoint; it may have %d",
+                          ext->name, ext->state_size, ext->ep_state_size, STATE_MOST);
+    return WEFT_OK;
+}
+
 weft_status_t weft_ext_register(const weft_ext_t *ext)
 {
-    weft_status_t st = WEFT_OK;
-    if (!ext || ext->size != sizeof *ext || !ext->name)
-        return wefti_fail(WEFT_ERR_INVALID, "an extension begins with WEFT_EXT_INIT of this version, and has a name");
+    weft_status_t st = check(ext);
+    if (st)
+        return st;
     pthread_mutex_lock(&lock);
     uint32_t n = atomic_load(&n_known);
     if (index_of(ext, n) == n && n == MOST) {
@@ -101,20 +122,41 @@ void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext)
     return i < head->n ? ep_state(ep, i) : NULL;
 }
 
-/* --- endpoints ----------------------------------------------------------------------------------------------------------- */
+/* --- operations ---------------------------------------------------------------------------------------------------------- */
 
-static uint32_t n_of(const weft_ep_t *ep)
+/* An operation of an extension is on no other list by its link. Core takes it off where start() fails. */
+weft_status_t weft_ext_op_track(weft_op_t *op)
 {
-    return ((const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n;
+    weft_status_t st = wefti_extend_under_way(op);
+    if (st)
+        return st;
+    wefti_opx_t *x = wefti_opx(op);
+    if (!wefti_list_linked(&x->link))
+        wefti_list_push_back(&extended(x->rt)->tracked, &x->link);
+    return wefti_op_track(op);
 }
 
+/* --- endpoints ----------------------------------------------------------------------------------------------------------- */
+
+/* Those that were open when it was opened, and still are: an open() that opened endpoints may have failed. */
+static uint32_t n_of(const weft_ep_t *ep)
+{
+    uint32_t n = ((const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n, open = extended(ep->rt)->n;
+    return n < open ? n : open;
+}
+
+/* Often on a thread that drives nothing. It counts as a callback all the same: the runtime cannot be closed inside it. */
 static void ep_new(weft_ep_t *ep)
 {
+    static weft_runtime_t opening = {.name = "an endpoint that is being opened"};
+    weft_runtime_t *was = wefti_driven;
     uint32_t n = extended(ep->rt)->n;
     ((ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n = n;
+    wefti_driven = was ? was : &opening;
     for (uint32_t i = 0; i < n; i++)
         if (known[i].ext->ep_new)
             known[i].ext->ep_new(ep, ep_state(ep, i));
+    wefti_driven = was;
 }
 
 static void ep_up(weft_ep_t *ep)
@@ -141,26 +183,57 @@ static void ep_free(weft_ep_t *ep)
 
 /* --- runtimes ------------------------------------------------------------------------------------------------------------ */
 
+static bool all_idle(weft_runtime_t *rt)
+{
+    extended_t *x = extended(rt);
+    x->busy = NULL;
+    for (uint32_t i = x->n; i-- > 0 && !x->busy;)
+        if (known[i].ext->idle && !known[i].ext->idle(rt, x->state[i]))
+            x->busy = known[i].ext->name;
+    return !x->busy;
+}
+
+/* Operations that wait although no extension has anything to do: it has no shutdown(), or that forgot them. */
+static void end_tracked(extended_t *x)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&x->tracked));) {
+        weft_op_t *op = wefti_op_of_link(l);
+        wefti_list_push_back(&x->asked, l);
+        wefti_opx(op)->kind->cancel(op, WEFT_ERR_CLOSED);
+    }
+}
+
 static void shutdown(weft_runtime_t *rt)
 {
-    const extended_t *x = extended(rt);
+    extended_t *x = extended(rt);
     for (uint32_t i = x->n; i-- > 0;)
         if (known[i].ext->shutdown)
             known[i].ext->shutdown(rt, x->state[i]);
+    if (x->again && !wefti_list_empty(&x->tracked) && all_idle(rt)) /* not at first: endpoints end, and say why */
+        end_tracked(x);
+    x->again = true;
 }
 
 static bool idle(weft_runtime_t *rt)
 {
     const extended_t *x = extended(rt);
-    for (uint32_t i = x->n; i-- > 0;)
-        if (known[i].ext->idle && !known[i].ext->idle(rt, x->state[i]))
-            return false;
-    return true;
+    return all_idle(rt) && wefti_list_empty(&x->tracked) && wefti_list_empty(&x->asked);
+}
+
+/* core has said that something does not let go. */
+static void name_the_busy(const weft_runtime_t *rt, extended_t *x)
+{
+    if (x->busy)
+        wefti_error("the extension \"%s\" is not idle, and the runtime \"%s\" is closed", x->busy, rt->name);
+    else if (!wefti_list_empty(&x->asked))
+        wefti_error("an operation of the kind \"%s\" does not end when it is cancelled, and the runtime \"%s\" is closed",
+                    wefti_opx(wefti_op_of_link(wefti_list_first(&x->asked)))->kind->name, rt->name);
 }
 
 static void room_free(weft_runtime_t *rt)
 {
     extended_t *x = extended(rt);
+    name_the_busy(rt, x);
     for (uint32_t i = x->n; i-- > 0;) {
         if (known[i].ext->closed)
             known[i].ext->closed(rt, x->state[i]);
@@ -177,11 +250,25 @@ static weft_status_t open_one(weft_runtime_t *rt, extended_t *x, const weft_ext_
     if (!state)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for what %s keeps of a runtime", ext->name);
     x->state[x->n++] = state; /* open() may ask for it */
+    wefti_fail_forget();
     weft_status_t st = ext->open ? ext->open(rt, state) : WEFT_OK;
-    if (st) {
-        x->n--;
-        wefti_free(state);
-    }
+    if (!st)
+        return WEFT_OK;
+    x->n--;
+    wefti_free(state);
+    return weft_last_error_status() == st ? st : wefti_fail(st, "the extension \"%s\" cannot be opened", ext->name);
+}
+
+/* open() runs on the driver, which is this thread: the runtime's own one does not run yet. */
+static weft_status_t open_all(weft_runtime_t *rt, extended_t *x, uint32_t n)
+{
+    weft_runtime_t *was = wefti_driven;
+    weft_status_t st = WEFT_OK;
+    atomic_store(&rt->driver, 1);
+    wefti_driven = rt;
+    for (uint32_t i = 0; i < n && !st; i++)
+        st = open_one(rt, x, known[i].ext);
+    wefti_leave(rt, was);
     return st;
 }
 
@@ -192,14 +279,12 @@ weft_status_t wefti_extend_attach(weft_runtime_t *rt)
     if (!x)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the extensions of a runtime");
     wefti_runtime_attach(rt, WEFTI_ROOM_EXTEND, &room, x);
+    wefti_list_init(&x->tracked);
+    wefti_list_init(&x->asked);
     x->traffic = (wefti_traffic_t){.first_kind = 1, .ep_new = ep_new, .ep_up = ep_up, .ep_down = ep_down, .ep_free = ep_free};
     x->traffic.ep_state_size = ep_end(n);
-    for (uint32_t i = 0; i < n; i++) {
-        weft_status_t st = open_one(rt, x, known[i].ext);
-        if (st)
-            return st;
+    for (uint32_t i = 0; i < n; i++)
         x->traffic.capability |= known[i].ext->capability;
-    }
-    wefti_conn_traffic(rt, WEFTI_TRAFFIC_EXTEND, &x->traffic);
-    return WEFT_OK;
+    wefti_conn_traffic(rt, WEFTI_TRAFFIC_EXTEND, &x->traffic); /* first: open() may open endpoints */
+    return open_all(rt, x, n);
 }

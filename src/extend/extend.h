@@ -9,4 +9,7 @@
 /* Give the runtime every extension that is registered. The last of the rooms: extensions use all others. */
 weft_status_t wefti_extend_attach(weft_runtime_t *rt);
 
+/* For the room itself. Is it under way, and this thread its driver? WEFT_OK, WEFT_ERR_INVALID, WEFT_ERR_STATE. */
+weft_status_t wefti_extend_under_way(weft_op_t *op);
+
 #endif

@@ -23,9 +23,9 @@ static bool drives(const weft_runtime_t *rt)
     return rt && wefti_driven == rt;
 }
 
-static weft_status_t not_here(const char *what)
+static weft_status_t not_here(void)
 {
-    return wefti_fail(WEFT_ERR_STATE, "%s: only on the thread that drives the runtime", what);
+    return wefti_fail(WEFT_ERR_STATE, "this thread does not drive the runtime");
 }
 
 static weft_runtime_t *runtime_of(weft_op_t *op)
@@ -37,7 +37,13 @@ static weft_status_t posted_here(weft_op_t *op)
 {
     if (!runtime_of(op))
         return wefti_fail(WEFT_ERR_INVALID, "the operation %s", op ? "was not prepared" : "is NULL");
-    return drives(runtime_of(op)) ? WEFT_OK : not_here("the operation");
+    return drives(runtime_of(op)) ? WEFT_OK : not_here();
+}
+
+weft_status_t wefti_extend_under_way(weft_op_t *op)
+{
+    weft_status_t st = posted_here(op);
+    return st || wefti_op_under_way(op) ? st : wefti_fail(WEFT_ERR_STATE, "the operation is not under way");
 }
 
 /* --- the runtime --------------------------------------------------------------------------------------------------------- */
@@ -49,7 +55,7 @@ weft_status_t weft_ext_enter(weft_runtime_t *rt)
 
 void weft_ext_leave(weft_runtime_t *rt)
 {
-    if (rt)
+    if (rt && atomic_load_explicit(&rt->handle.inside, memory_order_relaxed)) /* one too many would look like a thread inside */
         wefti_part(rt);
 }
 
@@ -88,15 +94,24 @@ weft_status_t weft_ext_may_wait(void)
 weft_status_t weft_ext_call(weft_runtime_t *rt, weft_ext_call_t *call)
 {
     if (!rt || !call || !call->fn)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the call" : "the runtime");
-    return wefti_call_on_driver(rt, (wefti_call_t *)(void *)call) ? WEFT_OK : wefti_fail_gone(rt);
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !call ? "the call" : "the function of the call");
+    wefti_opx_t *x = wefti_opx(&call->node);
+    if (atomic_exchange(&x->state, WEFTI_OP_POSTED)) /* it is IDLE again when it runs */
+        return wefti_fail(WEFT_ERR_STATE, "the call was posted before and has not run yet, or it was not zeroed");
+    if (wefti_call_on_driver(rt, (wefti_call_t *)(void *)call))
+        return WEFT_OK;
+    atomic_store(&x->state, WEFTI_OP_IDLE);
+    return wefti_fail_gone(rt);
 }
 
 weft_status_t weft_ext_timer_set(weft_runtime_t *rt, weft_ext_timer_t *timer, uint64_t when)
 {
     if (!rt || !timer || !timer->fn)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the timer" : "the runtime");
-    return drives(rt) ? wefti_timer_at(rt, (wefti_timer_t *)(void *)timer, when) : not_here("weft_ext_timer_set");
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !rt      ? "the runtime"
+                          : !timer ? "the timer"
+                                   : "the function of the timer");
+    return drives(rt) ? wefti_timer_at(rt, (wefti_timer_t *)(void *)timer, when) : not_here();
 }
 
 void weft_ext_timer_stop(weft_runtime_t *rt, weft_ext_timer_t *timer)
@@ -120,24 +135,20 @@ weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_
 weft_status_t weft_ext_op_start(weft_op_t *op)
 {
     weft_runtime_t *rt = runtime_of(op);
-    return rt ? wefti_op_post(rt, op) : wefti_fail(WEFT_ERR_INVALID, "the operation was not prepared");
+    if (!rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the operation %s", op ? "was not prepared" : "is NULL");
+    return wefti_op_under_way(op) ? wefti_fail(WEFT_ERR_STATE, "the operation is under way already") : wefti_op_post(rt, op);
 }
 
 void weft_ext_op_unprepare(weft_op_t *op)
 {
-    if (runtime_of(op))
+    if (runtime_of(op) && !wefti_op_under_way(op))
         (void)wefti_op_unprepare(op);
 }
 
 void *weft_ext_op_scratch(weft_op_t *op)
 {
     return op ? wefti_op_scratch_at(op) : NULL;
-}
-
-weft_status_t weft_ext_op_track(weft_op_t *op)
-{
-    weft_status_t st = posted_here(op);
-    return st ? st : wefti_op_track(op);
 }
 
 weft_status_t weft_ext_op_may_start(weft_op_t *op)
@@ -148,8 +159,11 @@ weft_status_t weft_ext_op_may_start(weft_op_t *op)
 
 void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence)
 {
-    if (drives(runtime_of(op)))
-        wefti_op_complete_why(op, status, sentence);
+    if (!drives(runtime_of(op)) || !wefti_op_under_way(op))
+        return;
+    if (wefti_list_linked(&wefti_opx(op)->link))
+        wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete_why(op, status, sentence);
 }
 
 bool weft_ext_op_plain(weft_runtime_t *rt, weft_op_t *op)
@@ -189,7 +203,7 @@ weft_status_t weft_ext_ep_usable(const weft_ep_t *ep)
 {
     if (!ep)
         return wefti_fail(WEFT_ERR_INVALID, "the endpoint is NULL");
-    return drives(ep->rt) ? wefti_ep_may_wait(ep) : not_here("weft_ext_ep_usable");
+    return drives(ep->rt) ? wefti_ep_may_wait(ep) : not_here();
 }
 
 void weft_ext_ep_break(weft_ep_t *ep, weft_status_t why, const char *what)

@@ -308,3 +308,34 @@ TEST(a_close_gives_up_on_a_callback_that_does_not_return_on_a_thread_of_the_prog
 {
     close_beside_a_callback(WEFT_PROGRESS_CALLER);
 }
+
+TEST(a_thread_that_does_not_leave_holds_up_a_close_for_the_bound_only)
+{
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++) {
+        weft_runtime_t *rt = fake_open((weft_progress_mode_t)mode, 0);
+        weft_op_t op = WEFT_OP_INIT;
+        CHECK_OK(weft_timer_start(rt, 1000 * WEFT_SECOND, &op));
+        CHECK_OK(weft_ext_enter(rt));
+        wefti_close_bound = 50 * WEFT_MILLISECOND;
+        for (int i = 0; i < 3; i++)
+            CHECK_EQ(weft_runtime_close(rt), WEFT_ERR_STATE);
+        CHECK(strstr(weft_last_error(), "weft_ext_leave"));
+        CHECK_EQ(op.status, WEFT_ERR_CLOSED); /* all has ended */
+        CHECK_EQ(weft_timer_start(rt, 0, &op), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_ext_enter(rt), WEFT_ERR_CLOSED);
+        weft_ext_leave(rt);
+        wefti_close_bound = 10 * WEFT_SECOND;
+        CHECK_OK(weft_runtime_close(rt));
+        CHECK_EQ(weft_runtime_close(rt), WEFT_ERR_CLOSED);
+    }
+}
+
+TEST(to_leave_too_often_does_no_harm)
+{
+    weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
+    CHECK_OK(weft_ext_enter(rt));
+    for (int i = 0; i < 3; i++)
+        weft_ext_leave(rt);
+    CHECK_OK(weft_runtime_close(rt));
+    weft_ext_leave(rt);
+}

@@ -65,6 +65,26 @@ TEST(what_it_says_names_the_operation_and_the_peer)
     }
 }
 
+static void breaks(weft_am_t *am, void *user)
+{
+    (void)user;
+    weft_ext_ep_break(am->ep, WEFT_ERR_PROTOCOL, "a message in green ink");
+}
+
+TEST(what_an_extension_says_of_a_peer_that_breaks_its_protocol_is_what_operations_say)
+{
+    pair_t pair;
+    weft_op_t handled = WEFT_OP_INIT, recv = WEFT_OP_INIT;
+    char byte;
+    pair_open(&pair, &pair_ways[0], NULL);
+    CHECK_OK(weft_am_handle(pair.rt[1], 7, breaks, NULL, &handled));
+    CHECK_OK(weft_msg_recv(pair.ep[1], &byte, 1, 1, WEFT_TAG_FULL, &recv));
+    CHECK_OK(weft_am_send(pair.ep[0], 7, NULL, 0, NULL, 0, NULL));
+    CHECK_EQ(pair_wait(&pair, &recv, 20), WEFT_ERR_PROTOCOL);
+    CHECK(strstr(weft_op_error(&recv), "the peer broke the protocol: a message in green ink"));
+    pair_close(&pair);
+}
+
 /* --- what an extension is told ------------------------------------------------------------------------------------------- */
 
 static int n_open, n_shutdown, n_closed, n_new, n_up, n_down, n_free, rounds;

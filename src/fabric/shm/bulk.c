@@ -84,8 +84,8 @@ static bool ctl_put(wefti_shm_lane_t *lane, const wefti_shm_ctl_t *ctl)
     return true;
 }
 
-/* It was sent, or will never be: end what ends with it. */
-static void ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl)
+/* It was sent, or will never be: end what ends with it. Not inline: gcc would warn of a branch that is never taken there. */
+__attribute__((noinline)) static void ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl)
 {
     if (ctl->ends == WEFTI_SHM_ENDS_PULL) {
         pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
