@@ -121,7 +121,7 @@ def measure(what, numbers, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+")
     parser.add_argument("--at-once", type=int, default=10, metavar="K")
     parser.add_argument("--busy", type=int, default=0, metavar="LOOPS")

@@ -48,7 +48,10 @@ void tool_command_help(const tool_command_t *command, FILE *f)
     unsigned width = tool_columns(f) < WIDEST ? tool_columns(f) : WIDEST;
     const char *before = "Usage:";
     for (const char *form = command->usage; *form; form += strcspn(form, "\n"), form += *form == '\n') {
-        fprintf(f, "%-6s %s %.*s\n", before, command->full_name, (int)strcspn(form, "\n"), form);
+        char line[256];
+        snprintf(line, sizeof line, "%s %.*s", command->full_name, (int)strcspn(form, "\n"), form);
+        fprintf(f, "%-6s ", before);
+        tool_wrap(f, line, 7, width);
         before = "";
     }
     fputc('\n', f);

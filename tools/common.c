@@ -262,6 +262,8 @@ static unsigned hanging(const char *line, size_t n)
 static void wrap_line(FILE *f, const char *line, size_t n, unsigned indent, unsigned width)
 {
     unsigned hang = hanging(line, n), left = width > indent + 20 ? width - indent : 20;
+    if (indent + hang + 20 > width) /* too narrow for the second column */
+        hang = (unsigned)strspn(line, " ") + (hang ? 4 : 0);
     size_t from = hang; /* no break before */
     while (n > left) {
         size_t take = left;

@@ -16,6 +16,11 @@ extern const char *tool_name;
 void tool_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a call that failed at once: `what`, the status's sentence, and the library's detail if there is one. */
 void tool_error_status(weft_status_t st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The exit status for what failed with this because of the command line: TOOL_USAGE if a value of it was not understood. */
+static inline int tool_exit_status(weft_status_t st)
+{
+    return !st ? TOOL_OK : st == WEFT_ERR_INVALID ? TOOL_USAGE : TOOL_FAILED;
+}
 /* Did a connection fail with this because no server is there, or it was lost? */
 bool tool_no_server(weft_status_t st);
 /* What to do about a connection that came to this, to end such a sentence with: "; ...", or "". */
@@ -65,7 +70,7 @@ bool tool_is_terminal(FILE *f);
 /* Columns of the terminal on f; 80 where there is none. */
 unsigned tool_columns(FILE *f);
 /* Write text in lines of at most `width` columns, each after the first beginning with `indent` blanks. A line that begins with
- * blanks is a row of two columns: what does not fit goes on below the second one. */
+ * blanks is a row of two columns: what does not fit goes on below the second one, or further left in a narrow terminal. */
 void tool_wrap(FILE *f, const char *text, unsigned indent, unsigned width);
 
 /* --- JSON ------------------------------------------------------------------------------------------------ */

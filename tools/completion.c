@@ -8,12 +8,13 @@
 #include "common.h"
 
 /* Each shell brings its words into `before` (all up to the current one) and `current`, and offers what the cases leave in
- * `names` and `values`. */
-static const char bash_begin[] = "# bash completion for weft: made by `weft completion bash`.\n"
-                                 "_weft()\n"
-                                 "{\n"
-                                 "    local command=weft previous= values= names= word current=\"${COMP_WORDS[COMP_CWORD]}\"\n"
-                                 "    local -a before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n";
+ * `names` and `values`. `help` is set behind the word help, which only names of commands follow. */
+static const char bash_begin[] =
+    "# bash completion for weft: made by `weft completion bash`.\n"
+    "_weft()\n"
+    "{\n"
+    "    local command=weft previous= help= values= names= word current=\"${COMP_WORDS[COMP_CWORD]}\"\n"
+    "    local -a before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n";
 static const char bash_end[] = "    COMPREPLY=()\n"
                                "    if [[ $values && $current != -* ]]; then\n"
                                "        [[ $values == files ]] || COMPREPLY=($(compgen -W \"$values\" -- \"$current\"))\n"
@@ -26,7 +27,7 @@ static const char zsh_begin[] = "#compdef weft\n"
                                 "# zsh completion for weft: made by `weft completion zsh`.\n"
                                 "_weft()\n"
                                 "{\n"
-                                "    local command=weft previous= values= word current=\"${words[CURRENT]}\"\n"
+                                "    local command=weft previous= help= values= word current=\"${words[CURRENT]}\"\n"
                                 "    local -a names before=(\"${(@)words[2,CURRENT-1]}\")\n";
 static const char zsh_end[] = "    if [[ -n $values && $current != -* ]]; then\n"
                               "        if [[ $values == files ]]; then _files; else compadd -- ${=values}; fi\n"
@@ -82,6 +83,17 @@ static void put_command(const tool_command_t *c, const tool_opt_t *o, bool zsh)
     (void)o;
     (void)zsh;
     printf("        (\"%s\") command=\"%s\" ;;\n", c->full_name, c->full_name);
+    if (c->commands)
+        printf("        (\"%s help\") help=yes ;;\n", c->full_name);
+}
+
+/* A word behind one of these is a command of it. If there is no such command, nothing is offered. */
+static void put_group(const tool_command_t *c, const tool_opt_t *o, bool zsh)
+{
+    (void)o;
+    (void)zsh;
+    if (c->commands)
+        printf(" (\"%s\") command= ;;", c->full_name);
 }
 
 static void put_case(const tool_command_t *c, const tool_opt_t *o, bool zsh)
@@ -90,10 +102,13 @@ static void put_case(const tool_command_t *c, const tool_opt_t *o, bool zsh)
     printf("    (\"%s\") names=%c", c->full_name, zsh ? '(' : '"');
     for (const tool_command_t *const *sub = c->commands; sub && *sub; sub++)
         put_name("", (*sub)->name, (*sub)->summary, zsh);
+    printf("%c; [[ -n $help ]] || names+=%c", zsh ? ')' : '"', zsh ? '(' : '"');
     if (c == &tool_root)
         put_name("--", "version", "the version of the library", zsh);
     each_option(c, c->options, zsh, put_option);
-    put_name(c->commands ? "" : "--", "help", "what it does", zsh);
+    if (c->commands)
+        put_name("", "help", "what it does", zsh);
+    put_name("--", "help", "what it does", zsh);
     printf("%c%s ;;\n", zsh ? ')' : '"', c->words ? "; values=\"${values:-files}\"" : "");
 }
 
@@ -117,7 +132,10 @@ static void put_script(bool zsh)
          "        previous=\"$word\"\n"
          "        case \"$command $word\" in");
     each_command(&tool_root, zsh, put_command);
-    puts("        esac\n"
+    printf("        (*) case \"$command\" in");
+    each_command(&tool_root, zsh, put_group);
+    puts(" esac ;;\n"
+         "        esac\n"
          "    done\n"
          "    case \"$command $previous\" in");
     each_command(&tool_root, zsh, put_all_values);

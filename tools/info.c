@@ -55,10 +55,11 @@ static void unknown_text(const weft_config_var_t *var, void *user)
     view_t *v = user;
     if (!v->seen++)
         puts("\nUnknown variables, which have no effect:");
+    char text[128] = "no variable of Weft has a name like it";
     if (var->value)
-        printf("  %-22s did you mean %s?\n", var->name, var->value);
-    else
-        printf("  %-22s no variable of Weft has a name like it\n", var->name);
+        snprintf(text, sizeof text, "did you mean %s?", var->value);
+    printf("  %-22s ", var->name);
+    tool_wrap(stdout, text, 25, v->columns);
 }
 
 static void unknown_json(const weft_config_var_t *var, void *user)
@@ -81,7 +82,9 @@ static int show_text(void)
         tool_error_status(st, "the facts of this machine cannot all be read");
         rc = TOOL_FAILED;
     }
-    puts("\nConfiguration: the environment beats the file that WEFT_CONFIG_FILE names, which beats the default");
+    putchar('\n');
+    tool_wrap(stdout, "Configuration: the environment beats the file that WEFT_CONFIG_FILE names, which beats the default", 0,
+              v.columns);
     st = weft_config_each(variable_text, &v);
     if (st) {
         tool_error_status(st, "the configuration cannot be used");

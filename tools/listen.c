@@ -63,7 +63,7 @@ static void gone(weft_ep_t *ep, weft_status_t why, void *user)
     weft_ep_close(ep, NULL);
 }
 
-weft_status_t tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t **listener_out)
+int tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t **listener_out)
 {
     weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
     weft_ep_hooks_t hooks = {.closed = gone};
@@ -73,5 +73,5 @@ weft_status_t tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t *
     st = weft_listen(rt, uri, &lo, listener_out);
     if (st)
         tool_error_status(st, "cannot listen on %s", uri);
-    return st;
+    return tool_exit_status(st);
 }

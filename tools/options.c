@@ -52,6 +52,10 @@ static void add_rows(reader_t *r, const tool_opt_t *opts, char *base)
 
 static int no_option(const reader_t *r, const char *word)
 {
+    if (!strcmp(word, "--")) {
+        tool_error("\"--\" ends the options, and %s takes nothing but options; %s --help lists them", tool_name, tool_name);
+        return TOOL_USAGE;
+    }
     for (int i = 0; i < r->n && strstr(word, "://"); i++)
         if (r->rows[i].opt->arg && !strcmp(r->rows[i].opt->arg, "URI")) {
             tool_error("\"%s\" is not an option; give it as --%s %s", word, r->rows[i].opt->name, word);

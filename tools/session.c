@@ -82,13 +82,13 @@ const tool_opt_t tool_net_options[] = {
     {"key-file", "PATH", "file with the pre-shared key; both sides need the same", TO_TAKE(take_key_file)},
     {"transports", "LIST", "all, shm, tcp, or a list of those and of UCX's names (default: as configured)",
      TO_TEXT(tool_net_t, transports)},
-    {"heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)",
+    {"heartbeat", "TIME", "a silent peer is lost within this time (default: as configured)",
      TO_TIME(tool_net_t, heartbeat_ns, 100 * WEFT_MILLISECOND, TOOL_DAY)},
     {"tls", "[LIST]", NULL, TO_TAKE(refuse_tls)},
     {0},
 };
 
-weft_status_t tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out)
+int tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out)
 {
     weft_runtime_opts_t ro = WEFT_RUNTIME_OPTS_INIT;
     sigset_t set, before;
@@ -104,7 +104,8 @@ weft_status_t tool_runtime_open(weft_progress_mode_t progress, const tool_net_t 
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (st)
         tool_error_status(st, "the runtime cannot be opened");
-    return st;
+    /* without the option it is the configuration that is not valid */
+    return st && !net->transports ? TOOL_FAILED : tool_exit_status(st);
 }
 
 typedef struct wanted {

@@ -14,8 +14,8 @@ typedef struct tool_net {
 } tool_net_t;
 extern const tool_opt_t tool_net_options[]; /* --key-file, --transports and --heartbeat */
 
-/* Open a runtime. Signals are blocked in its threads, SIGPIPE is ignored. A failure gets a sentence. */
-weft_status_t tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out);
+/* Open a runtime. Signals are blocked in its threads, SIGPIPE is ignored. TOOL_OK, or the exit status after a sentence. */
+int tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out);
 
 /* A variable's value as it is configured, yours to free; NULL if it is empty or none. */
 char *tool_configured(const char *name);
@@ -63,8 +63,8 @@ uint64_t tool_now(void);
 /* Is there a key, or can only this machine connect to all of them? If not: a sentence; `harm` is what anyone who connects could
  * do. */
 bool tool_may_listen(const tool_texts_t *uris, const char *harm);
-/* Listen. The services of the runtime serve every peer, and its endpoint is closed when the peer is gone. A failure gets a
- * sentence. */
-weft_status_t tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t **listener_out);
+/* Listen. The services of the runtime serve every peer, and its endpoint is closed when the peer is gone. TOOL_OK, or the exit
+ * status after a sentence. */
+int tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t **listener_out);
 
 #endif

@@ -58,8 +58,9 @@ typedef struct weft_listen_opts {
 #define WEFT_LISTEN_OPTS_INIT WEFT_INIT(weft_listen_opts_t)
 
 /* Listen on `uri`: "tcp://127.0.0.1:13337", "tcp://[::1]:0" (0 picks a port), "tcp://0.0.0.0:0", "tcp://eth0:0" (a device's
- * addresses), "unix:///path" or "unix://@name" (this machine only), or several joined by commas. Nothing is bound but what
- * is named.
+ * addresses), "unix:///path" or "unix://@name" (this machine only), or several joined by commas. The listener binds nothing
+ * but what is named. But a runtime, of a server or a client, opens one more port with the first peer that it reaches over the
+ * transport tcp: for data, picked by the system, on all network devices or those of `interfaces` (docs/guide/configuration.md).
  *
  * Owns:    *listener_out is yours until weft_listener_close().
  * Fails:   WEFT_ERR_INVALID (malformed uri), WEFT_ERR_ADDRESS (in use, not of this machine, no such device),

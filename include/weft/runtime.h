@@ -47,9 +47,10 @@ typedef struct weft_runtime_opts {
                                     which takes 60 ms and 32 MiB once per process (docs/design/security.md). Copied, wiped on
                                     close. */
     size_t key_len;
-    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s. One thread of the
-                                    process sends heartbeats, whatever the program does: a process that runs is not lost, and one
-                                    that was killed or stopped, or whose host is cut off, is */
+    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a silent peer is lost within this time, perhaps before all of it has
+                                    passed. Default is: 5 s. One thread of the process sends heartbeats, whatever the program
+                                    does: a process that runs is not lost, and one that was killed or stopped, or whose host is
+                                    cut off, is */
     uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: Default is: 10 s */
     uint64_t close_timeout_ns;   /* WEFT_CLOSE_TIMEOUT: a graceful close that takes longer is forced. Default is: 10 s */
     size_t recv_window;          /* WEFT_RECV_WINDOW: bytes of messages nobody asked for yet that one peer may leave here.

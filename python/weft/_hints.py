@@ -164,6 +164,9 @@ def parameters(function: Callable[..., Any], name: str, hints: dict[str, Any], r
         if left is None:
             if hint is None:
                 raise TypeError(f"{where} has no type hint: give it one, or give the signature")
+            if parameter.default is not parameter.empty:
+                raise TypeError(f"{where} has a default, which a signature cannot say: callers always give every argument; "
+                                f"leave it out, or give the signature")
             kind = read(hint, where, streams=True)
         else:
             if not left:

@@ -33,6 +33,14 @@ class Notification(NamedTuple):
 NotifyHandler = Callable[[Notification], Awaitable[None] | None]
 
 
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("no running event loop: call it in a coroutine (asyncio.run()), or use weft.blocking, which has "
+                           "the same calls for programs without an event loop") from None
+
+
 class Runtime(_core.Runtime):
     """One progress engine in one event loop: that which is running, or `loop`.
 
@@ -45,6 +53,8 @@ class Runtime(_core.Runtime):
                  interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
                  connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
                  spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
+        if loop is None and progress == "loop":
+            loop = _running_loop()
         super().__init__(progress=progress, loop=loop, name=name, transports=transports, interfaces=interfaces, key=key,
                          heartbeat=heartbeat,
                          connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
@@ -132,6 +142,8 @@ class Runtime(_core.Runtime):
     def _called(self, handler: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], None]:
         """What the extension calls: coroutines become tasks, which the runtime keeps alive, and their failures are the loop's
         to report."""
+        if not callable(handler):
+            raise TypeError(f"{handler!r} cannot be called: a function or a coroutine function is wanted")
         loop, tasks = self.loop, self._tasks
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -167,11 +179,7 @@ async def _keeper(own: Runtime) -> AsyncIterator[None]:
 
 def runtime() -> Runtime:
     """The runtime of the running event loop: made when it is first asked for, closed when asyncio.run() ends."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise RuntimeError("no running event loop: call it in a coroutine (asyncio.run()), or use weft.blocking, which has "
-                           "the same calls for programs without an event loop") from None
+    loop = _running_loop()
     own: Runtime | None = getattr(loop, "_weft_runtime", None)
     if own is None or own.closed:
         own = Runtime()

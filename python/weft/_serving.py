@@ -18,6 +18,7 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
+import operator
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -52,6 +53,12 @@ class Options(Limits, total=False):
     """Those, and how many threads it has."""
 
     threads: int
+
+
+def checked_threads(threads: int | None) -> int | None:
+    if threads is not None and operator.index(threads) < 0:
+        raise ValueError(f"threads is {threads}: a number of threads is 0 or more")
+    return threads
 
 
 class _Base:
@@ -132,7 +139,7 @@ class Server(_Base):
     def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int = 0,
                  **limits: Unpack[Limits]) -> None:
         self._loop: asyncio.AbstractEventLoop = runtime.loop
-        self._threads = threads
+        self._threads = checked_threads(threads)
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._tasks: dict[asyncio.Task[None], tuple[Request, bool]] = {}  # task: its request, may it be cancelled
         super().__init__(runtime, name, functions, **limits)
@@ -303,6 +310,7 @@ class BlockingServer(_Base):
 
     def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int | None = None,
                  **limits: Unpack[Limits]) -> None:
+        checked_threads(threads)
         self._local = threading.local()
         self._threads: list[threading.Thread] = []
         super().__init__(runtime, name, functions, **limits)

@@ -211,7 +211,7 @@ def count(text: str) -> int:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m weft.perf", description=__doc__,
+    parser = argparse.ArgumentParser(prog="python -m weft.perf", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     where = parser.add_mutually_exclusive_group()

@@ -13,7 +13,9 @@ This file says what a function is; _serving.py runs it. tests/python/test_servic
 """
 from __future__ import annotations
 
+import asyncio
 import inspect
+import re
 import signal
 import sys
 import threading
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ._serving import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
+NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")  # as in service.h
 DEFAULT_URI = "tcp://127.0.0.1:0"
 
 
@@ -77,6 +80,9 @@ class Service:
     """Functions under a name. It is a declaration: serve() and start() put it to work, as often as one likes."""
 
     def __init__(self, name: str) -> None:
+        if not NAME.fullmatch(name) or name.startswith("weft"):
+            raise _core.InvalidError(f"{name!r} is no name of a service: 1 to 63 letters, digits, '.', '-' and '_', and names "
+                                     f"that begin with \"weft\" are the library's")
         self.name = name
         self._functions: dict[str, Function] = {}
 
@@ -185,8 +191,11 @@ class Service:
         """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end.
 
         `ready` is called with the server once it takes calls; without it a line on stderr says where it listens. The other
-        options are those of serve().
+        options are those of serve(). It waits, so it is refused where an event loop is running.
         """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("serve_forever() would stop the event loop that is running here: use `async with "
+                               "service.serve(uri):` in a coroutine, or call it where no loop runs")
         over = threading.Event()
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None

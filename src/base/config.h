@@ -32,7 +32,7 @@
     X(key_file, PATH, "", "", "file with the pre-shared key, as \"weft key new\" makes it; must not be readable by others") \
     X(trusted, CHOICE, "off", "off on emulated", \
       "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
-    X(heartbeat, TIME, "5s", "100ms 1h", "a peer silent for this long is lost") \
+    X(heartbeat, TIME, "5s", "100ms 1h", "a silent peer is lost within this time") \
     X(heartbeat_by, CHOICE, "process", "process program", \
       "who sends heartbeats: the process, whatever the program does; the program, only while it drives the runtime") \
     X(connect_timeout, TIME, "10s", "1ms 1h", "how long a connect may take") \

@@ -369,17 +369,19 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
 void wefti_fabric_info(weft_config_fn fn, void *user, bool ask_ucx)
 {
     char found[512] = "", text[560];
+    const char *why = "unknown: the configuration, which says where the module is, is not valid";
     wefti_config_t config;
     const wefti_module_t *m = NULL;
     weft_status_t st = wefti_config_read(&config);
     if (!st) {
         st = wefti_module_load(config.module_path, &m);
         wefti_config_free(&config);
+        why = weft_last_error();
     }
     if (!st && ask_ucx)
         m->ucx_transports(found, sizeof found);
     snprintf(text, sizeof text, "shm tcp%s%s", *found ? "; UCX: " : "", found);
-    tell(fn, user, "ucx_version", st ? weft_last_error() : m->ucx_version());
+    tell(fn, user, "ucx_version", st ? why : m->ucx_version());
     tell(fn, user, "ucx_built_with", st ? "none" : m->ucx_built_with);
     tell(fn, user, "transports", text);
 }

@@ -111,6 +111,17 @@ def test_messages_outlive_their_runtime_without_harm(pair):
         m.read()
 
 
+def test_what_cannot_be_called_is_refused_at_once(run):
+    async def body():
+        async with weft.Runtime() as own:
+            for call in (lambda: weft.am_handler(1, 5), lambda: own.am_handler(1, "print"),
+                         lambda: own.listen("tcp://127.0.0.1:0", 5)):
+                with pytest.raises(TypeError, match="cannot be called"):
+                    call()
+            own.am_handler(1, print)  # nothing was left of the refused one
+    run(body())
+
+
 def test_a_second_handler_is_refused(pair):
     async def body(p):
         first = []

@@ -23,8 +23,9 @@ def test_a_loop_has_one_runtime_which_ends_with_it(run):
 
 
 def test_without_a_loop_there_is_a_sentence():
-    with pytest.raises(RuntimeError, match="no running event loop"):
-        weft.connect("tcp://127.0.0.1:1")
+    for call in (lambda: weft.connect("tcp://127.0.0.1:1"), lambda: weft.listen("tcp://127.0.0.1:0"), weft.runtime, weft.Runtime):
+        with pytest.raises(RuntimeError, match="no running event loop.*weft.blocking"):
+            call()
 
 
 def test_closing_wakes_everyone(run):

@@ -79,6 +79,7 @@ def test_what_a_hostile_client_asks_for():
 
 @pytest.mark.parametrize("words, says", [(["--test", "nonsense"], "no test 'nonsense'"), (["--size", "many"], "no size"),
                                          (["--size", "9999G"], "more than"), (["--seconds", "nan"], "seconds"),
+                                         (["--transp", "shm"], "--transp"),
                                          (["--iters", "0"], "between"), (["--window", "100000"], "at most"),
                                          (["--mode", "thread", "--test", "awaits"], "event loop")])
 def test_what_is_not_understood(words, says):

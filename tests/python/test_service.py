@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import weft
+import weft.blocking
 
 COMMAND = os.environ.get("TEST_WEFT_COMMAND") or os.path.join(os.path.dirname(weft.__file__), "..", "..", "weft")
 
@@ -488,11 +489,17 @@ def test_arguments_of_services_are_checked(run):
     async def body():
         async with weft.Runtime() as rt:
             for options, error in (({"requests": -1}, OverflowError), ({"instance": "a b"}, weft.InvalidError),
-                                   ({"bytes": "x"}, TypeError), ({"nonsense": 1}, TypeError), ({"remember": -1}, ValueError)):
+                                   ({"bytes": "x"}, TypeError), ({"nonsense": 1}, TypeError), ({"remember": -1}, ValueError),
+                                   ({"threads": -1}, ValueError), ({"threads": "2"}, TypeError)):
                 with pytest.raises(error):
                     service.start(rt, **options)
-            with pytest.raises(weft.InvalidError):
-                weft.Service("weftish").start(rt)
+                with weft.blocking.Runtime() as plain, pytest.raises(error):
+                    service.start(plain, **options)
+            for name in ("weftish", "a b", "", "x" * 64, "a/b", "\u00e4", "a\n"):
+                with pytest.raises(weft.InvalidError, match="name"):
+                    weft.Service(name)
+                with pytest.raises((weft.InvalidError, ValueError)):
+                    weft._core.Service(rt, name)  # the library says the same
             with pytest.raises(TypeError):
                 service.start(None)
             server = service.start(rt, instance="one")

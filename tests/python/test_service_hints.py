@@ -86,6 +86,13 @@ def test_streams_of_the_caller():
     assert signature(both) == "both(values: stream i64) -> stream i64"
 
 
+def test_a_default_is_for_callers_in_this_process():
+    def f(a: int, b: int = 5) -> int: ...
+    def g(a: int, request: weft.Request = None) -> int: ...
+    assert signature(f, signature="f(a: i64, b: i64) -> i64") == "f(a: i64, b: i64) -> i64"
+    assert signature(g) == "g(a: i64) -> i64"
+
+
 def test_the_request_is_no_parameter_of_the_wire():
     async def f(request: weft.Request, a: int) -> int: ...
     def g(a: int, *, why: weft.Request) -> int: ...
@@ -189,6 +196,7 @@ def test_what_else_is_refused_when_it_is_decorated():
     def many(*a: int) -> None: ...
     def named(**a: int) -> None: ...
     def early(a: Iterator[int], b: int) -> None: ...
+    def default(a: int, b: int = 5) -> None: ...
     def gives() -> int:
         yield 1
     def fine(a: int) -> int: ...
@@ -196,6 +204,7 @@ def test_what_else_is_refused_when_it_is_decorated():
     for function, words in ((no_hint, "parameter a has no type hint"), (no_result, "the result has no type hint"),
                             (many, "any number"),
                             (named, "any number"), (early, "parameter b comes after a stream"),
+                            (default, "parameter b has a default"),
                             (gives, "a generator gives Iterator")):
         with pytest.raises(TypeError, match=words):
             service.function(function)

@@ -399,6 +399,17 @@ def test_serve_forever_ends_with_a_signal(child, how):
     assert os.path.exists(COMMAND)
 
 
+def test_serve_forever_refuses_what_makes_no_sense():
+    service = weft.Service("never")
+    with pytest.raises(ValueError, match="threads is -1"):
+        service.serve_forever(threads=-1)
+
+    async def inside():
+        service.serve_forever()
+    with pytest.raises(RuntimeError, match="async with service.serve"):
+        asyncio.run(inside())
+
+
 def test_serve_forever_says_where(child):
     import signal
     process = child(SERVER.replace(", ready=lambda server: print(server.uri, flush=True)", ""), stderr=subprocess.PIPE)

@@ -67,6 +67,12 @@ def test_every_public_call_has_a_signature(module):
     assert not without
 
 
+def test_exceptions_that_programs_raise_have_one_too():
+    assert str(inspect.signature(weft.CallError)) == "(code, message='', *, category=0, value=0)"
+    assert list(inspect.signature(weft.codes.NotFound).parameters) == ["message", "category", "value"]
+    assert "CallError(code, message='', *, category=0, value=0)" in pydoc.plain(pydoc.render_doc(weft.CallError))
+
+
 @pytest.mark.parametrize("module", ["weft", "weft.blocking", "disagg"])
 def test_help_shows_what_each_takes_and_does(module):
     for name, what in calls(importlib.import_module(module)):

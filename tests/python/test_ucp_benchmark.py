@@ -104,7 +104,7 @@ def test_progress_is_for_a_terminal():
     (["--server-only", "--client-only"], "choose one"), (["--client-only"], "needs -s"), (["-l", "pigeon"], "pigeon"),
                                        (["-o", "tape"], "tape"),
     (["-l", "ucp-async", "--max-outstanding", "2"], "ucp-core"), (["-l", "tornado", "--enable-am"], "tornado"),
-                                       (["--no-such"], "no-such")])
+                                       (["--no-such"], "no-such"), (["--n-it", "3"], "n-it")])
 def test_what_makes_no_sense_is_said_so(args, word):
     done = bench(*args)
     assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr

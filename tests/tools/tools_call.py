@@ -195,7 +195,7 @@ def streams_go_line_by_line():
         assert weft.json_lines(out.stdout)[-1]["code"] == 0
         fails(s, 2, "weft://calc/total", give="1\nx\n3\n", says=["line 2", "values", '"x"', "total("])
         fails(s, 2, "weft://calc/total", "1", "y", says=["value 2", '"y"'])
-        fails(s, 1, "weft://calc/total", "@/nonexistent", says=["/nonexistent"])
+        fails(s, 2, "weft://calc/total", "@/nonexistent", says=["/nonexistent"])
         fails(s, 2, "weft://calc/primes", "9", "--repeat", "3", says=["--repeat", "primes("])
 
 
@@ -293,7 +293,7 @@ def wrong_arguments_are_named():
         fails(s, 2, "weft://calc/mean", "[1, 2", says=["argument 1", "mean(", "]"])
         fails(s, 2, "weft://calc/mean", "@" + s.file("words", "1 2 three"), says=["argument 1", "three"])
         fails(s, 2, "weft://calc/upper", "@" + s.file("latin", b"\xe4"), says=["upper(", "UTF-8"])
-        fails(s, 1, "weft://calc/upper", "@/nonexistent", says=["/nonexistent", "No such file"])
+        fails(s, 2, "weft://calc/upper", "@/nonexistent", says=["/nonexistent", "No such file"])
         fails(s, 2, "weft://calc/add", "-", "-", says=["-", "twice"], give="1")
         fails(s, 2, "weft://calc/upper", "x", "--save", "", says=["--save"])
         fails(s, 2, "weft://calc/split", "abc", "1", "--save", "x", says=["--save", "split("])
@@ -494,7 +494,10 @@ def a_command_line_that_is_not_understood_is_refused():
     refused(says=["weft://calc/add", "--list"])
     refused("calc/add", says=["calc/add", "weft://"])
     refused("weft://calc", "1", says=["which function", "--function"])
-    refused("tcp://127.0.0.1:1", "1", says=["which function"])
+    refused("weft://calc/", "1", says=["which function", "behind weft://calc/,"])
+    refused("tcp://127.0.0.1:1", "1", says=["which function", "behind tcp://127.0.0.1:1#SERVICE/,"])
+    refused("tcp://127.0.0.1:1/calc/", "1", says=["which function", "behind tcp://127.0.0.1:1#calc/,"])
+    refused("http://x/y", "1", says=['"http"', "not a scheme", "tcp://HOST:PORT"])
     refused("unix:///run/calc/add", "1", says=["which function", "#"])
     refused("weft://ca lc/add", says=["ca lc"])
     refused("weft:///add", says=["name of a service"])

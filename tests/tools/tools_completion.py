@@ -25,8 +25,20 @@ def commands_are_completed():
     assert complete("mem", "p") == ["put"]
     assert complete("element", "s") == ["serve"]
     assert complete("help", "pe") == ["perf"]
-    assert set(complete("")) == {"call", "completion", "element", "info", "key", "mem", "perf", "run", "serve", "help", "--version"}
+    assert set(complete("")) == {"call", "completion", "element", "info", "key", "mem", "perf", "run", "serve", "help", "--version", "--help"}
+    assert complete("--") == ["--version", "--help"] and complete("mem", "--") == ["--help"]
     assert complete("completion", "") == ["bash", "zsh"]
+
+
+def only_names_of_commands_follow_the_word_help():
+    assert set(complete("help", "")) == {"call", "completion", "element", "info", "key", "mem", "perf", "run", "serve"}
+    assert set(complete("help", "mem", "")) == set(complete("mem", "help", "")) == {"get", "ls", "put", "rm", "serve", "stat"}
+    assert complete("help", "perf", "") == [] and complete("mem", "help", "put", "") == []
+
+
+def nothing_follows_a_command_that_is_none():
+    assert complete("nosuch", "") == [] and complete("nosuch", "--") == [] and complete("mem", "nosuch", "") == []
+    assert complete("nosuch", "perf", "--") == [] and complete("--version", "") == []
 
 
 def options_are_completed():
@@ -75,5 +87,6 @@ def the_shell_has_to_be_named():
         assert done.returncode == 2 and "weft completion bash" in done.stderr, done.stderr
 
 
-weft.main(commands_are_completed, options_are_completed, values_are_completed, every_option_of_the_help_is_there, bash_has_it_for_the_command,
+weft.main(commands_are_completed, only_names_of_commands_follow_the_word_help, nothing_follows_a_command_that_is_none,
+          options_are_completed, values_are_completed, every_option_of_the_help_is_there, bash_has_it_for_the_command,
           zsh_understands_it, the_shell_has_to_be_named)

@@ -30,7 +30,7 @@ def what_is_not_understood_is_named():
 
 def a_name_that_no_durl_can_have_is_refused():
     done = weft.run("element", "memory", "--size", "1M", "--name", "a;b")
-    assert done.returncode == 1 and "cannot be served" in done.stderr, done.stderr
+    assert done.returncode == 2 and "cannot be served" in done.stderr, done.stderr
 
 
 def it_says_its_durl_and_ends_when_told():

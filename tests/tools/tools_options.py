@@ -75,14 +75,25 @@ def options_that_do_not_go_together_are_refused():
 
 
 def an_address_without_a_port_gets_one():
-    for args, status in ((("perf", "--connect", "tcp://nowhere"), 1), (("perf", "--listen", "tcp://nowhere"), 1),
-                         (("mem", "ls", "--server", "tcp://nowhere"), 2),
-                         (("call", "tcp://nowhere/calc/add", "1", "2"), 2), (("serve", "--listen", "tcp://localhost", "--no-registry"), 1)):
-        done = weft.run(*args, timeout=20)
-        advice = "add a port: tcp://localhost:13337" if args[0] == "serve" else "add a port: tcp://nowhere:13337"
-        assert done.returncode == status and advice in done.stderr, f"{args}: {done.returncode}, {done.stderr}"
+    for args in (("perf", "--connect", "tcp://nowhere"), ("perf", "--listen", "tcp://nowhere"), ("mem", "ls", "--server", "tcp://nowhere"),
+                 ("call", "tcp://nowhere/calc/add", "1", "2")):
+        refused(*args, says=["add a port: tcp://nowhere:13337"])
+    refused("serve", "--listen", "tcp://localhost", "--no-registry", says=["add a port: tcp://localhost:13337"])
     refused("perf", "tcp://nowhere:1", says=["--connect tcp://nowhere:1"])
     refused("serve", "tcp://nowhere:1", says=["--listen tcp://nowhere:1"])
+
+
+def a_value_that_only_the_library_understands_is_refused_the_same_way():
+    for command in (("perf", "--fork"), ("perf", "--listen", "tcp://127.0.0.1:0"), ("call", "weft://calc/add", "1", "2"), ("serve",),
+                    ("mem", "ls", "--server", "tcp://127.0.0.1:1"), ("mem", "serve", "--size", "1M", "--listen", "tcp://127.0.0.1:0"),
+                    ("element", "memory", "--size", "1M")):
+        refused(*command, "--transports", "nope", says=['"nope"'])
+        done = weft.run(*command, env=weft.environment(WEFT_TRANSPORTS="nope"), timeout=20)
+        assert done.returncode == 1 and '"nope"' in done.stderr, f"{command}: {done.returncode} {done.stderr}"
+    for command in (("perf",), ("serve",), ("mem", "serve", "--size", "1M"), ("element", "memory", "--size", "1M")):
+        refused(*command, "--listen", "nonsense", says=["nonsense"])
+    refused("serve", "--name", "a b", "--no-registry", says=["a b"])
+    refused("serve", "--registry", "pigeons://coop", says=["pigeons"])
 
 
 def tls_is_refused_and_says_transports():
@@ -97,7 +108,8 @@ def an_option_is_written_out_and_has_a_value_of_its_own():
     refused("perf", "--for", says=["--for", "--fork"])
     refused("perf", "--fork", "--wi", "3", says=["--wi", "--window"])
     refused("perf", "--fork", "--size", "--json", says=["--size", "LIST"])
-    refused("perf", "--fork", "--", says=['"--"'])
+    refused("perf", "--fork", "--", says=['"--" ends the options', "weft perf --help"])
+    refused("perf", "--", "more", says=['"--" ends the options'])
     refused("mem", "ls", "-lx", "--server", "tcp://127.0.0.1:1", says=["-lx"])
 
 
@@ -110,6 +122,11 @@ def help_fits_in_80_columns_or_in_the_terminal():
         wide = [line for line in text.splitlines() if len(line) > 80]
         assert not wide, f"weft {' '.join(args)}: more than 80 columns\n" + "\n".join(wide)
         assert text == weft.must(*args, env=weft.environment(COLUMNS="200")), "the width is that of the terminal, and there is none"
+    for columns in (48, 60, 72):
+        for words in ("--help", *(c + " --help" for c in commands), "info"):
+            status, text = weft.on_a_terminal(*words.split(), columns=columns)
+            wide = [line for line in text.splitlines() if len(line) > columns and " " in line.strip()]
+            assert not status and not wide, f"weft {words}: more than {columns} columns\n" + "\n".join(wide)
 
 
 def help_lists_every_option():
@@ -128,7 +145,8 @@ def no_command_at_all_shows_the_usage():
 
 
 weft.main(an_unknown_command_gets_the_nearest_name, an_unknown_option_gets_the_nearest_name, a_wrong_value_is_named,
-          options_that_do_not_go_together_are_refused, an_address_without_a_port_gets_one, tls_is_refused_and_says_transports,
+          options_that_do_not_go_together_are_refused, an_address_without_a_port_gets_one,
+          a_value_that_only_the_library_understands_is_refused_the_same_way, tls_is_refused_and_says_transports,
           an_option_is_written_out_and_has_a_value_of_its_own,
           help_fits_in_80_columns_or_in_the_terminal, help_lists_every_option,
           no_command_at_all_shows_the_usage)

@@ -147,9 +147,9 @@ def nobody_there_is_said_at_once():
     done = weft.run("perf", "--listen", "tcp://203.0.113.1:0")
     assert done.returncode == 1 and "203.0.113.1" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
     done = weft.run("perf", "--connect", "carrier-pigeon://coop", "--iters", "1")
-    assert done.returncode == 1 and "carrier-pigeon" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
+    assert done.returncode == 2 and "carrier-pigeon" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
     done = weft.run("perf", "--fork", "--transports", "carrier-pigeon", "--iters", "1")
-    assert done.returncode == 1 and "carrier-pigeon" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
+    assert done.returncode == 2 and "carrier-pigeon" in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
 
 
 weft.main(a_killed_server_fails_the_client_at_once, a_killed_client_fails_the_server_at_once,

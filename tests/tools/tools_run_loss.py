@@ -53,7 +53,8 @@ def one_that_ends_without_a_word_is_told():
         with elements.directory({"a.o.py": f"import os, sys\ndef main(params, action):\n    {code}\n"}) as (folder, python):
             elements.fails(folder, *python, says=[word])
     with elements.directory({"a.o.py": HANGS}) as (folder, _):
-        elements.fails(folder, "--python", "/bin/false", says=["exit status 1 before it began", "disagg.element", "--python"])
+        elements.fails(folder, "--python", "/bin/false", says=["exit status 1 before it began", "disagg.element",
+                                                                'pip install ".[disagg]"', "--python"])
 
 
 def one_that_hangs_ends_with_the_time():

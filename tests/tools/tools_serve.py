@@ -49,6 +49,42 @@ def it_says_where_it_is_reached():
             weft.end(server)
 
 
+def ports_of(pid):
+    """Addresses, as the kernel writes them, at which a process listens over TCP."""
+    own, found = set(), []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            own.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except FileNotFoundError:
+            pass  # it was closed meanwhile
+    for table in ("tcp", "tcp6"):
+        if os.path.exists(f"/proc/net/{table}"):
+            with open(f"/proc/net/{table}", encoding="ascii") as f:
+                rows = [line.split() for line in f.readlines()[1:]]
+            found += [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+    return sorted(found, key=len)
+
+
+def one_more_port_is_opened_for_data_over_tcp():
+    server, said = weft.serve_calls("--no-registry", "--listen", "tcp://127.0.0.1:0")
+    try:
+        call(None, said["listening"][0] + "/calc/add", "1", "2", "--transports", "shm")
+        assert ports_of(server.pid) == ["0100007F"], ports_of(server.pid)
+        call(None, said["listening"][0] + "/calc/add", "1", "2", "--transports", "tcp")
+        named, data = ports_of(server.pid)
+        assert named == "0100007F" and not data.strip("0"), (named, data)
+        call(None, said["listening"][0] + "/calc/add", "1", "2", "--transports", "tcp")
+        assert len(ports_of(server.pid)) == 2, "it is one port for all peers"
+    finally:
+        weft.end(server)
+    server, said = weft.serve_calls("--no-registry", "--listen", "tcp://127.0.0.1:0", env=weft.environment(WEFT_INTERFACES="lo"))
+    try:
+        call(weft.environment(WEFT_INTERFACES="lo"), said["listening"][0] + "/calc/add", "1", "2", "--transports", "tcp")
+        assert all(a.strip("0") for a in ports_of(server.pid)), "WEFT_INTERFACES says where"
+    finally:
+        weft.end(server)
+
+
 def every_function_works():
     for threads in ("0", "3"):
         with weft.scratch() as folder:
@@ -153,5 +189,5 @@ def the_shell_of_the_guide_works():
     weft.shell_of_the_guide("command-line.md", 3)
 
 
-weft.main(it_says_where_it_is_reached, every_function_works, it_drains_when_it_is_asked_to_end, a_second_signal_ends_it_at_once,
-          a_key_is_needed_where_others_can_connect, what_is_wrong_is_said, the_shell_of_the_guide_works)
+weft.main(it_says_where_it_is_reached, one_more_port_is_opened_for_data_over_tcp, every_function_works, it_drains_when_it_is_asked_to_end,
+          a_second_signal_ends_it_at_once, a_key_is_needed_where_others_can_connect, what_is_wrong_is_said, the_shell_of_the_guide_works)

@@ -131,9 +131,11 @@ int call_nobody(call_link_t *l)
 int call_link_registry(call_link_t *l, const call_opts_t *opts, const call_target_t *target)
 {
     weft_status_t st;
+    int rc;
     *l = (call_link_t){.opts = opts, .target = target};
-    if (tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, &opts->net, &l->rt))
-        return TOOL_FAILED;
+    rc = tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, &opts->net, &l->rt);
+    if (rc)
+        return rc;
     tool_handle_signals();
     if (opts->uri && !target->by_registry)
         return TOOL_OK;

@@ -135,7 +135,7 @@ static void send_file(sender_t *s, const char *path)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         tool_error("%s cannot be opened: %s", path, strerror(errno));
-        s->rc = TOOL_FAILED;
+        s->rc = TOOL_USAGE;
         return;
     }
     send_lines(s, fd, path);

@@ -10,6 +10,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "call.h"
 
@@ -102,18 +103,30 @@ static bool take_uri(const call_opts_t *opts, call_target_t *t)
     return weft || take_function(t, opts->function, false);
 }
 
+#define CALLED "weft://SERVICE/FUNCTION, tcp://HOST:PORT/SERVICE/FUNCTION or unix://PATH#SERVICE/FUNCTION is what is called"
+
+static bool is_uri(const char *uri)
+{
+    static const char *const schemes[] = {"weft://", "tcp://", "unix://"};
+    const char *end = strstr(uri, "://");
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+        if (!strncasecmp(uri, schemes[i], strlen(schemes[i])))
+            return true;
+    if (end)
+        tool_error("\"%.*s\" in \"%s\" is not a scheme of a server; " CALLED, (int)(end - uri), uri, uri);
+    else
+        tool_error("\"%s\" is not a URI; " CALLED, uri);
+    return false;
+}
+
 bool call_target_parse(const call_opts_t *opts, call_target_t *target_out)
 {
     call_target_t *t = target_out;
     *t = (call_target_t){.function = ""};
     if (!opts->uri)
         return true;
-    if (!strstr(opts->uri, "://")) {
-        tool_error("\"%s\" is not a URI; weft://SERVICE/FUNCTION, tcp://HOST:PORT/SERVICE/FUNCTION or "
-                   "unix://PATH#SERVICE/FUNCTION is what is called",
-                   opts->uri);
+    if (!is_uri(opts->uri))
         return false;
-    }
     t->where = strdup(opts->uri);
     if (!t->where) {
         tool_error("out of memory");
@@ -122,8 +135,9 @@ bool call_target_parse(const call_opts_t *opts, call_target_t *target_out)
     if (!take_uri(opts, t))
         return false;
     if (!opts->list && !*t->function) {
-        tool_error("which function? Name it behind %s%s, or with --function; weft call --list %s shows them", opts->uri,
-                   t->by_registry ? "/" : "#SERVICE/", opts->uri);
+        const char *service = *t->service ? t->service : "SERVICE";
+        tool_error("which function? Name it behind %s%s%s/, or with --function; weft call --list %s shows them", t->where,
+                   t->by_registry ? "" : "#", t->by_registry ? "" : service, t->where);
         return false;
     }
     if (opts->list && *t->function) {

@@ -231,7 +231,7 @@ static int take_word(reading_t *r, size_t index, const char *word, const char *v
         r->stdin_taken = r->stdin_taken || !strcmp(value, "-");
         text = call_read_all(value[0] == '@' ? value + 1 : value, &n);
         if (!text)
-            return tool_signal() ? 128 + tool_signal() : TOOL_FAILED;
+            return tool_signal() ? 128 + tool_signal() : value[0] == '@' ? TOOL_USAGE : TOOL_FAILED;
         if (!keep(r->a, text))
             return TOOL_FAILED;
     } else {

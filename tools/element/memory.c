@@ -77,20 +77,22 @@ static int serve(memory_t *m)
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     sigset_t signals;
-    int rc = TOOL_FAILED;
+    int rc;
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &m->net, &m->rt))
-        return TOOL_FAILED;
+    rc = tool_runtime_open(WEFT_PROGRESS_THREAD, &m->net, &m->rt);
+    if (rc)
+        return rc;
     st = weft_memory_open(m->rt, &m->mo, &m->memory);
     if (st) {
         tool_error_status(st, "the memory cannot be served");
+        rc = tool_exit_status(st);
     } else {
-        if (say_durl(m)) {
+        rc = say_durl(m) ? TOOL_OK : TOOL_FAILED;
+        if (!rc) {
             while (sigwaitinfo(&signals, NULL) < 0 && errno == EINTR)
                 ;
             say_stats(m);
-            rc = TOOL_OK;
         }
         op.timeout_ns = CLOSING;
         if (!weft_memory_close(m->memory, &op))

@@ -34,11 +34,12 @@ static weft_status_t server_open(mem_link_t *l, mem_server_t *s)
 
 int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some)
 {
-    int rc = TOOL_FAILED;
+    int rc;
     memset(l, 0, sizeof *l);
     l->opts = opts;
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &l->rt))
-        return TOOL_FAILED;
+    rc = tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &l->rt);
+    if (rc)
+        return rc;
     tool_handle_signals();
     for (unsigned i = 0; i < opts->servers.n; i++) {
         mem_server_t *s = &l->servers[l->n_servers];

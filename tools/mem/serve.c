@@ -113,11 +113,13 @@ static void announce(const serve_t *s)
     fflush(stdout);
 }
 
-static bool open_all(serve_t *s)
+/* TOOL_OK or the exit status. */
+static int open_all(serve_t *s)
 {
     const mem_opts_t *o = s->opts;
     weft_store_server_opts_t so = WEFT_STORE_SERVER_OPTS_INIT;
     weft_status_t st;
+    int rc = TOOL_OK;
     so.bytes = o->bytes;
     so.client_bytes = o->quota_bytes;
     so.client_blocks = (uint32_t)o->quota_blocks;
@@ -128,14 +130,13 @@ static bool open_all(serve_t *s)
     st = weft_store_serve(s->rt, &so, &s->server);
     if (st) {
         tool_error_status(st, "the memory cannot be served");
-        return false;
+        return TOOL_FAILED;
     }
-    for (unsigned i = 0; i < o->listen.n; i++) {
-        if (tool_listen(s->rt, o->listen.at[i], &s->listeners[s->n_listeners]))
-            return false;
-        s->n_listeners++;
+    while (!rc && s->n_listeners < o->listen.n) {
+        rc = tool_listen(s->rt, o->listen.at[s->n_listeners], &s->listeners[s->n_listeners]);
+        s->n_listeners += !rc;
     }
-    return true;
+    return rc;
 }
 
 /* Until a signal comes. */
@@ -171,7 +172,7 @@ int mem_serve(const mem_opts_t *opts)
     serve_t s = {.opts = opts, .last = WEFT_STORE_STATS_INIT};
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     sigset_t signals;
-    int rc = TOOL_FAILED;
+    int rc;
     if (!opts->no_key_needed && !tool_may_listen(&opts->listen, "read and write every block"))
         return TOOL_USAGE;
     if (pages > 0 && page > 0 && opts->bytes / (uint64_t)page > (uint64_t)pages)
@@ -179,13 +180,14 @@ int mem_serve(const mem_opts_t *opts)
                    "this one");
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &s.rt))
-        return TOOL_FAILED;
-    if (open_all(&s)) {
+    rc = tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &s.rt);
+    if (rc)
+        return rc;
+    rc = open_all(&s);
+    if (!rc) {
         announce(&s);
         serve(&s, &signals);
         tell_summary(&s);
-        rc = TOOL_OK;
     }
     /* a second signal ends it at once */
     pthread_sigmask(SIG_UNBLOCK, &signals, NULL);

@@ -19,6 +19,7 @@ typedef struct client {
     weft_op_t reply_op;
     uint64_t run; /* number of the last one */
     bool failed;  /* something was said about it */
+    int rc;       /* the exit status if it failed */
     bool head_shown;
     weft_rma_path_t path; /* of the last run of remote memory */
 } client_t;
@@ -53,6 +54,7 @@ static bool open_batch(client_t *c, const char *uri, uint64_t session, uint64_t 
         st = weft_ep_open(l->rt, uri, &eo, &connects[i], &ep);
         if (st) {
             tool_error_status(st, "cannot connect to %s", uri);
+            c->rc = tool_exit_status(st);
             c->failed = true;
             break;
         }
@@ -349,19 +351,20 @@ static bool measure_all(client_t *c)
 
 int perf_client(const perf_opts_t *opts, const char *uri)
 {
-    client_t c = {.opts = opts};
+    client_t c = {.opts = opts, .rc = TOOL_FAILED};
     perf_plan_t end = {.test = PERF_END, .window = 1, .outstanding = 1};
-    int rc = TOOL_FAILED;
+    int rc;
     perf_ticks_calibrate();
     c.histogram = calloc(1, sizeof *c.histogram);
     if (!c.histogram) {
         tool_error("out of memory");
         return TOOL_FAILED;
     }
-    if (!perf_link_open(&c.link, opts, "the server"))
+    rc = perf_link_open(&c.link, opts, "the server");
+    if (rc)
         goto out_free;
-    if (open_endpoints(&c, uri) && measure_all(&c) && send_plan(&c, &end) && await_reply(&c, PERF_DONE, "saying goodbye"))
-        rc = TOOL_OK;
+    if (!open_endpoints(&c, uri) || !measure_all(&c) || !send_plan(&c, &end) || !await_reply(&c, PERF_DONE, "saying goodbye"))
+        rc = c.rc;
     if (rc)
         perf_link_drop(&c.link, false);
     perf_link_close(&c.link);

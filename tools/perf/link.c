@@ -31,7 +31,7 @@ uint64_t perf_cpu_ns(void)
            ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * WEFT_MICROSECOND;
 }
 
-bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
+int perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
 {
     weft_runtime_opts_t ro = WEFT_RUNTIME_OPTS_INIT;
     weft_status_t st;
@@ -50,10 +50,10 @@ bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
     st = weft_runtime_open(&ro, &l->rt);
     if (st) {
         tool_error_status(st, "the runtime cannot be opened");
-        return false;
+        return ro.transports ? tool_exit_status(st) : TOOL_FAILED; /* without the option it is the configuration that is wrong */
     }
     l->rss_before = perf_rss();
-    return true;
+    return TOOL_OK;
 }
 
 bool perf_link_add(perf_link_t *l, weft_ep_t *ep)

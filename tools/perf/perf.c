@@ -68,7 +68,7 @@ static bool read_uri(int fd, char *uri, size_t cap)
     return at > 0;
 }
 
-/* TOOL_OK if the child ended well. It has at most a few seconds of closing to do. */
+/* TOOL_OK if the child ended well, else the exit status. It has at most a few seconds of closing to do. */
 static int reap(pid_t child, bool expect_well)
 {
     int status;
@@ -84,7 +84,7 @@ static int reap(pid_t child, bool expect_well)
         return TOOL_FAILED;
     }
     if (got == child && WIFEXITED(status))
-        return WEXITSTATUS(status) ? TOOL_FAILED : TOOL_OK;
+        return WEXITSTATUS(status) && WEXITSTATUS(status) != TOOL_USAGE ? TOOL_FAILED : WEXITSTATUS(status);
     if (got == child && WIFSIGNALED(status))
         tool_error("the server process was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return TOOL_FAILED;
@@ -94,7 +94,7 @@ static int fork_both(perf_opts_t *opts)
 {
     pid_t parent = getpid(), child;
     char uri[512];
-    int fds[2], rc = TOOL_FAILED;
+    int fds[2], ended, rc = TOOL_FAILED;
     if (pipe(fds)) {
         tool_error("cannot make a pipe: %s", strerror(errno));
         return TOOL_FAILED;
@@ -117,9 +117,8 @@ static int fork_both(perf_opts_t *opts)
     if (read_uri(fds[0], uri, sizeof uri))
         rc = perf_client(opts, uri);
     close(fds[0]);
-    if (reap(child, rc == TOOL_OK) != TOOL_OK)
-        rc = TOOL_FAILED;
-    return rc;
+    ended = reap(child, rc == TOOL_OK);
+    return ended ? ended : rc;
 }
 
 int perf_command(int argc, char **argv)

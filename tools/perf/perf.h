@@ -155,8 +155,8 @@ typedef struct perf_link {
     char transport[32];
 } perf_link_t;
 
-/* Opens the runtime. False after a sentence. */
-bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer);
+/* Opens the runtime. TOOL_OK, or the exit status after a sentence. */
+int perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer);
 /* Adds an endpoint. False after a sentence; the endpoint is then still the caller's. */
 bool perf_link_add(perf_link_t *l, weft_ep_t *ep);
 void perf_link_note_transport(perf_link_t *l);

@@ -214,12 +214,14 @@ int perf_server(const perf_opts_t *opts, int ready_fd)
     weft_listener_t *listener;
     perf_link_t link;
     weft_status_t st;
-    int rc = TOOL_FAILED;
-    if (!perf_link_open(&link, opts, "the client"))
-        return TOOL_FAILED;
+    int rc = perf_link_open(&link, opts, "the client");
+    if (rc)
+        return rc;
+    rc = TOOL_FAILED;
     st = weft_listen(link.rt, opts->uri, &lo, &listener);
     if (st) {
         tool_error_status(st, "cannot listen on %s", opts->uri);
+        rc = tool_exit_status(st);
         goto out_close;
     }
     if (!announce(opts, listener, ready_fd)) {

@@ -247,8 +247,11 @@ static void compute_failed(run_t *run, run_proc_t *p)
     } else if (p->flooded) {
         run_fail(run, "%s said a line of more than %d MiB, which is no result", p->label, RUN_LINE_MAX >> 20);
     } else if (WIFEXITED(p->status) && WEXITSTATUS(p->status) && !p->began) {
-        run_fail(run, "%s %s before it began: can %s \"import disagg.element\"? (--python PATH names another interpreter)",
-                 p->label, how, run->python);
+        run_fail(
+            run,
+            "%s %s before it began: can %s \"import disagg.element\"? (pip install \".[disagg]\" in the source tree installs "
+            "it, --python PATH names another interpreter)",
+            p->label, how, run->python);
     } else {
         run_fail(run, "%s %s%s%s", p->label, how, p->result ? " after its result" : " without a result", memory_hint(p));
     }

@@ -33,7 +33,8 @@ typedef struct serve {
 
 /* --- opening -------------------------------------------------------------------------------------------- */
 
-static bool open_service(serve_t *s)
+/* TOOL_OK or the exit status. */
+static int open_service(serve_t *s)
 {
     weft_service_opts_t so = WEFT_SERVICE_OPTS_INIT;
     weft_status_t st;
@@ -43,25 +44,26 @@ static bool open_service(serve_t *s)
     if (st) {
         s->service = NULL;
         tool_error_status(st, "the service %s cannot be offered", s->name);
-        return false;
+        return tool_exit_status(st);
     }
     st = calc_serve(s->rt, s->service, s->threads > 0);
     if (st)
         tool_error_status(st, "the functions of %s cannot be offered", s->name);
-    return !st;
+    return st ? TOOL_FAILED : TOOL_OK;
 }
 
-static bool listen_all(serve_t *s)
+/* TOOL_OK or the exit status. */
+static int listen_all(serve_t *s)
 {
+    int rc = TOOL_OK;
     snprintf(s->pick, sizeof s->pick, "tcp://127.0.0.1:0,unix://@weft-serve-%ld", (long)getpid());
     if (!s->listen.n)
         s->listen.at[s->listen.n++] = s->pick;
-    while (s->n_listeners < s->listen.n) {
-        if (tool_listen(s->rt, s->listen.at[s->n_listeners], &s->listeners[s->n_listeners]))
-            return false;
-        s->n_listeners++;
+    while (!rc && s->n_listeners < s->listen.n) {
+        rc = tool_listen(s->rt, s->listen.at[s->n_listeners], &s->listeners[s->n_listeners]);
+        s->n_listeners += !rc;
     }
-    return true;
+    return rc;
 }
 
 static void found(const weft_entry_t *entry, void *user)
@@ -71,25 +73,26 @@ static void found(const weft_entry_t *entry, void *user)
         *s = NULL; /* that is us */
 }
 
-/* Ask the registry until it has the entry, so that others find the service when its address is printed. */
-static bool publish(serve_t *s)
+/* Ask the registry until it has the entry, so that others find the service when its address is printed. TOOL_OK or
+ * the exit status. */
+static int publish(serve_t *s)
 {
     uint64_t until = tool_now() + ENTERING;
     serve_t *missing = s;
     weft_status_t st;
     if (s->no_registry)
-        return true;
+        return TOOL_OK;
     st = weft_registry_open(s->rt, s->registry_uri, NULL, &s->registry);
     if (st) {
         s->registry = NULL;
         tool_error_status(st, "the registry%s%s cannot be used", s->registry_uri ? " " : "",
                           s->registry_uri ? s->registry_uri : "");
-        return false;
+        return st == WEFT_ERR_INVALID || st == WEFT_ERR_UNSUPPORTED ? TOOL_USAGE : TOOL_FAILED;
     }
     st = weft_service_publish(s->service, s->registry, NULL);
     if (st) {
         tool_error_status(st, "the service cannot be entered in the registry");
-        return false;
+        return TOOL_FAILED;
     }
     while (missing && tool_now() < until) {
         struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
@@ -102,7 +105,7 @@ static bool publish(serve_t *s)
         tool_error("the registry does not have %s@%s yet: it is not reached, or another has that name; it is entered as soon as "
                    "it can be",
                    s->name, weft_service_instance(s->service));
-    return true;
+    return TOOL_OK;
 }
 
 static void announce(const serve_t *s)
@@ -186,15 +189,16 @@ static void close_all(serve_t *s)
 static int serve(serve_t *s)
 {
     sigset_t signals;
-    int number, rc = TOOL_FAILED;
+    int number, rc;
     if (!s->no_key_needed && !tool_may_listen(&s->listen, "call every function"))
         return TOOL_USAGE;
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &s->net, &s->rt))
-        return TOOL_FAILED;
+    rc = tool_runtime_open(WEFT_PROGRESS_THREAD, &s->net, &s->rt);
+    if (rc)
+        return rc;
     s->began = tool_now();
-    if (open_service(s) && listen_all(s) && publish(s)) {
+    if (!(rc = open_service(s)) && !(rc = listen_all(s)) && !(rc = publish(s))) {
         announce(s);
         sigwait(&signals, &number);
         /* a second signal ends it at once */

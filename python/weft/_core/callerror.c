@@ -87,7 +87,9 @@ static PyObject *text(PyObject *self, PyObject *unused)
     return made;
 }
 
-static PyMethodDef def_init = {"__init__", (PyCFunction)(void (*)(void))init, METH_VARARGS | METH_KEYWORDS, NULL};
+static PyMethodDef def_init = {"__init__", (PyCFunction)(void (*)(void))init, METH_VARARGS | METH_KEYWORDS,
+                               "__init__($self, /, code, message='', *, category=0, value=0)\n--\n\n"
+                               "A failure with a code: its number, or its name, such as \"NOT_FOUND\"."};
 static PyMethodDef def_str = {"__str__", text, METH_NOARGS, NULL};
 
 int weftpy_call_error_init(weftpy_state_t *st)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -132,9 +133,11 @@ def end(*processes):
         p.communicate()
 
 
-def on_a_terminal(*args, env=None):
+def on_a_terminal(*args, env=None, columns=0):
     """What the command writes to a terminal, and its exit status."""
     ours, theirs = pty.openpty()
+    if columns:
+        termios.tcsetwinsize(theirs, (24, columns))
     p = subprocess.Popen([command(), *args], env=dict(env or environment(), TERM="xterm"), stdin=subprocess.DEVNULL, stdout=theirs,
                          stderr=theirs)
     os.close(theirs)

@@ -53,7 +53,8 @@ def _size(text: str) -> int:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    p = argparse.ArgumentParser(prog="python -m ucp.benchmarks.send_recv", description="Round trips between two processes.")
+    p = argparse.ArgumentParser(allow_abbrev=False, prog="python -m ucp.benchmarks.send_recv",
+                                description="Round trips between two processes.")
     add = p.add_argument
     add("-n", "--n-bytes", metavar="BYTES", default=10_000_000, type=_size, help="bytes of a message, such as 8, 10kB, 1MiB "
                                                                                  "(default: 10 MB)")
