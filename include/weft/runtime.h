@@ -88,8 +88,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_open(const weft_runtime_opts
  *          WEFT_ERR_CLOSED. Objects of the runtime that are used after that say the same, until some more runtimes were closed.
  * Fails:   WEFT_ERR_STATE inside a callback of any runtime, and if a callback of another thread does not return for ten
  *          seconds: then it stays open. The same if an extension does not leave it (weft_ext_leave()) for as long: then
- *          everything has ended, and it has to be called again. WEFT_ERR_CLOSED: it is closed, or another thread closes it. In a forked child it frees
- *          what it can and returns WEFT_ERR_FORKED. NULL is allowed. */
+ *          everything has ended, and it has to be called again. WEFT_ERR_CLOSED: it is closed, or another thread closes it.
+ *          In a forked child it frees what it can and returns WEFT_ERR_FORKED. NULL is allowed. */
 WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
 
 /* Drive a caller-driven or loop-driven runtime once; how many events it handled (0: nothing to do). Any thread; if

@@ -11,8 +11,8 @@
  * Over a new connection our entries are renewed at once. Two connections, both of the registry's thread: one to ask, one to
  * listen. redis_list.c has the other half: listing and waiting.
  *
- * Promise: no call takes longer than REDIS_CALL_NS after the server has stopped answering. Our entries are back about a second after
- * the server is, or was emptied. tests/fault/registry_redis.c, tests/fault/registry_redis_hostile.c. */
+ * Promise: no call takes longer than REDIS_CALL_NS after the server has stopped answering. Our entries are back about a second
+ * after the server is, or was emptied. tests/fault/registry_redis.c, tests/fault/registry_redis_hostile.c. */
 #include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <sys/random.h>

@@ -396,7 +396,7 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
     return st;
 }
 
-/* --- calls that wait --------------------------------------------------------------------------------------------------------- */
+/* --- calls that wait ------------------------------------------------------------------------------------------------------- */
 
 weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
                              uint64_t timeout_ns, weft_reply_t *reply)

@@ -18,7 +18,7 @@ struct weft_client {
     char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
     weft_method_t **methods;     /* under rs->lock: any thread asks for them */
     uint32_t n_methods;
-    bool ended, called;          /* the same: close was called; it is on its way to the driver, and the client is not freed before */
+    bool ended, called;          /* the same: close was called; it is on its way to the driver. The client is freed after it */
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;          /* written by the driver, read by anyone */
     bool finds;                  /* it finds its servers itself: set before anyone has it */
@@ -31,7 +31,7 @@ struct weft_client {
     uint32_t calls;              /* that are not complete */
     uint32_t holds;              /* reach.c, and what is under way for it */
     bool closing;
-    weft_status_t lost;          /* why no server can come: its endpoint is gone, there is no memory to look for servers, or it closes */
+    weft_status_t lost;          /* why no server can come: the endpoint is gone, there is no memory to look, or it closes */
     rpc_ending_t close;
     weft_client_stats_t stats;   /* written by the driver, read by anyone */
     wefti_call_t join_call;

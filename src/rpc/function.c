@@ -275,7 +275,7 @@ size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
     return t.len;
 }
 
-/* --- functions of weft/function.h -------------------------------------------------------------------------------------------- */
+/* --- functions of weft/function.h ------------------------------------------------------------------------------------------ */
 
 typedef struct handler {
     weft_handler_t pub; /* first: what the function is given */

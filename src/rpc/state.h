@@ -113,8 +113,8 @@ typedef struct rpc_ending {
 /* Any thread: begin it, with an operation or without (NULL). claim() makes sure that only one thread does, and that the object
  * stays until call.fn() has run. */
 enum { ENDS_CLIENT, ENDS_SERVICE, ENDS_FUNCTION };
-weft_status_t wefti_rpc_end(weft_runtime_t *rt, unsigned what, weft_op_t *op, weft_status_t (*claim)(void *arg, rpc_ending_t **out),
-                            void *arg);
+weft_status_t wefti_rpc_end(weft_runtime_t *rt, unsigned what, weft_op_t *op,
+                            weft_status_t (*claim)(void *arg, rpc_ending_t **out), void *arg);
 /* It has ended, or its operation does not wait any more. Nothing if there is no operation. */
 void wefti_rpc_ended(rpc_state_t *rs, rpc_ending_t *ending, weft_status_t st);
 
