@@ -2,8 +2,8 @@
  *
  * The module lies in the folder "weft" of the folder where libraries are installed, or beside the library or program that asks
  * for it, as in a build folder and a wheel. A wheel knows no place where it was installed: WEFT_LIBDIR is empty there. A failed
- * search is made again by the next who asks: what was missing may be installed by then. A program that runs with more rights than its user gets the installed module or none.
- * tests/wire/fabric_module.c. */
+ * search is made again by the next who asks: what was missing may be installed by then. A program that runs with more rights than
+ * its user gets the installed module or none. tests/wire/fabric_module.c. */
 #include "fabric/module.h"
 
 #include <dlfcn.h>
