@@ -21,8 +21,12 @@ typedef struct wefti_writer {
 
 static inline wefti_reader_t wefti_reader(const void *p, size_t n)
 {
-    const uint8_t *at = n ? (const uint8_t *)p : (const uint8_t *)""; /* NULL with n 0 is allowed */
-    wefti_reader_t r = {at, at + n, false};
+    static const uint8_t nothing = 0;
+    wefti_reader_t r = {&nothing, &nothing, false}; /* NULL with n 0 is allowed, and 0 bytes of it are not NULL */
+    if (n) {
+        r.at = (const uint8_t *)p;
+        r.end = r.at + n;
+    }
     return r;
 }
 static inline size_t wefti_reader_left(const wefti_reader_t *r) { return (size_t)(r->end - r->at); }
