@@ -50,7 +50,11 @@ static void ep_free(weft_ep_t *ep)
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
     const am_ep_t *e = am_ep(ep);
-    wefti_count_read(&e->box.count, &info->ams_sent);
+    wefti_count_t c = wefti_count_read(&e->box.count);
+    info->ams_sent = c.sent;
+    info->ams_received = c.received;
+    info->am_bytes_sent = c.bytes_sent;
+    info->am_bytes_received = c.bytes_received;
     info->am_held = __atomic_load_n(&e->box.flow.held_msgs, __ATOMIC_RELAXED);
     info->am_held_bytes = __atomic_load_n(&e->box.flow.held, __ATOMIC_RELAXED);
 }
@@ -98,7 +102,11 @@ static void room_free(weft_runtime_t *rt)
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
     const am_state_t *as = am_state(rt);
-    wefti_outbox_sum(rt, WEFTI_TRAFFIC_AM, &out->ams_sent);
+    wefti_count_t c = wefti_outbox_sum(rt, WEFTI_TRAFFIC_AM);
+    out->ams_sent = c.sent;
+    out->ams_received = c.received;
+    out->am_bytes_sent = c.bytes_sent;
+    out->am_bytes_received = c.bytes_received;
     out->am_held = as->held_msgs;
     out->am_held_bytes = as->held_bytes;
 }

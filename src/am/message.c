@@ -183,7 +183,7 @@ static void answer(weft_ep_t *ep, uint8_t flags, uint64_t about, uint32_t reason
             in->user = (void *)((uintptr_t)owed | AM_OWED);
         wefti_list_push_back(&e->answers, &owed->link);
     } else if (in) {
-        wefti_in_refuse(in, false); /* without memory to owe the answer its sender learns no reason */
+        wefti_in_refuse(in, false); /* if there was no memory to keep the answer, the sender does not learn the reason */
     } else if (!over) {
         wefti_ep_cannot(ep, "no memory for the answer to a message");
     }

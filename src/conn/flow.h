@@ -157,17 +157,15 @@ static inline void wefti_flow_unpiggyback(wefti_flow_t *f, wefti_word_t word)
 
 /* What went and came; what came is counted when it arrives. Written by the driver, read by any thread. */
 typedef struct wefti_count {
-    uint64_t sent, received, bytes_sent, bytes_received; /* in the order in which weft_ep_info_t has them */
+    uint64_t sent, bytes_sent, received, bytes_received;
 } wefti_count_t;
 
 static inline void wefti_count_up(uint64_t *counter, uint64_t n) { __atomic_store_n(counter, *counter + n, __ATOMIC_RELAXED); }
-/* To four counters of a public struct. */
-static inline void wefti_count_read(const wefti_count_t *c, uint64_t *to)
+static inline wefti_count_t wefti_count_read(const wefti_count_t *c)
 {
-    to[0] = __atomic_load_n(&c->sent, __ATOMIC_RELAXED);
-    to[1] = __atomic_load_n(&c->received, __ATOMIC_RELAXED);
-    to[2] = __atomic_load_n(&c->bytes_sent, __ATOMIC_RELAXED);
-    to[3] = __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED);
+    return (wefti_count_t){__atomic_load_n(&c->sent, __ATOMIC_RELAXED), __atomic_load_n(&c->bytes_sent, __ATOMIC_RELAXED),
+                           __atomic_load_n(&c->received, __ATOMIC_RELAXED),
+                           __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED)};
 }
 static inline void wefti_count_sum(wefti_count_t *to, const wefti_count_t *c)
 {

@@ -194,13 +194,13 @@ static void join_next(wefti_link_t *link)
     while (s->transport_at < f->n_transports) {
         wefti_transport_t *transport = f->transports[s->transport_at++];
         const wefti_hello_transport_t *caps = caps_of(&s->peer, transport->kind);
-        wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .kind = transport->kind, .addr = addr};
+        wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN, .kind = transport->kind, .addr = addr};
         if (!caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
             !make_lane(link, transport, caps, addr, &j.addr_len))
             continue;
         j.attempt = ++s->attempt;
         link->state = WEFTI_LINK_JOIN;
-        say(link, buf, wefti_half_encode(&j, buf, sizeof buf));
+        say(link, buf, wefti_lane_msg_encode(&j, buf, sizeof buf));
         return;
     }
     char text[200];
@@ -249,10 +249,10 @@ static void rise(wefti_link_t *link)
 }
 
 /* Read a JOIN or a LANE. False: the link is lost. */
-static bool know_half(wefti_link_t *link, const void *bytes, size_t n, wefti_half_t *half)
+static bool read_lane_msg(wefti_link_t *link, const void *bytes, size_t n, wefti_lane_msg_t *msg)
 {
     const char *what = "";
-    weft_status_t st = wefti_half_decode(bytes, n, wefti_shake_type(bytes, n), half, &what);
+    weft_status_t st = wefti_lane_msg_decode(bytes, n, wefti_shake_type(bytes, n), msg, &what);
     if (st)
         wefti_link_lost(link, st, what);
     return !st;
@@ -261,8 +261,8 @@ static bool know_half(wefti_link_t *link, const void *bytes, size_t n, wefti_hal
 static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
 {
     wefti_epx_t *ep = link->ep;
-    wefti_half_t l;
-    if (!know_half(link, bytes, n, &l))
+    wefti_lane_msg_t l;
+    if (!read_lane_msg(link, bytes, n, &l))
         return;
     if (l.attempt != link->shake->attempt || !link->lane)
         return; /* the answer to a try that has failed here meanwhile */
@@ -379,9 +379,9 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
 {
     wefti_shake_t *s = link->shake;
     wefti_fabric_t *f = link->conn->fabric;
-    wefti_half_t j;
+    wefti_lane_msg_t j;
     uint8_t addr[WEFTI_LANE_ADDR_MAX], buf[LANE_BUF];
-    if (!know_half(link, bytes, n, &j))
+    if (!read_lane_msg(link, bytes, n, &j))
         return;
     if (j.attempt <= s->attempt || j.attempt > WEFTI_HELLO_TRANSPORTS_MAX || s->held) {
         wefti_link_lost(link, WEFT_ERR_PROTOCOL, "a join out of its turn");
@@ -398,7 +398,7 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
         if (f->transports[i]->kind == j.kind)
             transport = f->transports[i];
     const wefti_hello_transport_t *caps = caps_of(&s->peer, j.kind);
-    wefti_half_t l = {.type = WEFTI_SHAKE_LANE, .attempt = j.attempt, .resumed = link->ep->was_up, .addr = addr};
+    wefti_lane_msg_t l = {.type = WEFTI_SHAKE_LANE, .attempt = j.attempt, .resumed = link->ep->was_up, .addr = addr};
     l.id = link->ep->pub.id;
     s->why_not = WEFT_ERR_UNREACHABLE;
     if (!transport || !caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
@@ -407,7 +407,7 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
         return;
     }
     memcpy(l.cookie, link->ep->cookie, sizeof l.cookie);
-    if (say(link, buf, wefti_half_encode(&l, buf, sizeof buf)))
+    if (say(link, buf, wefti_lane_msg_encode(&l, buf, sizeof buf)))
         rise(link);
 }
 

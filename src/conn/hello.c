@@ -133,7 +133,7 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
     return WEFT_OK;
 }
 
-size_t wefti_half_encode(const wefti_half_t *h, void *buf, size_t cap)
+size_t wefti_lane_msg_encode(const wefti_lane_msg_t *h, void *buf, size_t cap)
 {
     wefti_writer_t w = wefti_writer(buf, cap);
     bool lane = h->type == WEFTI_SHAKE_LANE;
@@ -150,12 +150,12 @@ size_t wefti_half_encode(const wefti_half_t *h, void *buf, size_t cap)
     return written(&w, buf);
 }
 
-weft_status_t wefti_half_decode(const void *bytes, size_t n, uint8_t type, wefti_half_t *h_out, const char **what_out)
+weft_status_t wefti_lane_msg_decode(const void *bytes, size_t n, uint8_t type, wefti_lane_msg_t *h_out, const char **what_out)
 {
     wefti_reader_t r = wefti_reader(bytes, n);
     bool lane = type == WEFTI_SHAKE_LANE;
     uint8_t got = wefti_get_u8(&r);
-    wefti_half_t h = {.type = type, .attempt = wefti_get_u8(&r)};
+    wefti_lane_msg_t h = {.type = type, .attempt = wefti_get_u8(&r)};
     uint8_t kind = wefti_get_u8(&r), zero = wefti_get_u8(&r);
     h.addr_len = wefti_get_u32(&r);
     if (lane) {

@@ -63,8 +63,8 @@ typedef struct wefti_hello {
     wefti_hello_transport_t transports[WEFTI_HELLO_TRANSPORTS_MAX];
 } wefti_hello_t;
 
-/* JOIN and LANE: half of a lane. */
-typedef struct wefti_half {
+/* JOIN and LANE: where one side of a lane is. */
+typedef struct wefti_lane_msg {
     uint8_t type;
     uint8_t attempt; /* counts the transports tried, so that answers to an earlier try are known as such */
     uint8_t kind;    /* JOIN: of the transport */
@@ -73,7 +73,7 @@ typedef struct wefti_half {
     uint8_t cookie[WEFTI_COOKIE_SIZE];
     const uint8_t *addr; /* inside the message */
     size_t addr_len;
-} wefti_half_t;
+} wefti_lane_msg_t;
 
 /* REFUSE and RETRY. */
 typedef struct wefti_refuse {
@@ -85,14 +85,14 @@ typedef struct wefti_refuse {
 /* Encoders return the length written; buf is large enough by the constants above. The type (HELLO or WELCOME) is the caller's.
  * attempt: of a RETRY, which has no text; 0: a REFUSE. */
 size_t wefti_hello_encode(const wefti_hello_t *h, uint8_t type, void *buf, size_t cap);
-size_t wefti_half_encode(const wefti_half_t *h, void *buf, size_t cap);
+size_t wefti_lane_msg_encode(const wefti_lane_msg_t *h, void *buf, size_t cap);
 size_t wefti_refuse_encode(uint8_t attempt, weft_status_t status, const char *text, void *buf, size_t cap);
 
 /* Decoders take one whole message without its MAC. WEFT_OK, or WEFT_ERR_PROTOCOL with *what_out a sentence (static) about the
  * flaw; nothing else is set then. wefti_hello_decode may also say WEFT_ERR_VERSION: then min_version and max_version of *h_out
  * are set, and nothing else, because only those are the same in every version. */
 weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, wefti_hello_t *h_out, const char **what_out);
-weft_status_t wefti_half_decode(const void *bytes, size_t n, uint8_t type, wefti_half_t *h_out, const char **what_out);
+weft_status_t wefti_lane_msg_decode(const void *bytes, size_t n, uint8_t type, wefti_lane_msg_t *h_out, const char **what_out);
 weft_status_t wefti_refuse_decode(const void *bytes, size_t n, uint8_t type, wefti_refuse_t *r_out, const char **what_out);
 
 /* What a message claims to be: its first byte, 0 for an empty one. */

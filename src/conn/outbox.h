@@ -128,7 +128,7 @@ void wefti_outbox_free(weft_ep_t *ep, wefti_outbox_t *box);
 bool wefti_outbox_busy(const wefti_outbox_t *box);           /* sends are not complete yet */
 /* over this lane */
 static inline uint64_t wefti_outbox_sent(const wefti_outbox_t *box) { return box->count.sent - box->sent_before; }
-/* Sum over all endpoints of a runtime, those included that are gone; as wefti_count_read(). */
-void wefti_outbox_sum(weft_runtime_t *rt, int traffic, uint64_t *to);
+/* Sum over all endpoints of a runtime, those included that are gone. */
+wefti_count_t wefti_outbox_sum(weft_runtime_t *rt, int traffic);
 
 #endif

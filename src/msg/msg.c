@@ -40,7 +40,11 @@ static void ep_free(weft_ep_t *ep)
 /* Any thread: the counters may be a little old. */
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
-    wefti_count_read(&msg_ep(ep)->box.count, &info->msgs_sent);
+    wefti_count_t c = wefti_count_read(&msg_ep(ep)->box.count);
+    info->msgs_sent = c.sent;
+    info->msgs_received = c.received;
+    info->bytes_sent = c.bytes_sent;
+    info->bytes_received = c.bytes_received;
 }
 
 static const wefti_traffic_t traffic = {
@@ -86,7 +90,11 @@ static void room_free(weft_runtime_t *rt)
 
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
-    wefti_outbox_sum(rt, WEFTI_TRAFFIC_MSG, &out->msgs_sent);
+    wefti_count_t c = wefti_outbox_sum(rt, WEFTI_TRAFFIC_MSG);
+    out->msgs_sent = c.sent;
+    out->msgs_received = c.received;
+    out->bytes_sent = c.bytes_sent;
+    out->bytes_received = c.bytes_received;
     out->unexpected_bytes = msg_state(rt)->held_bytes;
 }
 

@@ -46,8 +46,7 @@ static const wefti_op_kind_t revoke_kind, free_kind;
 
 static void make_stale(weft_region_t *region, uint64_t generation)
 {
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         if (g->generation < generation)
             wefti_rma_grant_stale(g);
     }
@@ -58,8 +57,7 @@ static bool any_lost(const weft_region_t *region)
 {
     const rma_share_t *s = &region->share;
     uint64_t lost = s->taken;
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         if (g->slot >= 0)
             lost &= ~(UINT64_C(1) << g->slot);
     }
@@ -73,8 +71,7 @@ static bool any_lost(const weft_region_t *region)
 static uint64_t oldest_busy(weft_region_t *region)
 {
     uint64_t oldest = UINT64_MAX;
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         if (!g->stale || g->slot < 0 || g->quiet)
             continue;
         g->quiet = !wefti_rma_slot_busy(&region->share, g->slot);
@@ -87,8 +84,7 @@ static uint64_t oldest_busy(weft_region_t *region)
 static uint64_t oldest_payload(const weft_region_t *region)
 {
     uint64_t oldest = UINT64_MAX;
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         if (g->under_way && g->generation < oldest)
             oldest = g->generation;
     }
@@ -121,8 +117,7 @@ static bool works(const weft_region_t *region)
 static weft_status_t move_away(weft_region_t *region)
 {
     /* A good grant that is mapped would write to the old memory from now on. */
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         if (g->slot >= 0)
             wefti_rma_grant_stale(g);
     }
@@ -131,8 +126,7 @@ static weft_status_t move_away(weft_region_t *region)
         return st;
     wefti_info("rma: a region of %llu bytes has fresh memory: a peer was lost or stopped in the middle of an access",
                (unsigned long long)atomic_load(&region->len));
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         if (g->slot >= 0)
             wefti_count_up(&region->mapped, (uint64_t)-1);
         g->slot = -1;

@@ -79,8 +79,7 @@ void wefti_rma_native_drop(rma_grant_t *g, bool lost)
 bool wefti_rma_native_hold(weft_region_t *region)
 {
     bool any = false;
-    rma_each_grant(g, region)
-    {
+    rma_each_grant(g, region) {
         any |= g->fabric_key || g->fabric_key_x.done;
         if (g->fabric_key)
             wefti_rma_grant_stale(g);

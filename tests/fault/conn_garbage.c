@@ -179,16 +179,16 @@ TEST(joins_with_nonsense_for_an_address_or_a_transport)
         h.n_transports = w.n_transports;
         memcpy(h.transports, w.transports, sizeof h.transports); /* a peer of the same host, to all appearances */
         int fd = greet(&h, &w);
-        wefti_half_t j = {.type = WEFTI_SHAKE_JOIN,
-                          .attempt = 1,
-                          .kind = (uint8_t)(i % 4),
-                          .addr = addr,
-                          .addr_len = wefti_rng_below(&rng, sizeof addr)};
-        raw_send(fd, buf, wefti_half_encode(&j, buf, sizeof buf));
+        wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN,
+                              .attempt = 1,
+                              .kind = (uint8_t)(i % 4),
+                              .addr = addr,
+                              .addr_len = wefti_rng_below(&rng, sizeof addr)};
+        raw_send(fd, buf, wefti_lane_msg_encode(&j, buf, sizeof buf));
         long n = raw_recv(fd, buf, sizeof buf, 1, rt);
         CHECK(n <= 0 || buf[0] == WEFTI_SHAKE_RETRY || buf[0] == WEFTI_SHAKE_REFUSE || buf[0] == WEFTI_SHAKE_LANE);
         if (i % 2) { /* out of turn: the same attempt again */
-            raw_send(fd, buf, wefti_half_encode(&j, buf, sizeof buf));
+            raw_send(fd, buf, wefti_lane_msg_encode(&j, buf, sizeof buf));
             raw_run(rt, 0.002);
         }
         close(fd);
@@ -210,8 +210,8 @@ TEST(a_stranger_who_asks_for_someone_elses_endpoint_does_not_get_it)
         h.n_transports = 1;
         h.transports[0].kind = 1;
         int fd = greet(&h, &w);
-        wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 1, .kind = 1, .addr = addr, .addr_len = sizeof addr};
-        raw_send(fd, buf, wefti_half_encode(&j, buf, sizeof buf));
+        wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 1, .kind = 1, .addr = addr, .addr_len = sizeof addr};
+        raw_send(fd, buf, wefti_lane_msg_encode(&j, buf, sizeof buf));
         raw_run(rt, 0.01);
         CHECK_EQ(weft_ep_get_state(good[1]), WEFT_EP_UP);
         close(fd);

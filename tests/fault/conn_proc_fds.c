@@ -74,8 +74,8 @@ static uint8_t join(const wefti_hello_t *h, const uint8_t *addr, size_t n)
     long got = raw_recv(fd, buf, sizeof buf, 20, rt);
     CHECK(got > 0);
     CHECK_OK(wefti_hello_decode(buf, (size_t)got, WEFTI_SHAKE_WELCOME, &w, &what));
-    wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 1, .kind = SHM, .addr = addr, .addr_len = n};
-    raw_send(fd, buf, wefti_half_encode(&j, buf, sizeof buf));
+    wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 1, .kind = SHM, .addr = addr, .addr_len = n};
+    raw_send(fd, buf, wefti_lane_msg_encode(&j, buf, sizeof buf));
     got = raw_recv(fd, buf, sizeof buf, 20, rt);
     CHECK(got > 0);
     close(fd);

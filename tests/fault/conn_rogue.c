@@ -44,18 +44,18 @@ static void welcome(const wefti_hello_t *h)
 }
 
 /* The next join: its attempt and kind, and the address. False: there is none. */
-static bool next_join(wefti_half_t *j, uint8_t *buf)
+static bool next_join(wefti_lane_msg_t *j, uint8_t *buf)
 {
     const char *what;
     long n = raw_recv(wire, buf, WEFTI_WIRE_MAX, 10, rt);
-    return n > 0 && !wefti_half_decode(buf, (size_t)n, WEFTI_SHAKE_JOIN, j, &what);
+    return n > 0 && !wefti_lane_msg_decode(buf, (size_t)n, WEFTI_SHAKE_JOIN, j, &what);
 }
 
 static void lane(uint8_t attempt, const void *addr, size_t n)
 {
     static uint8_t buf[WEFTI_WIRE_MAX];
-    wefti_half_t l = {.type = WEFTI_SHAKE_LANE, .attempt = attempt, .id = UINT64_C(1) << 32 | 1, .addr = addr, .addr_len = n};
-    raw_send(wire, buf, wefti_half_encode(&l, buf, sizeof buf));
+    wefti_lane_msg_t l = {.type = WEFTI_SHAKE_LANE, .attempt = attempt, .id = UINT64_C(1) << 32 | 1, .addr = addr, .addr_len = n};
+    raw_send(wire, buf, wefti_lane_msg_encode(&l, buf, sizeof buf));
 }
 
 static void nothing_came_of_it(void)
@@ -98,7 +98,7 @@ TEST(a_caller_that_is_handed_its_own_address_is_not_connected_to_itself)
     for (int t = 0; t < 3; t++) {
         for (int what = 0; what < 4; what++) {
             static uint8_t buf[WEFTI_WIRE_MAX];
-            wefti_half_t j;
+            wefti_lane_msg_t j;
             unsigned shm_joins = 0;
             called(transports[t]);
             if (what >= 1)
@@ -126,7 +126,7 @@ TEST(two_calls_of_one_caller_cannot_be_joined_to_each_other)
         static uint8_t buf[2][WEFTI_WIRE_MAX];
         weft_op_t second = WEFT_OP_INIT;
         weft_ep_t *other;
-        wefti_half_t j[2];
+        wefti_lane_msg_t j[2];
         int wires[2];
         called(transports[t]);
         memset(hello.uuid, 1, sizeof hello.uuid);
@@ -202,7 +202,7 @@ TEST(a_caller_opens_no_file_that_a_listener_names)
     CHECK(fd >= 0 && !unlink(path) && !ftruncate(fd, 1 << 20) && !fcntl(fd, F_SETLK, &lock));
     for (int version = 1; version <= 2; version++) {
         static uint8_t buf[WEFTI_WIRE_MAX], addr[256];
-        wefti_half_t j;
+        wefti_lane_msg_t j;
         called("shm");
         memset(hello.uuid, 1, sizeof hello.uuid);
         if (version == 2) { /* a door, which is that file */
@@ -236,7 +236,7 @@ TEST(a_listener_that_answers_one_join_twice_is_given_up)
 {
     static uint8_t buf[WEFTI_WIRE_MAX];
     uint8_t addr[32 + 18] = {1, 0, 0, 0, 1};
-    wefti_half_t j;
+    wefti_lane_msg_t j;
     called("tcp");
     memset(hello.uuid, 1, sizeof hello.uuid);
     welcome(&hello);

@@ -95,8 +95,8 @@ TEST(a_stranger_who_claims_a_key_and_cannot_prove_it_gets_nowhere)
         CHECK(n > WEFTI_MAC_SIZE);
         CHECK_OK(wefti_hello_decode(buf, (size_t)n - WEFTI_MAC_SIZE, WEFTI_SHAKE_WELCOME, &w, &what));
         uint8_t addr[64] = {0}, join[256] = {0};
-        wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 1, .kind = 1, .addr = addr, .addr_len = sizeof addr};
-        size_t len = wefti_half_encode(&j, join, sizeof join);
+        wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 1, .kind = 1, .addr = addr, .addr_len = sizeof addr};
+        size_t len = wefti_lane_msg_encode(&j, join, sizeof join);
         if (trick == 0)
             raw_send(fd, join, len); /* without proof */
         else if (trick == 1)

@@ -37,31 +37,31 @@ static void try_hello(const uint8_t *in, size_t n, uint8_t type)
 
 static void try_join(const uint8_t *in, size_t n)
 {
-    wefti_half_t j;
+    wefti_lane_msg_t j;
     const char *what = NULL;
-    weft_status_t st = wefti_half_decode(in, n, WEFTI_SHAKE_JOIN, &j, &what);
+    weft_status_t st = wefti_lane_msg_decode(in, n, WEFTI_SHAKE_JOIN, &j, &what);
     if (st) {
         must_say(st, what);
         return;
     }
     must(j.addr_len <= WEFTI_LANE_ADDR_MAX && j.addr + j.addr_len == in + n);
     uint8_t *out = malloc(n);
-    must(out && wefti_half_encode(&j, out, n) == n && !memcmp(in, out, n));
+    must(out && wefti_lane_msg_encode(&j, out, n) == n && !memcmp(in, out, n));
     free(out);
 }
 
 static void try_lane(const uint8_t *in, size_t n)
 {
-    wefti_half_t l;
+    wefti_lane_msg_t l;
     const char *what = NULL;
-    weft_status_t st = wefti_half_decode(in, n, WEFTI_SHAKE_LANE, &l, &what);
+    weft_status_t st = wefti_lane_msg_decode(in, n, WEFTI_SHAKE_LANE, &l, &what);
     if (st) {
         must_say(st, what);
         return;
     }
     must(l.addr_len <= WEFTI_LANE_ADDR_MAX && l.addr + l.addr_len == in + n);
     uint8_t *out = malloc(n);
-    must(out && wefti_half_encode(&l, out, n) == n && !memcmp(in, out, n));
+    must(out && wefti_lane_msg_encode(&l, out, n) == n && !memcmp(in, out, n));
     free(out);
 }
 

@@ -164,32 +164,32 @@ TEST(joins_lanes_retries_and_refusals_are_read_back_and_not_when_cut)
     uint8_t buf[WEFTI_LANE_HEAD + 64], addr[32];
     const char *what = "";
     memset(addr, 7, sizeof addr);
-    wefti_half_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 2, .kind = 1, .addr = addr, .addr_len = sizeof addr}, j2;
-    size_t n = wefti_half_encode(&j, buf, sizeof buf);
+    wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN, .attempt = 2, .kind = 1, .addr = addr, .addr_len = sizeof addr}, j2;
+    size_t n = wefti_lane_msg_encode(&j, buf, sizeof buf);
     CHECK_EQ(n, WEFTI_JOIN_HEAD + sizeof addr);
-    CHECK_OK(wefti_half_decode(buf, n, WEFTI_SHAKE_JOIN, &j2, &what));
+    CHECK_OK(wefti_lane_msg_decode(buf, n, WEFTI_SHAKE_JOIN, &j2, &what));
     CHECK(j2.attempt == 2 && j2.kind == 1 && j2.addr_len == sizeof addr && !memcmp(j2.addr, addr, sizeof addr));
     for (size_t cut = 0; cut < n; cut++)
-        CHECK_EQ(wefti_half_decode(buf, cut, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
-    CHECK_EQ(wefti_half_decode(buf, n + 1, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
+        CHECK_EQ(wefti_lane_msg_decode(buf, cut, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
+    CHECK_EQ(wefti_lane_msg_decode(buf, n + 1, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
     memset(buf + 4, 0xff, 4); /* a length that would wrap */
-    CHECK_EQ(wefti_half_decode(buf, n, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
+    CHECK_EQ(wefti_lane_msg_decode(buf, n, WEFTI_SHAKE_JOIN, &j2, &what), WEFT_ERR_PROTOCOL);
 
-    wefti_half_t l = {.type = WEFTI_SHAKE_LANE,
-                      .attempt = 3,
-                      .resumed = true,
-                      .id = 0x100000009,
-                      .addr = addr,
-                      .addr_len = sizeof addr},
-                 l2;
+    wefti_lane_msg_t l = {.type = WEFTI_SHAKE_LANE,
+                          .attempt = 3,
+                          .resumed = true,
+                          .id = 0x100000009,
+                          .addr = addr,
+                          .addr_len = sizeof addr},
+                     l2;
     memset(l.cookie, 9, sizeof l.cookie);
-    n = wefti_half_encode(&l, buf, sizeof buf);
+    n = wefti_lane_msg_encode(&l, buf, sizeof buf);
     CHECK_EQ(n, WEFTI_LANE_HEAD + sizeof addr);
-    CHECK_OK(wefti_half_decode(buf, n, WEFTI_SHAKE_LANE, &l2, &what));
+    CHECK_OK(wefti_lane_msg_decode(buf, n, WEFTI_SHAKE_LANE, &l2, &what));
     CHECK(l2.attempt == 3 && l2.resumed && l2.id == l.id && !memcmp(l2.cookie, l.cookie, 16));
     CHECK(!memcmp(l2.addr, addr, sizeof addr));
     for (size_t cut = 0; cut < n; cut++)
-        CHECK_EQ(wefti_half_decode(buf, cut, WEFTI_SHAKE_LANE, &l2, &what), WEFT_ERR_PROTOCOL);
+        CHECK_EQ(wefti_lane_msg_decode(buf, cut, WEFTI_SHAKE_LANE, &l2, &what), WEFT_ERR_PROTOCOL);
 
     wefti_refuse_t t2;
     n = wefti_refuse_encode(4, WEFT_ERR_SYSTEM, "", buf, sizeof buf);
