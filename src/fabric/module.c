@@ -95,7 +95,7 @@ static weft_status_t load(const char *folder, const wefti_module_t **module_out)
                           "UCX needs " WEFTI_MODULE_FILE
                           ", which is not in %s: install that part of Weft, or set WEFT_MODULE_PATH to "
                           "the folder that has it",
-                          s.looked);
+                          s.looked[0] ? s.looked : "any folder that may be searched");
     void *so = dlopen(s.path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         const char *said = dlerror();

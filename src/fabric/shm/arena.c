@@ -70,14 +70,8 @@ static weft_status_t range_place(wefti_shm_ranges_t *t, const wefti_shm_range_t 
     uint32_t at = range_after(t, r->base);
     if ((at && wefti_shm_range_has(t->at[at - 1], r->base, 1)) || (at < t->n && r->base + r->n > t->at[at]->base))
         return WEFT_ERR_INVALID;
-    if (t->n == t->cap) {
-        uint32_t cap = t->cap ? 2 * t->cap : 8;
-        wefti_shm_range_t **more = wefti_realloc(t->at, cap * sizeof *more);
-        if (!more)
-            return WEFT_ERR_NOMEM;
-        t->at = more;
-        t->cap = cap;
-    }
+    if (!wefti_grow(&t->at, &t->cap, t->n + 1, sizeof t->at[0]))
+        return WEFT_ERR_NOMEM;
     *at_out = at;
     return WEFT_OK;
 }

@@ -61,7 +61,7 @@ typedef struct wefti_region {
 
 /* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. `name` begins with "weft-". */
 weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out);
-/* A new one that has these bytes for ever; NULL: zeroes, which may be written to. Not mapped. */
+/* A new one of fixed size, not mapped: with these bytes for ever, or (NULL) of zeroes that can be written to. */
 weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out);
 /* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`,
  * which must be the memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that
@@ -255,7 +255,8 @@ static inline bool wefti_shm_range_has(const wefti_shm_range_t *r, uint64_t at, 
 /* Some of them, by address. They do not overlap. */
 typedef struct wefti_shm_ranges {
     wefti_shm_range_t **at;
-    uint32_t n, cap;
+    uint32_t n;
+    size_t cap;
 } wefti_shm_ranges_t;
 
 /* A range of ours. */
@@ -391,7 +392,8 @@ struct wefti_shm_transport {
 
     wefti_slots_t lanes;
     wefti_map_t peers;           /* nonce -> wefti_shm_peer_t; the first that used it */
-    wefti_shm_peer_t self;       /* to ring our own bell */
+    wefti_shm_peer_t self;       /* to ring our own bell. Peers are told self.at; they find self.at.nonce here if they may read our
+                                    memory */
     wefti_region_t door;
     uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;

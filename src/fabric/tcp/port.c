@@ -109,8 +109,9 @@ static bool listen_at(tp_transport_t *r, wefti_addr_t *a)
         return false;
     wefti_tp_watch(c, EPOLLIN);
     if (!c->events) {
+        int why = errno;
         close(c->fd);
-        errno = ENOMEM;
+        errno = why;
         return false;
     }
     r->n_listeners++;

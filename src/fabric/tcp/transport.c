@@ -10,8 +10,8 @@
  * less often. Every connection is in that epoll instance, level-triggered, except hot ones that have been so for a while, since
  * it costs something on every packet: those are put back before a sleep, or when they cool down.
  *
- * Upcalls: `record` and `announced` come while a lane is read; the rest is put on lists (events, sent, pulled) and told at the
- * end of progress. tests/wire/fabric_lanes.c and fabric_tcp.c hold the transport to fabric.h's promises. */
+ * Upcalls: `record` and `announced` come while a lane is read; the rest is put on lists (ended, events) and told at the end of
+ * progress. tests/wire/fabric_lanes.c and fabric_tcp.c hold the transport to fabric.h's promises. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>

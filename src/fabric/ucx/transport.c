@@ -7,8 +7,8 @@
  * process. Only where the variable "trusted" says that this is wanted it has RMA too (onesided.c). UCX's own keepalive is off:
  * it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
  *
- * What UCX says outside an active message is put on one of three lists (events, sent, pulled) and told at the end of progress,
- * when no call of UCX is on the stack. tests/wire/fabric_lanes.c and fabric_ucx.c hold the transport to fabric.h's promises. */
+ * What UCX says outside an active message is put on a list (ended, events, ep_events) and told at the end of progress, when no
+ * call of UCX is on the stack. tests/wire/fabric_lanes.c and fabric_ucx.c hold the transport to fabric.h's promises. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
