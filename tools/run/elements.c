@@ -231,7 +231,6 @@ static void look_at(run_t *run, const char *file)
     e->path = run_printf("%s/%s", run->dir, file);
     e->memory = kind == 'm';
     e->copies = e->replicas = 1;
-    e->asked = -1;
     run->elements = run_grow(run->elements, (run->n_elements + 1) * sizeof(run_element_t *));
     run->elements[run->n_elements++] = e;
 }

@@ -148,10 +148,10 @@ void run_guard_reap(run_t *run)
         run_proc_t *p;
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid)
             return;
-        for (p = run->procs; p && (p->over || p->pid != info.si_pid); p = p->next)
+        for (p = run->procs; p && (p->host != &run->here || p->over || p->pid != info.si_pid); p = p->next)
             ;
         if (p)
-            run_look(p);
+            p->host->ops->look(p);
         else if (waitpid(info.si_pid, NULL, WNOHANG) == run->guard)
             run->guard = 0;
     }

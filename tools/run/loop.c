@@ -17,6 +17,29 @@
 #define MEMORY_DEFAULT ((uint64_t)128 << 20)
 #define EVENTS 64
 
+/* --- what epoll tells about ---------------------------------------------------------------------------------------- */
+
+bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events))
+{
+    struct epoll_event ev = {.events = events, .data.ptr = s};
+    s->fd = fd;
+    s->run = run;
+    s->ready = ready;
+    return !epoll_ctl(run->epoll, EPOLL_CTL_ADD, fd, &ev);
+}
+
+void run_unwatch(run_source_t *s)
+{
+    if (s->fd >= 0) {
+        /* close() alone keeps it in epoll while a duplicate is open, and a child has one between fork() and exec() */
+        epoll_ctl(s->run->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+        close(s->fd);
+    }
+    s->fd = -1;
+}
+
+/* --- signals and time ------------------------------------------------------------------------------------------------ */
+
 static void signalled(run_source_t *s, uint32_t events)
 {
     struct signalfd_siginfo info;
@@ -59,7 +82,7 @@ static void timed_out(run_t *run, run_proc_t *whose)
     char time[32];
     unsigned n = 0;
     if (whose) {
-        run_look(whose); /* it may have ended while we were stopped */
+        whose->host->ops->look(whose); /* it may have ended while we were stopped */
         if (whose->over)
             return;
         whose->element->state = RUN_FAILED;

@@ -1,6 +1,6 @@
 /* tools/run/output.c - what elements print: whole lines, with their names before them on a terminal, and without secrets.
  *
- * Lines of several elements never mix; a line is cut after LINE bytes. A pipe gets the bytes as they came; a terminal gets
+ * Lines of several elements never mix. A pipe gets the bytes as they came; a terminal gets
  * nothing that could move its cursor. With --json standard output belongs to the launcher, and elements have standard error.
  * A reader that does not read, such as a pager, holds up the elements, but neither signals nor --timeout.
  * tests/tools/tools_run.py checks it. */
@@ -9,12 +9,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include "run.h"
 
-#define LINE ((size_t)1 << 16)
 #define PIECE ((size_t)4096)
 #define LOOK 20  /* milliseconds between two looks for a signal, while nobody reads */
 #define DEAF 500 /* milliseconds: a reader that has not read for so long while the run ends is not waited for again */
@@ -88,8 +85,7 @@ static void put(run_t *run, FILE *f, const run_text_t *text)
     }
 }
 
-/* One line, without its end. */
-static void show(run_proc_t *p, unsigned which, const char *line, size_t n)
+void run_printed(run_proc_t *p, unsigned which, const char *line, size_t n)
 {
     run_t *run = p->run;
     FILE *f = which || run->opts.json ? stderr : stdout;
@@ -114,51 +110,4 @@ static void show(run_proc_t *p, unsigned which, const char *line, size_t n)
     put(run, f, &shown);
     run_free(&text);
     run_free(&shown);
-}
-
-/* How many bytes; 0 at the end of what is there for now, or for ever. */
-static size_t output_some(run_proc_t *p, unsigned which)
-{
-    run_source_t *s = &p->out[which];
-    run_text_t *lines = &p->lines[which];
-    char piece[65536], *newline;
-    ssize_t n = read(s->fd, piece, sizeof piece);
-    size_t from = 0;
-    if (n <= 0) {
-        if (n == 0 || (errno != EAGAIN && errno != EINTR))
-            run_unwatch(s);
-        return 0;
-    }
-    run_add(lines, piece, (size_t)n);
-    while ((newline = memchr(lines->p + from, '\n', lines->n - from))) {
-        size_t to = (size_t)(newline - lines->p);
-        show(p, which, lines->p + from, to - from);
-        from = to + 1;
-    }
-    while (lines->n - from > LINE) {
-        show(p, which, lines->p + from, LINE);
-        from += LINE;
-    }
-    if (from)
-        run_drop(lines, from);
-    return (size_t)n;
-}
-
-void run_output(run_source_t *s, uint32_t events)
-{
-    (void)events;
-    output_some(s->proc, s == &s->proc->out[1]);
-}
-
-void run_output_rest(run_proc_t *p)
-{
-    for (unsigned which = 0; which < 2; which++) {
-        size_t left = run_waiting(&p->out[which]), n; /* now: others may go on writing to the pipe */
-        while (left && p->out[which].fd >= 0 && (n = output_some(p, which)))
-            left -= n < left ? n : left;
-        if (p->lines[which].n)
-            show(p, which, p->lines[which].p, p->lines[which].n);
-        run_free(&p->lines[which]);
-        run_unwatch(&p->out[which]);
-    }
 }

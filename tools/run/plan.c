@@ -185,8 +185,7 @@ static void memory_over(run_t *run, run_proc_t *p)
         if (e->state == RUN_RUNNING)
             e->state = e->stopping && !run->failed ? RUN_DONE : RUN_STOPPED;
     }
-    if (e->owner && e->asked >= 0)
-        run_invoked_failed(e);
+    run_invoked_failed(e);
 }
 
 static void element_done(run_t *run, run_element_t *e)
@@ -239,7 +238,7 @@ static void compute_failed(run_t *run, run_proc_t *p)
         run_element_t *m = p->element->uses[i].element;
         for (unsigned k = 0; k < m->copies * m->replicas; k++)
             if (m->procs[k])
-                run_look(m->procs[k]);
+                m->procs[k]->host->ops->look(m->procs[k]);
     }
     if (p->error && !run->failed) {
         say_traceback(run, p);

@@ -1,358 +1,32 @@
-/* tools/run/proc.c - processes: started with limits, asked to end, killed, waited for.
+/* tools/run/proc.c - the life of an element's process, on whichever host: started, asked to end, killed, over.
  *
- * States: running, asked (a line on its socket), terminated (SIGTERM), killed (SIGKILL), over (waited for). Only the launcher
- * changes them, the last one when the pidfd says so. Each process leads a process group of its own. What it leaves behind in
- * that group is killed before the process is waited for, since until then the group's number cannot be reused. A launcher
- * that is killed takes its elements with it (PR_SET_PDEATHSIG); it has one thread, so that this means its end.
- *
- * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share. `mem` bounds
- * the memory that the process makes itself (RLIMIT_DATA). Its address space (RLIMIT_AS) is bounded by that, by the memory
- * elements that it uses, and by space for programs. `storage` bounds each file it writes (RLIMIT_FSIZE).
- * tests/tools/tools_run_loss.py checks it. */
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <sched.h>
+ * States: running, asked (a line on its channel), terminated (SIGTERM), killed (SIGKILL), over (waited for). The run moves a
+ * process to all of them but the last, to which its host does. tests/tools/tools_run_loss.py checks it. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "run.h"
 
-#define CONTROL_FD 3
 #define POLITE (500 * WEFT_MILLISECOND) /* between the line and SIGTERM */
 #define PATIENT (2 * WEFT_SECOND)       /* between SIGTERM and SIGKILL */
-#define ROOM ((uint64_t)1 << 30)        /* of addresses, for programs and libraries */
-
-extern char **environ;
-
-/* --- what epoll tells about ---------------------------------------------------------------------------------------- */
-
-bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events))
-{
-    struct epoll_event ev = {.events = events, .data.ptr = s};
-    s->fd = fd;
-    s->run = run;
-    s->ready = ready;
-    return !epoll_ctl(run->epoll, EPOLL_CTL_ADD, fd, &ev);
-}
-
-void run_unwatch(run_source_t *s)
-{
-    if (s->fd >= 0) {
-        /* close() alone keeps it in epoll while a duplicate is open, and a child has one between fork() and exec() */
-        epoll_ctl(s->run->epoll, EPOLL_CTL_DEL, s->fd, NULL);
-        close(s->fd);
-    }
-    s->fd = -1;
-}
-
-/* --- the environment ------------------------------------------------------------------------------------------------- */
-
-/* A path, or paths by colons, that hold in another working directory, too. */
-static char *whole_paths(const char *text)
-{
-    char *here = getcwd(NULL, 0), *copy = run_dup(text), *rest = copy, *part;
-    run_text_t out = {0};
-    bool first = true;
-    run_add(&out, "", 0);
-    while ((part = strsep(&rest, ":"))) {
-        run_addf(&out, "%s", first ? "" : ":");
-        if (*part && *part != '/' && here)
-            run_addf(&out, "%s/", here);
-        run_addf(&out, "%s", part);
-        first = false;
-    }
-    free(copy);
-    free(here);
-    return out.p;
-}
-
-static char **make_environment(const run_proc_t *p)
-{
-    static const char *const ours[] = {"WEFT_ELEMENT_FD=", "WEFT_LAUNCHER=", "__OW_PAR=", "PYTHONUNBUFFERED="};
-    static const char *const paths[] = {"WEFT_KEY_FILE=", "WEFT_CONFIG_FILE=", "PYTHONPATH="};
-    size_t n = 0, at = 0;
-    char **env;
-    while (environ[n])
-        n++;
-    env = run_alloc((n + 8) * sizeof *env);
-    for (size_t i = 0; i < n; i++) {
-        bool drop = false, done = false;
-        for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
-            drop |= !strncmp(environ[i], ours[k], strlen(ours[k]));
-        for (size_t k = 0; !drop && k < sizeof paths / sizeof *paths; k++)
-            if (!strncmp(environ[i], paths[k], strlen(paths[k]))) {
-                char *whole = whole_paths(environ[i] + strlen(paths[k]));
-                env[at++] = run_printf("%s%s", paths[k], whole);
-                free(whole);
-                done = true;
-            }
-        if (!drop && !done)
-            env[at++] = run_dup(environ[i]);
-    }
-    if (!p->element->memory) {
-        env[at++] = run_printf("WEFT_ELEMENT_FD=%d", CONTROL_FD);
-        env[at++] = run_printf("WEFT_LAUNCHER=%s", p->run->socket_path);
-        env[at++] = run_printf("__OW_PAR=%u", p->copy);
-        env[at++] = run_dup("PYTHONUNBUFFERED=1"); /* what it printed before it was killed is not lost */
-    }
-    return env;
-}
-
-static char **make_arguments(const run_proc_t *p)
-{
-    const run_element_t *e = p->element;
-    char **argv = run_alloc(20 * sizeof *argv);
-    unsigned n = 0;
-    if (!e->memory) {
-        argv[n++] = run_dup(p->run->python);
-        argv[n++] = run_dup("-c"); /* as -m disagg.element, which loads runpy first */
-        argv[n++] = run_dup("from disagg.element import launched; launched()");
-        return argv;
-    }
-    argv[n++] = run_dup("weft");
-    argv[n++] = run_dup("element");
-    argv[n++] = run_dup("memory");
-    argv[n++] = run_dup("--name");
-    argv[n++] = e->copies > 1 ? run_printf("%s@%u", e->name, p->copy) : run_dup(e->trans ? e->trans : e->name);
-    argv[n++] = run_dup("--size");
-    argv[n++] = run_printf("%llu", (unsigned long long)e->limits.mem);
-    argv[n++] = run_dup("--report-fd");
-    argv[n++] = run_printf("%d", CONTROL_FD);
-    if (e->spare) {
-        argv[n++] = run_dup("--spare");
-        argv[n++] = run_printf("%llu", (unsigned long long)e->spare);
-    }
-    if (e->replicas > 1)
-        argv[n++] = run_dup("--mirrored");
-    return argv;
-}
-
-static void free_all(char **list)
-{
-    for (char **s = list; *s; s++)
-        free(*s);
-    free(list);
-}
-
-/* --- limits ------------------------------------------------------------------------------------------------------------ */
-
-/* Which processors, as few others on them as can be. */
-static void choose_cpus(run_proc_t *p)
-{
-    run_t *run = p->run;
-    double cpu = p->element->limits.cpu;
-    unsigned want = cpu > 0 && ceil(cpu) < run->n_cpus ? (unsigned)ceil(cpu) : 0, best = 0, best_load = UINT32_MAX;
-    if (!want)
-        return; /* all of them */
-    for (unsigned from = 0; from + want <= run->n_cpus; from++) {
-        unsigned load = 0;
-        for (unsigned i = from; i < from + want; i++)
-            load += run->pinned[i];
-        if (load < best_load) {
-            best = from;
-            best_load = load;
-        }
-    }
-    p->cpu_first = (int)best;
-    p->cpu_count = (int)want;
-    for (unsigned i = best; i < best + want; i++)
-        run->pinned[i]++;
-}
-
-static void leave_cpus(run_proc_t *p)
-{
-    for (int i = 0; i < p->cpu_count; i++)
-        p->run->pinned[p->cpu_first + i]--;
-    p->cpu_count = 0;
-}
-
-static void limit_to(int which, uint64_t most)
-{
-    struct rlimit r;
-    if (getrlimit((__rlimit_resource_t)which, &r))
-        return;
-    if (r.rlim_max == RLIM_INFINITY || most < r.rlim_max)
-        r.rlim_max = most;
-    r.rlim_cur = r.rlim_max;
-    setrlimit((__rlimit_resource_t)which, &r);
-}
-
-/* In the child. A memory element is as large as it is; its limit is its size. */
-static void set_limits(const run_proc_t *p)
-{
-    const run_element_t *e = p->element;
-    if (p->cpu_count) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        for (int i = 0; i < p->cpu_count; i++)
-            CPU_SET((size_t)p->run->cpus[p->cpu_first + i], &set);
-        sched_setaffinity(0, sizeof set, &set);
-    }
-    if (e->limits.cpu > 0 && e->limits.cpu < 1) {
-        int lower = (int)lround(3 * log2(1 / e->limits.cpu)); /* three steps are half the weight */
-        setpriority(PRIO_PROCESS, 0, lower < 19 ? lower : 19);
-    }
-    if (e->limits.mem && !e->memory) {
-        uint64_t all = e->limits.mem + ROOM;
-        for (unsigned i = 0; i < e->n_uses; i++)
-            all += e->uses[i].element->copies * e->uses[i].element->limits.mem;
-        limit_to(RLIMIT_DATA, e->limits.mem);
-        limit_to(RLIMIT_AS, all);
-    }
-    if (e->limits.storage)
-        limit_to(RLIMIT_FSIZE, e->limits.storage);
-}
-
-/* --- starting ------------------------------------------------------------------------------------------------------------- */
-
-static _Noreturn void become(const run_proc_t *p, int control, int out, int err, char **argv, char **env, pid_t launcher)
-{
-    static const char cannot[] = "weft run: cannot be executed: ";
-    const char *path = p->element->memory ? "/proc/self/exe" : argv[0], *why;
-    sigset_t none;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher)
-        _exit(127); /* it ended before that took effect */
-    setpgid(0, 0);
-    for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (dup2(p->run->null_fd, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0 ||
-        (control == CONTROL_FD ? fcntl(control, F_SETFD, 0) : dup2(control, CONTROL_FD)) < 0 || chdir(p->dir))
-        _exit(127);
-    set_limits(p);
-    execve(path, argv, env);
-    why = strerrordesc_np(errno);
-    if (write(2, cannot, sizeof cannot - 1) < 0 || write(2, why, strlen(why)) < 0 || write(2, "\n", 1) < 0)
-        _exit(127);
-    _exit(127);
-}
-
-/* p: [ours, theirs]. Both go above what they become in the child, so that dup2() there cannot hit one that is still needed. */
-static bool lift(int p[2])
-{
-    for (int i = 0; i < 2; i++) {
-        int high = fcntl(p[i], F_DUPFD_CLOEXEC, CONTROL_FD + 1), why = errno;
-        close(p[i]);
-        p[i] = high;
-        if (high < 0) {
-            if (!i)
-                close(p[1]);
-            p[1] = -1;
-            errno = why;
-            return false;
-        }
-    }
-    return !fcntl(p[0], F_SETFL, O_NONBLOCK);
-}
-
-static bool open_pipe(int p[2])
-{
-    return !pipe2(p, O_CLOEXEC) && lift(p);
-}
-
-static bool open_socket(int p[2])
-{
-    return !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p) && lift(p);
-}
-
-static void exited(run_source_t *s, uint32_t events);
-
-enum { CONTROL, OUT, ERR, CHANNELS };
-
-static void close_end(int ends[CHANNELS][2], int which)
-{
-    for (int i = 0; i < CHANNELS; i++)
-        if (ends[i][which] >= 0)
-            close(ends[i][which]);
-}
-
-/* Our ends into epoll, which has them until they are unwatched. */
-static bool watch(run_proc_t *p, int pidfd, int ends[CHANNELS][2])
-{
-    run_t *run = p->run;
-    p->exit.proc = p->control.proc = p->out[0].proc = p->out[1].proc = p;
-    return run_watch(run, &p->exit, pidfd, EPOLLIN, exited) &
-           run_watch(run, &p->control, ends[CONTROL][0], EPOLLIN, run_talk_control) &
-           run_watch(run, &p->out[0], ends[OUT][0], EPOLLIN, run_output) &
-           run_watch(run, &p->out[1], ends[ERR][0], EPOLLIN, run_output);
-}
-
-static bool cannot_start(run_proc_t *p, int why)
-{
-    leave_cpus(p);
-    run_fail(p->run, "%s cannot be started: %s%s", p->label, strerror(why),
-             why == EMFILE || why == EAGAIN || why == ENOMEM ? "; --jobs N starts fewer at a time" : "");
-    return false;
-}
-
-static bool start(run_proc_t *p)
-{
-    int ends[CHANNELS][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, pidfd, why;
-    pid_t launcher = getpid();
-    char **argv, **env;
-    if (!(p->element->memory ? open_pipe(ends[CONTROL]) : open_socket(ends[CONTROL])) || !open_pipe(ends[OUT]) ||
-        !open_pipe(ends[ERR]) || mkdir(p->dir, 0700)) {
-        why = errno;
-        close_end(ends, 0);
-        close_end(ends, 1);
-        return cannot_start(p, why);
-    }
-    argv = make_arguments(p);
-    env = make_environment(p);
-    choose_cpus(p);
-    fflush(stdout);
-    fflush(stderr);
-    p->started = tool_now();
-    p->pid = fork();
-    if (!p->pid)
-        become(p, ends[CONTROL][1], ends[OUT][1], ends[ERR][1], argv, env, launcher);
-    why = errno;
-    free_all(argv);
-    free_all(env);
-    close_end(ends, 1);
-    if (p->pid < 0) {
-        close_end(ends, 0);
-        return cannot_start(p, why);
-    }
-    setpgid(p->pid, p->pid); /* also in the child: one of the two is first */
-    pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-    if (pidfd >= 0 && watch(p, pidfd, ends))
-        return true;
-    why = errno;
-    if (pidfd < 0)
-        close_end(ends, 0); /* else run_proc_free() does */
-    kill(p->pid, SIGKILL);
-    waitpid(p->pid, NULL, 0);
-    return cannot_start(p, why);
-}
 
 run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica)
 {
     run_proc_t *p = run_alloc(sizeof *p);
     run_text_t label = {0};
     p->run = run;
+    p->host = &run->here;
     p->element = e;
     p->copy = copy;
     p->replica = replica;
-    p->exit.fd = p->control.fd = p->out[0].fd = p->out[1].fd = -1;
     run_addf(&label, "%s", e->name);
     if (e->copies > 1)
         run_addf(&label, "@%u", copy);
     if (e->replicas > 1)
         run_addf(&label, ".%u", replica);
     p->label = label.p;
-    p->dir = run_printf("%s/%u-%s", run->scratch, e->index, p->label);
-    if (!start(p)) {
+    if (!p->host->ops->start(p)) {
         run_proc_free(p);
         return NULL;
     }
@@ -363,29 +37,25 @@ run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned repl
     return p;
 }
 
-/* --- ending ----------------------------------------------------------------------------------------------------------------- */
-
 void run_kill(run_proc_t *p)
 {
     if (p->over)
         return;
     p->asked = RUN_KILLED;
     p->ask_at = UINT64_MAX;
-    kill(-p->pid, SIGKILL);
-    kill(p->pid, SIGKILL); /* it has not become a group yet */
+    p->host->ops->signal(p, SIGKILL);
 }
 
 void run_ask(run_proc_t *p)
 {
     static const char line[] = "{\"do\": \"terminate\"}\n";
-    run_text_t text = {.p = (char *)line, .n = sizeof line - 1};
     if (p->over || p->asked)
         return;
     p->asked = RUN_ASKED;
     p->ask_at = tool_now();
     if (!p->element->memory) {
         p->ask_at += POLITE;
-        run_tell(p, &text);
+        p->host->ops->tell(p, line, sizeof line - 1);
     }
 }
 
@@ -399,8 +69,7 @@ uint64_t run_press(run_t *run, uint64_t now)
             if (p->asked == RUN_ASKED) {
                 p->asked = RUN_TERMINATED;
                 p->ask_at = now + PATIENT;
-                kill(p->pid, SIGCONT); /* a stopped process could not end */
-                kill(p->pid, SIGTERM);
+                p->host->ops->signal(p, SIGTERM);
             } else if (p->asked == RUN_TERMINATED) {
                 run_kill(p);
             }
@@ -411,44 +80,19 @@ uint64_t run_press(run_t *run, uint64_t now)
     return next;
 }
 
-static void exited(run_source_t *s, uint32_t events)
+void run_ended(run_proc_t *p)
 {
-    run_proc_t *p = s->proc;
-    (void)events;
-    /* it is still a zombie, so the number of its group is not reused */
-    kill(-p->pid, SIGKILL);
-    if (wait4(p->pid, &p->status, WNOHANG, &p->usage) != p->pid)
-        return;
     p->over = true;
     p->ended = tool_now();
     p->run->n_live--;
     p->run->n_computing -= !p->element->memory;
-    leave_cpus(p);
-    run_unwatch(&p->exit);
-    run_hear_rest(p);
-    run_output_rest(p);
-    run_proc_over(p);
-}
-
-void run_look(run_proc_t *p)
-{
-    siginfo_t info = {0};
-    if (!p->over && !waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid == p->pid)
-        exited(&p->exit, 0);
+    p->run->news->over(p);
 }
 
 void run_proc_free(run_proc_t *p)
 {
-    run_unwatch(&p->exit);
-    run_unwatch(&p->control);
-    run_unwatch(&p->out[0]);
-    run_unwatch(&p->out[1]);
-    run_free(&p->heard);
-    run_free(&p->say);
-    run_free(&p->lines[0]);
-    run_free(&p->lines[1]);
+    p->host->ops->forget(p);
     free(p->label);
-    free(p->dir);
     free(p->durl);
     free(p->result);
     free(p->error);

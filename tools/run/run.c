@@ -78,9 +78,18 @@ static int go(run_t *run)
 
 int run_command(int argc, char **argv)
 {
-    run_t run = {.epoll = -1, .null_fd = -1, .lock_fd = -1, .guard_fd = -1, .signals.fd = -1, .server.fd = -1};
+    static const run_news_t news = {.heard = run_heard, .printed = run_printed, .asked = run_asked, .over = run_proc_over};
+    run_t run = {.news = &news,
+                 .here.ops = &run_local_ops,
+                 .epoll = -1,
+                 .null_fd = -1,
+                 .lock_fd = -1,
+                 .guard_fd = -1,
+                 .signals.fd = -1,
+                 .server.fd = -1};
     int rc = run_options(&run.opts, argc, argv);
     run.procs_end = &run.procs;
+    run.here.run = &run;
     if (rc == TOOL_GO) {
         rc = check(&run);
         if (rc == TOOL_OK && !run.opts.check && !run.opts.graph)

@@ -1,8 +1,8 @@
 /* tools/run/run.h - `weft run`: what its files share.
  *
  * A directory is read into elements (elements.c, yaml.c), their names are resolved and checked (graph.c). Then plan.c starts a
- * process for each copy when its parents are done (proc.c), talk.c talks to it, and loop.c takes all of it down in the end. One
- * thread, one epoll. Every process is waited for before the run ends. */
+ * process for each copy when its parents are done (proc.c), on some host (host.h), talk.c talks to it, and loop.c takes all of
+ * it down in the end. One thread, one epoll. Every process is waited for before the run ends. */
 #ifndef WEFT_TOOLS_RUN_H
 #define WEFT_TOOLS_RUN_H
 
@@ -11,6 +11,7 @@
 #include <weft/elements.h>
 
 #include "base/json.h"
+#include "host.h"
 #include "session.h"
 
 enum {
@@ -57,8 +58,6 @@ bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
 
 /* --- elements -------------------------------------------------------------------------------------------------- */
 
-typedef struct run run_t;
-typedef struct run_proc run_proc_t;
 typedef struct run_element run_element_t;
 
 /* A name in a file, and where. */
@@ -117,7 +116,7 @@ struct run_element {
     run_proc_t *owner; /* who invoked it; NULL: it is of the directory */
     char *trans;       /* of one that was invoked: its name at its owner */
     char *params;      /* of a compute element that was invoked: JSON */
-    int asked;         /* of one that was invoked: who waits for its durl; -1: nobody */
+    uint64_t question; /* of one that was invoked: its owner waits for the answer to this; 0: nobody does */
     bool stopping;     /* of a memory element */
     uint64_t bytes_read, bytes_written; /* by itself; of a memory element: by its users */
 };
@@ -155,27 +154,31 @@ typedef enum run_asked { RUN_NOT_ASKED = 0, RUN_ASKED, RUN_TERMINATED, RUN_KILLE
 
 struct run_proc {
     run_t *run;
+    run_host_t *host;
     run_element_t *element;
     unsigned copy, replica;
-    char *label; /* "count@1": for people */
-    char *dir;   /* its working directory */
-    pid_t pid;
-    int status;
-    bool over, lost; /* waited for; lost: a replica that is gone while others serve */
+    char *label;       /* "count@1": for people */
+    pid_t pid;         /* on its host */
+    int status;        /* as waitpid() has it */
+    bool over, lost;   /* waited for; lost: a replica that is gone while others serve */
+    bool flooded;      /* it said a line that is too long */
     run_asked_t asked; /* how far it has been told to end */
     uint64_t ask_at;   /* when the next step of that is due */
+    uint64_t started, began, ended;
+    struct rusage usage;
+    char *durl, *result, *error, *traceback; /* durl: of one replica */
+    run_proc_t *next;                        /* of all */
+    /* on this machine */
+    char *dir; /* its working directory */
     run_source_t exit, control, out[2];
     run_text_t heard, say, lines[2]; /* what came without an end of line yet; what is to be sent, of which `said` bytes are */
     size_t said;
-    bool flooded;                    /* it said a line that is too long */
-    uint64_t started, began, ended;
-    struct rusage usage;
-    int cpu_first, cpu_count;                  /* where it is pinned; count 0: nowhere */
-    char *durl, *result, *error, *traceback;   /* durl: of one replica */
-    run_proc_t *next;                          /* of all */
+    int cpu_first, cpu_count; /* where it is pinned; count 0: nowhere */
 };
 
 struct run {
+    const run_news_t *news; /* who is told what happens to processes */
+    run_host_t here;
     run_opts_t opts;
     char *dir;     /* whole path of the elements */
     char *scratch; /* private directory of this run */
@@ -255,22 +258,33 @@ run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned repl
 void run_ask(run_proc_t *p);                  /* to end: by a line, then SIGTERM, then SIGKILL */
 uint64_t run_press(run_t *run, uint64_t now); /* the next step for those; when to look again, UINT64_MAX: never */
 void run_kill(run_proc_t *p);                 /* with all that it has started itself */
-void run_look(run_proc_t *p);                 /* has it ended, before epoll tells? */
-bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events));
-void run_unwatch(run_source_t *s);
+void run_ended(run_proc_t *p);                /* for hosts: it has been waited for; tells `over` */
 void run_proc_free(run_proc_t *p);
 
-void run_talk_control(run_source_t *s, uint32_t events);
+void run_heard(run_proc_t *p, const char *line, size_t n);
 void run_tell(run_proc_t *p, const run_text_t *line); /* with its newline */
 void run_tell_config(run_proc_t *p, const char *trans, const char *durl);
-void run_hear_rest(run_proc_t *p); /* whatever it said before it ended */
-size_t run_waiting(const run_source_t *s); /* bytes that can be read now */
 
-bool run_serve_open(run_t *run); /* the socket for runtime.invoke */
-void run_serve_close(run_t *run);
+void run_asked(run_proc_t *p, uint64_t question, const char *line, size_t n);
+/* {"ok": ok, name: value} in a line, which is empty before; name may be NULL. */
+void run_answer_line(run_text_t *line, bool ok, const char *name, const char *value);
 void run_invoked_ready(run_element_t *e);  /* its durl is known */
 void run_invoked_failed(run_element_t *e); /* there will be none */
 void run_owner_over(run_proc_t *p);        /* what it has invoked goes with it */
+
+/* --- this machine: local.c, channel.c, asks.c ---------------------------------------------------------------------- */
+
+bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events));
+void run_unwatch(run_source_t *s);
+
+void run_channel_ready(run_source_t *s, uint32_t events); /* lines of a process to the launcher, and back */
+void run_channel_tell(run_proc_t *p, const char *line, size_t n);
+void run_channel_rest(run_proc_t *p); /* whatever it said and printed before it ended */
+void run_channel_printed(run_source_t *s, uint32_t events);
+
+bool run_serve_open(run_t *run); /* the socket for runtime.invoke */
+void run_serve_close(run_t *run);
+void run_serve_answer(run_proc_t *p, uint64_t question, const char *line, size_t n);
 
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */
 
@@ -280,8 +294,7 @@ void run_guard_reap(run_t *run);   /* children that ended and were not started h
 
 /* --- output.c, progress.c, report.c, trace.c --------------------------------------------------------------------- */
 
-void run_output(run_source_t *s, uint32_t events); /* of an element: line by line */
-void run_output_rest(run_proc_t *p);
+void run_printed(run_proc_t *p, unsigned which, const char *line, size_t n); /* of an element: one line */
 /* Can something be written there? Waits for a reader, but not past what ends the run; false: what was to be written is lost. */
 bool run_takes(run_t *run, FILE *f);
 void run_secret(run_t *run, const char *durl);           /* its region key is not to be shown */

@@ -1,47 +1,18 @@
 /* tools/run/talk.c - lines to elements and from them, as docs/design/launcher.md says.
  *
  * What a process says is not believed: a line must be JSON, of a bounded length, and say something known. A result is kept as
- * the text that came. A compute element has one result or one error: the first counts. Sending never waits: what does not fit
- * stays in `say` until epoll reports space. tests/tools/tools_run_hostile.py checks it. */
-#include <errno.h>
+ * the text that came. A compute element has one result or one error: the first counts. tests/tools/tools_run_hostile.py
+ * checks it. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "run.h"
 
 /* --- to an element --------------------------------------------------------------------------------------------------- */
 
-static void send_some(run_proc_t *p)
-{
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &p->control};
-    while (p->said < p->say.n) {
-        ssize_t n = send(p->control.fd, p->say.p + p->said, p->say.n - p->said, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n > 0) {
-            p->said += (size_t)n;
-        } else if (errno == EAGAIN) {
-            ev.events |= EPOLLOUT;
-            break;
-        } else if (errno != EINTR) {
-            p->said = p->say.n; /* it does not listen any more: its exit status will say why */
-        }
-    }
-    if (p->said > p->say.n / 2) { /* not every time: the text may be long */
-        run_drop(&p->say, p->said);
-        p->said = 0;
-    }
-    epoll_ctl(p->run->epoll, EPOLL_CTL_MOD, p->control.fd, &ev);
-}
-
 void run_tell(run_proc_t *p, const run_text_t *line)
 {
-    if (p->control.fd < 0)
-        return;
-    run_add(&p->say, line->p, line->n);
-    send_some(p);
+    p->host->ops->tell(p, line->p, line->n);
 }
 
 void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
@@ -56,12 +27,6 @@ void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
     run_json_end(&j);
     run_tell(p, &line);
     run_free(&line);
-}
-
-size_t run_waiting(const run_source_t *s)
-{
-    int n = 0;
-    return s->fd >= 0 && !ioctl(s->fd, FIONREAD, &n) && n > 0 ? (size_t)n : 0;
 }
 
 /* --- from a compute element ---------------------------------------------------------------------------------------------- */
@@ -139,9 +104,7 @@ static void hear_memory(run_proc_t *p, run_value_t line)
     }
 }
 
-/* --- lines --------------------------------------------------------------------------------------------------------------- */
-
-static void hear(run_proc_t *p, const char *text, size_t n)
+void run_heard(run_proc_t *p, const char *text, size_t n)
 {
     run_value_t line;
     if (run_json(text, n, &line) && *line.p == '{') {
@@ -152,49 +115,4 @@ static void hear(run_proc_t *p, const char *text, size_t n)
     } else if (!p->error && !p->result) {
         p->error = run_dup("what it said to the launcher is not JSON; results are made of what JSON has: no NaN, no infinity");
     }
-}
-
-/* How many bytes; 0 at the end of what is there for now, or for ever. */
-static size_t hear_some(run_proc_t *p)
-{
-    char piece[65536], *newline;
-    ssize_t n = read(p->control.fd, piece, sizeof piece);
-    size_t from = 0, look = p->heard.n; /* before that there is no end of line */
-    if (n <= 0) {
-        if (n == 0 || (errno != EAGAIN && errno != EINTR))
-            run_unwatch(&p->control);
-        return 0;
-    }
-    if (p->flooded)
-        return (size_t)n; /* it is read and ignored, so that the process is not held up */
-    run_add(&p->heard, piece, (size_t)n);
-    while ((newline = memchr(p->heard.p + look, '\n', p->heard.n - look))) {
-        size_t to = (size_t)(newline - p->heard.p);
-        hear(p, p->heard.p + from, to - from);
-        from = look = to + 1;
-    }
-    if (from)
-        run_drop(&p->heard, from);
-    if (p->heard.n > RUN_LINE_MAX) {
-        p->flooded = true;
-        run_free(&p->heard);
-    }
-    return (size_t)n;
-}
-
-void run_talk_control(run_source_t *s, uint32_t events)
-{
-    run_proc_t *p = s->proc;
-    if (events & EPOLLOUT && p->say.n)
-        send_some(p);
-    if (events & ~(uint32_t)EPOLLOUT)
-        hear_some(p);
-}
-
-void run_hear_rest(run_proc_t *p)
-{
-    size_t left = run_waiting(&p->control), n;
-    while (left && p->control.fd >= 0 && (n = hear_some(p)))
-        left -= n < left ? n : left;
-    run_unwatch(&p->control);
 }
