@@ -5,6 +5,7 @@ With the stand-in of lib/elements.py, which is the launcher's half alone, and wi
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 
@@ -211,7 +212,7 @@ def each_has_a_directory_of_its_own():
             os.unlink(os.path.join(d, "d", "link"))
             os.rmdir(os.path.join(d, "d"))
             os.rmdir(d)
-        os.rmdir(os.path.dirname(kept[0]))
+        shutil.rmtree(os.path.dirname(kept[0]))
 
 
 def jobs_bounds_how_many_run():
@@ -303,6 +304,8 @@ def secrets_are_not_shown():
 
 
 def the_key_and_the_paths_hold_in_other_directories():
+    if os.environ.get("TEST_RUN_ON"):
+        raise weft.Skip("elements elsewhere have the key of the run, and the paths of their machine")
     files = {"a.o.py": "import os\ndef main(params, action):\n    return [os.environ.get(n) for n in ('WEFT_KEY_FILE', 'PYTHONPATH')]\n"}
     with elements.directory(files) as (folder, python):
         key = os.path.join(os.path.dirname(folder), "key")

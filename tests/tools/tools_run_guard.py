@@ -81,6 +81,8 @@ def even_with_all_of_its_group():
 
 
 def the_next_run_sees_to_it_if_the_guard_was_killed_too():
+    if os.environ.get("TEST_RUN_ON"):
+        raise weft.Skip("the guard is not the launcher's there, but its agent's")
     with running({"a.o.py": HANGS}) as (p, folder):
         os.kill(guard_of(p), signal.SIGKILL)
         p.kill()

@@ -154,6 +154,8 @@ void run_guard_reap(run_t *run)
             p->host->ops->look(p);
         else if (waitpid(info.si_pid, NULL, WNOHANG) == run->guard)
             run->guard = 0;
+        else
+            run_remotes_reaped(run, info.si_pid);
     }
 }
 
@@ -223,6 +225,11 @@ static void sweep(const char *under)
     closedir(dir);
 }
 
+void run_guard_keep(run_t *run)
+{
+    chmod(run->scratch, 0700 | KEPT);
+}
+
 static bool make_scratch(run_t *run)
 {
     const char *under = getenv("TMPDIR");
@@ -240,7 +247,7 @@ static bool make_scratch(run_t *run)
     if (run->lock_fd >= 0)
         flock(run->lock_fd, LOCK_EX | LOCK_NB);
     if (run->opts.keep)
-        chmod(run->scratch, 0700 | KEPT);
+        run_guard_keep(run);
     return true;
 }
 

@@ -18,7 +18,7 @@ typedef struct run_proc run_proc_t;
 typedef struct run_host run_host_t;
 
 typedef struct run_host_ops {
-    /* Start the process of p. False after run_fail(): there is none. */
+    /* Start the process of p. False: there is none, and p->error says why. */
     bool (*start)(run_proc_t *p);
     /* A line for the process, with its end. Lost if the process does not listen any more. */
     void (*tell)(run_proc_t *p, const char *line, size_t n);
@@ -45,7 +45,7 @@ typedef struct run_news {
     void (*printed)(run_proc_t *p, unsigned which, const char *line, size_t n); /* 0: to standard output, 1: error */
     /* It, or what it has started, asks the launcher; `question` names the asker in the answer, which is due once. */
     void (*asked)(run_proc_t *p, uint64_t question, const char *line, size_t n);
-    void (*over)(run_proc_t *p); /* it has been waited for, or its host was lost (p->lost) */
+    void (*over)(run_proc_t *p); /* it has been waited for, or its machine was lost (p->gone) */
 } run_news_t;
 
 extern const run_host_ops_t run_local_ops;

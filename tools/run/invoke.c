@@ -114,7 +114,7 @@ static run_element_t *copy_of(const run_element_t *from, run_proc_t *owner, cons
     return e;
 }
 
-static void enlist(run_t *run, run_element_t *e)
+void run_enlist(run_t *run, run_element_t *e)
 {
     e->index = run->n_elements;
     run->elements = run_grow(run->elements, (run->n_elements + 1) * sizeof(run_element_t *));
@@ -197,7 +197,7 @@ static void invoke(run_t *run, asker_t c, const char *template, const char *tran
         run_element_free(e);
         return;
     }
-    enlist(run, e);
+    run_enlist(run, e);
     for (unsigned i = 0; i < e->n_uses; i++)
         e->uses[i].element->n_users++;
     if (!e->memory) {

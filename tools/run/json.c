@@ -3,8 +3,11 @@
  *
  * Results are handed on to other elements as the text that came, so they must be JSON to every reader: no NaN, and no text that
  * is not UTF-8. tests/tools/tools_run_hostile.py checks it. */
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/utf8.h"
 
 #include "run.h"
 
@@ -48,6 +51,45 @@ run_value_t run_json_get(run_value_t object, const char *name)
         if (run_json_is(key, name))
             found = value;
     return found;
+}
+
+void run_json_add_bytes(tool_json_t *j, const char *text, size_t n)
+{
+    size_t cap = sodium_base64_encoded_len(n, sodium_base64_VARIANT_ORIGINAL);
+    char *coded;
+    if (wefti_utf8_ok(text, n)) {
+        tool_json_bytes(j, "line", text, n);
+        return;
+    }
+    coded = run_alloc(cap);
+    sodium_bin2base64(coded, cap, (const unsigned char *)text, n, sodium_base64_VARIANT_ORIGINAL);
+    tool_json_text(j, "base64", coded);
+    free(coded);
+}
+
+bool run_json_bytes(run_value_t object, run_text_t *out)
+{
+    run_value_t v = run_json_get(object, "line"), coded = run_json_get(object, "base64");
+    wefti_json_text_t t;
+    wefti_json_t j;
+    char *copy;
+    bool good = true;
+    if (!v.p)
+        v = coded;
+    if (!v.p || *v.p != '"')
+        return false;
+    copy = run_dup_n(v.p, v.n);
+    j = reader(copy, v.n);
+    t = wefti_json_string(&j);
+    run_add(out, t.p, t.n);
+    if (v.p == coded.p) {
+        size_t n = 0;
+        good = !sodium_base642bin((unsigned char *)out->p, out->n, t.p, t.n, NULL, &n, NULL, sodium_base64_VARIANT_ORIGINAL);
+        out->n = n;
+        out->p[n] = '\0';
+    }
+    free(copy);
+    return good;
 }
 
 bool run_json_is(run_value_t v, const char *text)

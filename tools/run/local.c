@@ -52,7 +52,8 @@ static char *whole_paths(const char *text)
 
 static char **make_environment(const run_proc_t *p)
 {
-    static const char *const ours[] = {"WEFT_ELEMENT_FD=", "WEFT_LAUNCHER=", "__OW_PAR=", "PYTHONUNBUFFERED="};
+    static const char *const ours[] = {
+        "WEFT_ELEMENT_FD=", "WEFT_ELEMENT_ROOT=", "WEFT_LAUNCHER=", "__OW_PAR=", "PYTHONUNBUFFERED="};
     static const char *const paths[] = {"WEFT_KEY_FILE=", "WEFT_CONFIG_FILE=", "PYTHONPATH="};
     size_t n = 0, at = 0;
     char **env;
@@ -63,6 +64,7 @@ static char **make_environment(const run_proc_t *p)
         bool drop = false, done = false;
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
             drop |= !strncmp(environ[i], ours[k], strlen(ours[k]));
+        drop |= p->run->key_file && !strncmp(environ[i], "WEFT_KEY_FILE=", strlen("WEFT_KEY_FILE="));
         for (size_t k = 0; !drop && k < sizeof paths / sizeof *paths; k++)
             if (!strncmp(environ[i], paths[k], strlen(paths[k]))) {
                 char *whole = whole_paths(environ[i] + strlen(paths[k]));
@@ -73,6 +75,10 @@ static char **make_environment(const run_proc_t *p)
         if (!drop && !done)
             env[at++] = run_dup(environ[i]);
     }
+    if (p->run->key_file)
+        env[at++] = run_printf("WEFT_KEY_FILE=%s", p->run->key_file);
+    if (p->run->code && !p->element->memory)
+        env[at++] = run_printf("WEFT_ELEMENT_ROOT=%s", p->run->code);
     if (!p->element->memory) {
         env[at++] = run_printf("WEFT_ELEMENT_FD=%d", CONTROL_FD);
         env[at++] = run_printf("WEFT_LAUNCHER=%s", p->run->socket_path);
@@ -106,7 +112,11 @@ static char **make_arguments(const run_proc_t *p)
         argv[n++] = run_dup("--spare");
         argv[n++] = run_printf("%llu", (unsigned long long)e->spare);
     }
-    if (e->replicas > 1)
+    if (p->run->address) {
+        argv[n++] = run_dup("--listen");
+        argv[n++] = run_printf(strchr(p->run->address, ':') ? "tcp://[%s]:0" : "tcp://%s:0", p->run->address);
+    }
+    if (e->replicas > 1 || e->mirrored)
         argv[n++] = run_dup("--mirrored");
     return argv;
 }
@@ -255,19 +265,16 @@ static void close_end(int ends[CHANNELS][2], int which)
 /* Our ends into epoll, which has them until they are unwatched. */
 static bool watch(run_proc_t *p, int pidfd, int ends[CHANNELS][2])
 {
-    run_t *run = p->run;
-    p->exit.proc = p->control.proc = p->out[0].proc = p->out[1].proc = p;
-    return run_watch(run, &p->exit, pidfd, EPOLLIN, exited) &
-           run_watch(run, &p->control, ends[CONTROL][0], EPOLLIN, run_channel_ready) &
-           run_watch(run, &p->out[0], ends[OUT][0], EPOLLIN, run_channel_printed) &
-           run_watch(run, &p->out[1], ends[ERR][0], EPOLLIN, run_channel_printed);
+    p->exit.user = p;
+    return run_watch(p->run, &p->exit, pidfd, EPOLLIN, exited) &
+           run_channel_open(p, ends[CONTROL][0], ends[OUT][0], ends[ERR][0]);
 }
 
 static bool cannot_start(run_proc_t *p, int why)
 {
     leave_cpus(p);
-    run_fail(p->run, "%s cannot be started: %s%s", p->label, strerror(why),
-             why == EMFILE || why == EAGAIN || why == ENOMEM ? "; --jobs N starts fewer at a time" : "");
+    p->error = run_printf("%s cannot be started: %s%s", p->label, strerror(why),
+                          why == EMFILE || why == EAGAIN || why == ENOMEM ? "; --jobs N starts fewer at a time" : "");
     return false;
 }
 
@@ -276,7 +283,6 @@ static bool start(run_proc_t *p)
     int ends[CHANNELS][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, pidfd, why;
     pid_t launcher = getpid();
     char **argv, **env;
-    p->exit.fd = p->control.fd = p->out[0].fd = p->out[1].fd = -1;
     p->dir = run_printf("%s/%u-%s", p->run->scratch, p->element->index, p->label);
     if (!(p->element->memory ? open_pipe(ends[CONTROL]) : open_socket(ends[CONTROL])) || !open_pipe(ends[OUT]) ||
         !open_pipe(ends[ERR]) || mkdir(p->dir, 0700)) {
@@ -329,7 +335,7 @@ static void send_signal(run_proc_t *p, int number)
 
 static void exited(run_source_t *s, uint32_t events)
 {
-    run_proc_t *p = s->proc;
+    run_proc_t *p = s->user;
     (void)events;
     /* it is still a zombie, so the number of its group is not reused */
     kill(-p->pid, SIGKILL);
@@ -351,13 +357,7 @@ static void look(run_proc_t *p)
 static void forget(run_proc_t *p)
 {
     run_unwatch(&p->exit);
-    run_unwatch(&p->control);
-    run_unwatch(&p->out[0]);
-    run_unwatch(&p->out[1]);
-    run_free(&p->heard);
-    run_free(&p->say);
-    run_free(&p->lines[0]);
-    run_free(&p->lines[1]);
+    run_channel_close(p);
     free(p->dir);
 }
 

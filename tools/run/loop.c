@@ -120,16 +120,24 @@ static void take_down(run_t *run)
 static void loop(run_t *run)
 {
     struct epoll_event events[EVENTS];
-    while (run->n_live) {
-        uint64_t now, next;
+    uint64_t due = UINT64_MAX; /* when the last wait was to end */
+    while (run->n_live || (run->waits && !run->failed)) {
+        uint64_t now, next, wake;
         int n, wait;
         take_down(run);
         now = tool_now();
         next = run_press(run, now);
+        wake = run_window_keep(run, now);
+        next = wake < next ? wake : next;
+        wake = run_remotes_keep(run, now);
+        next = wake < next ? wake : next;
+        wake = run_agent_keep(run, now);
+        next = wake < next ? wake : next;
         if (!run->failed) {
             run_proc_t *whose;
             uint64_t deadline = run_deadline(run, &whose);
-            if (now >= deadline) {
+            /* if we were held up ourselves, what happened in time may be still to be read */
+            if (now >= deadline && now < due + WEFT_SECOND) {
                 timed_out(run, whose);
                 continue;
             }
@@ -140,6 +148,7 @@ static void loop(run_t *run)
         if (run->terminal && next > now + 100 * WEFT_MILLISECOND)
             next = now + 100 * WEFT_MILLISECOND;
         wait = next == UINT64_MAX ? -1 : next <= now ? 0 : (int)((next - now) / WEFT_MILLISECOND + 1);
+        due = next < UINT64_MAX - WEFT_SECOND ? next : UINT64_MAX - WEFT_SECOND;
         n = epoll_wait(run->epoll, events, EVENTS, next != UINT64_MAX && (wait < 0 || wait > 60000) ? 60000 : wait);
         for (int i = 0; i < n; i++) {
             run_source_t *s = events[i].data.ptr;
@@ -199,11 +208,11 @@ static bool prepare(run_t *run)
 {
     sigset_t signals;
     open_standard_streams();
-    if (!fits(run))
+    if (!run->opts.on && !fits(run))
         return false;
-    if (!run->python)
+    if (!run->python && !run->agent && !run->opts.on)
         run->python = tool_find_python(run->opts.python);
-    if (!run->python) {
+    if (!run->python && !run->agent && !run->opts.on) {
         tool_error("there is no interpreter %s; --python PATH names one", run->opts.python);
         return false;
     }
@@ -224,14 +233,19 @@ static bool prepare(run_t *run)
         tool_error("cannot begin: %s", strerror(errno));
         return false;
     }
-    return run_guard_begin(run) && run_serve_open(run);
+    if (run->opts.on) /* nothing runs here; the agents have guards of their own */
+        return run_remotes_open(run);
+    return run_guard_begin(run) && run_serve_open(run) && (!run->agent || run_agent_begin(run));
 }
 
 static void finish(run_t *run)
 {
+    run_remotes_close(run);
     run_serve_close(run);
     run_unwatch(&run->signals);
     run_guard_end(run);
+    if (run->agent)
+        run_agent_end(run);
     if (run->epoll >= 0)
         close(run->epoll);
     if (run->null_fd >= 0)
@@ -250,8 +264,10 @@ bool run_go(run_t *run)
             e->uses[k].element->n_users++;
     }
     run->started = tool_now();
+    run->waits = true;
     if (prepare(run)) {
-        run_start_ready(run);
+        if (!run->agent)
+            run_start_ready(run);
         loop(run);
     } else {
         run->failed = true;

@@ -108,17 +108,34 @@ static bool take_key_file(void *opts, const char *path)
     return good;
 }
 
+static bool take_python(void *opts, const char *path)
+{
+    run_opts_t *o = opts;
+    o->python = path;
+    o->python_said = true;
+    return true;
+}
+
 int run_options(run_opts_t *o, int argc, char **argv)
 {
     tool_words_t words;
     int rc;
     o->python = "python3";
+    o->ssh = "ssh";
+    o->weft = "weft";
     rc = tool_options(&tool_run_command, argc, argv, o, &words);
     if (rc != TOOL_GO)
         return rc;
     if (o->dir && words.n) {
         tool_error("--graph %s is neither text nor dot", o->dir);
         return TOOL_USAGE;
+    }
+    if (o->agent) {
+        if (words.n || o->on) {
+            tool_error("--agent is what a launcher runs on another machine, without a directory");
+            return TOOL_USAGE;
+        }
+        return TOOL_GO;
     }
     if (words.n)
         o->dir = words.at[0];
@@ -139,14 +156,23 @@ static const tool_opt_t options[] = {
     {"param", "NAME=VALUE", "a parameter for every element, in params[NAME]: JSON, or else text; may be given several times",
      TO_TAKE(take_param)},
     {"params", "FILE", "parameters from a JSON object in a file", TO_TAKE(take_params)},
-    {"jobs", "N", "run at most so many compute elements at a time (default: no bound)", TO_COUNT(run_opts_t, jobs, 1, 1 << 20)},
+    {"jobs", "N",
+     "run at most so many compute elements at a time (default: as many as keep the processors busy, more if none ends)",
+     TO_COUNT(run_opts_t, jobs, 1, 1 << 20)},
     {"timeout", "TIME", "take everything down after this time, and fail", TO_TIME(run_opts_t, timeout_ns, 1, UINT64_MAX)},
-    {"python", "PATH", "the interpreter that runs compute elements (default python3)", TO_TEXT(run_opts_t, python)},
+    {"python", "PATH", "the interpreter that runs compute elements (default python3)", TO_TAKE(take_python)},
     {"trace", "FILE", "write a timeline there, for chrome://tracing or ui.perfetto.dev", TO_TEXT(run_opts_t, trace)},
     {"json", NULL,
      "one JSON object on standard output in the end: results and figures. What elements print goes to standard error",
      TO_FLAG(run_opts_t, json)},
     {"keep", NULL, "leave the working directories of the elements, and say where they are", TO_FLAG(run_opts_t, keep)},
+    {"on", "WHERE", "run it on other machines: ssh://HOST,HOST..., dask://HOST:PORT, dask, or openwhisk",
+     TO_TEXT(run_opts_t, on)},
+    {"ssh", "COMMAND", "how machines of --on ssh:// are reached (default ssh)", TO_TEXT(run_opts_t, ssh)},
+    {"weft", "PATH", "this command on those machines (default weft)", TO_TEXT(run_opts_t, weft)},
+    {"agent", NULL, "start elements here for a launcher elsewhere, by lines on standard input and output",
+     TO_FLAG(run_opts_t, agent)},
+    {"address", "HOST", "for --agent: the address that others reach this machine by", TO_TEXT(run_opts_t, address)},
     {"key-file", "PATH", "file with the pre-shared key that all elements use", TO_TAKE(take_key_file)},
     {0},
 };

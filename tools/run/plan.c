@@ -13,7 +13,7 @@
 
 #include "run.h"
 
-static void complain(run_t *run, const char *text)
+void run_complain(run_t *run, const char *text)
 {
     run_text_t shown = {0};
     run_add(&shown, text, strlen(text));
@@ -37,7 +37,7 @@ void run_fail(run_t *run, const char *fmt, ...)
     va_end(ap);
     run->failed = true;
     run->why = text ? text : run_dup(fmt);
-    complain(run, run->why);
+    run_complain(run, run->why);
 }
 
 /* --- compute elements ---------------------------------------------------------------------------------------------------- */
@@ -83,11 +83,11 @@ static void tell_run(run_proc_t *p)
     tool_json_count(&j, "index", p->copy);
     tool_json_count(&j, "copies", e->copies);
     tool_json_text(&j, "id", p->label);
-    tool_json_text(&j, "file", e->path);
-    tool_json_text(&j, "path", p->run->dir);
+    tool_json_text(&j, "file", run_there(p, e->path));
+    tool_json_text(&j, "path", run_there(p, p->run->dir));
     tool_json_open(&j, "imports", '[');
     for (unsigned i = 0; i < e->imports.n; i++)
-        tool_json_text(&j, NULL, e->imports.at[i].name);
+        tool_json_text(&j, NULL, run_there(p, e->imports.at[i].name));
     tool_json_close(&j, ']');
     add_params(p->run, e, &j);
     tool_json_open(&j, "transports", '[');
@@ -133,12 +133,15 @@ static bool start_copy(run_t *run, run_element_t *e)
 
 void run_start_ready(run_t *run)
 {
+    if (!run_remotes_ready(run))
+        return; /* it is called again when they are */
+    run->waits = false;
     for (unsigned i = 0; i < run->n_elements && !run->failed; i++) {
         run_element_t *e = run->elements[i];
         if (e->memory || e->state > RUN_RUNNING || !may_start(e))
             continue;
         while (e->n_started < e->copies && !run->failed) {
-            if (run->opts.jobs && run->n_computing >= run->opts.jobs)
+            if (run_window_full(run))
                 return;
             if (!start_copy(run, e))
                 return;
@@ -151,6 +154,8 @@ void run_start_ready(run_t *run)
 /* "was killed by signal 9 (KILL)", "ended with exit status 3". */
 static char *describe(const run_proc_t *p)
 {
+    if (p->gone)
+        return run_printf("was lost with %s: %s", p->where ? p->where : p->host->name, p->gone);
     if (WIFSIGNALED(p->status)) {
         const char *name = sigabbrev_np(WTERMSIG(p->status));
         return run_printf("was killed by signal %d%s%s%s", WTERMSIG(p->status), name ? " (SIG" : "", name ? name : "",
@@ -171,7 +176,7 @@ static void memory_over(run_t *run, run_proc_t *p)
     if (!e->stopping && !p->asked && others) {
         p->lost = true;
         text = run_printf("%s %s; the other replicas serve on", p->label, how);
-        complain(run, text);
+        run_complain(run, text);
         free(text);
         if (!p->durl)
             run_memory_ready(p); /* its users need not wait for it any more */
@@ -243,6 +248,9 @@ static void compute_failed(run_t *run, run_proc_t *p)
     if (p->error && !run->failed) {
         say_traceback(run, p);
         run_fail(run, "%s failed: %s%s", p->label, p->error, memory_hint(p));
+    } else if (p->gone) {
+        run_fail(run, "%s %s%s", p->label, how,
+                 p->element->idempotent ? "" : "; with `idempotent: true` in its head it would be started again elsewhere");
     } else if (p->flooded) {
         run_fail(run, "%s said a line of more than %d MiB, which is no result", p->label, RUN_LINE_MAX >> 20);
     } else if (WIFEXITED(p->status) && WEXITSTATUS(p->status) && !p->began) {
@@ -257,6 +265,26 @@ static void compute_failed(run_t *run, run_proc_t *p)
     free(how);
 }
 
+/* Its machine was lost, and it does no harm to do it again: on another machine. */
+static bool again(run_t *run, run_proc_t *p)
+{
+    run_element_t *e = p->element;
+    run_proc_t *next;
+    char *text;
+    if (!p->gone || p->result || p->error || p->asked || run->failed || !e->idempotent || p->attempt >= e->retries)
+        return false;
+    next = run_spawn(run, e, p->copy, 0);
+    if (!next)
+        return true;
+    next->attempt = p->attempt + 1;
+    *run_slot(e, p->copy, 0) = next;
+    text = run_printf("%s was lost with %s (%s), and is started again", p->label, p->where ? p->where : p->host->name, p->gone);
+    run_complain(run, text);
+    free(text);
+    tell_run(next);
+    return true;
+}
+
 void run_proc_over(run_proc_t *p)
 {
     run_t *run = p->run;
@@ -267,6 +295,8 @@ void run_proc_over(run_proc_t *p)
         return;
     }
     run_owner_over(p);
+    if (again(run, p))
+        return;
     e->n_over++;
     e->ended = p->ended;
     if (good && p->result) {

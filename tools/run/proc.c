@@ -11,30 +11,55 @@
 #define POLITE (500 * WEFT_MILLISECOND) /* between the line and SIGTERM */
 #define PATIENT (2 * WEFT_SECOND)       /* between SIGTERM and SIGKILL */
 
-run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica)
+static char *label_of(const run_element_t *e, unsigned copy, unsigned replica)
 {
-    run_proc_t *p = run_alloc(sizeof *p);
     run_text_t label = {0};
-    p->run = run;
-    p->host = &run->here;
-    p->element = e;
-    p->copy = copy;
-    p->replica = replica;
     run_addf(&label, "%s", e->name);
     if (e->copies > 1)
         run_addf(&label, "@%u", copy);
     if (e->replicas > 1)
         run_addf(&label, ".%u", replica);
-    p->label = label.p;
-    if (!p->host->ops->start(p)) {
-        run_proc_free(p);
-        return NULL;
-    }
+    return label.p;
+}
+
+run_proc_t *run_proc_new(run_t *run, run_host_t *host, run_element_t *e, unsigned copy, unsigned replica, char *label)
+{
+    run_proc_t *p = run_alloc(sizeof *p);
+    p->run = run;
+    p->host = host;
+    p->element = e;
+    p->copy = copy;
+    p->replica = replica;
+    p->number = ++run->n_procs;
+    p->label = label ? label : label_of(e, copy, replica);
+    p->exit.fd = -1;
+    p->channel = p->out[0] = p->out[1] = (run_lines_t)RUN_LINES_CLOSED;
+    return p;
+}
+
+bool run_proc_start(run_proc_t *p)
+{
+    run_t *run = p->run;
+    if (!p->host->ops->start(p))
+        return false;
     *run->procs_end = p;
     run->procs_end = &p->next;
     run->n_live++;
-    run->n_computing += !e->memory;
-    return p;
+    run->n_computing += !p->element->memory;
+    return true;
+}
+
+run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica)
+{
+    run_proc_t *p = run_proc_new(run, &run->here, e, copy, replica, NULL);
+    p->host = run_place(run, p);
+    if (p->host && run_proc_start(p))
+        return p;
+    run_fail(run, "%s", p->host ? p->error : "no machine is left to run elements on");
+    if (!p->host)
+        p->host = &run->here;
+    run_proc_free(p);
+    return NULL;
 }
 
 void run_kill(run_proc_t *p)
@@ -97,5 +122,6 @@ void run_proc_free(run_proc_t *p)
     free(p->result);
     free(p->error);
     free(p->traceback);
+    free(p->where);
     free(p);
 }

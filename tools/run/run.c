@@ -30,6 +30,13 @@ static void free_all(run_t *run)
     free(run->why);
     free(run->cpus);
     free(run->pinned);
+    free(run->key_file);
+    free(run->code);
+    free(run->address);
+    if (run->key)
+        explicit_bzero(run->key, strlen(run->key));
+    free(run->key);
+    run_remotes_free(run);
     run_options_free(&run->opts);
 }
 
@@ -90,7 +97,10 @@ int run_command(int argc, char **argv)
     int rc = run_options(&run.opts, argc, argv);
     run.procs_end = &run.procs;
     run.here.run = &run;
-    if (rc == TOOL_GO) {
+    if (rc == TOOL_GO && run.opts.agent) {
+        run.agent = true;
+        rc = run_go(&run) ? TOOL_OK : TOOL_FAILED;
+    } else if (rc == TOOL_GO) {
         rc = check(&run);
         if (rc == TOOL_OK && !run.opts.check && !run.opts.graph)
             rc = go(&run);

@@ -12,6 +12,8 @@
 
 #include "base/json.h"
 #include "host.h"
+#include "lines.h"
+#include "remote.h"
 #include "session.h"
 
 enum {
@@ -23,12 +25,7 @@ enum {
 
 /* --- text that grows ------------------------------------------------------------------------------------------- */
 
-/* Always ends with a zero that is not counted. Running out of memory ends the command: what it started dies with it. */
-typedef struct run_text {
-    char *p;
-    size_t n, cap;
-} run_text_t;
-
+/* Running out of memory ends the command: what it started dies with it. */
 void *run_alloc(size_t n); /* zeroed */
 void *run_grow(void *p, size_t n);
 char *run_dup(const char *s);
@@ -54,6 +51,9 @@ run_value_t run_json_get(run_value_t object, const char *name); /* the last of t
 bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, run_value_t *value_out);
 bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
 char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
+/* A text of any bytes as the member `line`, or `base64` if it is not UTF-8; and such a member, into an empty text. */
+void run_json_add_bytes(tool_json_t *j, const char *text, size_t n);
+bool run_json_bytes(run_value_t object, run_text_t *out);
 bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
 
 /* --- elements -------------------------------------------------------------------------------------------------- */
@@ -95,6 +95,9 @@ struct run_element {
     char *name, *path; /* path: of its file, whole */
     bool memory;
     unsigned copies, replicas; /* replicas: of a memory element, else 1 */
+    bool mirrored;             /* for an agent: the process is one of several replicas */
+    bool idempotent;           /* it may be started again if its machine is lost */
+    unsigned retries;          /* how often, at most */
     run_limits_t limits;
     uint64_t spare;
     run_names_t parents, dependents, corunning, imports; /* as the file says; corunning: of memory elements */
@@ -129,7 +132,9 @@ typedef struct run_param {
 
 typedef struct run_opts {
     const char *dir, *python, *trace;
-    bool check, json, keep, graph, dot;
+    const char *on, *ssh, *weft, *address; /* on: NULL: this machine; ssh, weft: commands; address: an agent's */
+    bool check, json, keep, graph, dot, agent;
+    bool python_said; /* python is not the default */
     uint64_t jobs, timeout_ns; /* 0: no bound */
     run_param_t *params;
     unsigned n_params;
@@ -142,21 +147,14 @@ void run_options_free(run_opts_t *o);
 
 /* --- processes ------------------------------------------------------------------------------------------------- */
 
-/* Something that epoll watches. fd -1: closed; events that epoll still reports are ignored. */
-typedef struct run_source {
-    int fd;
-    void (*ready)(struct run_source *s, uint32_t events);
-    run_proc_t *proc;
-    run_t *run;
-} run_source_t;
-
 typedef enum run_asked { RUN_NOT_ASKED = 0, RUN_ASKED, RUN_TERMINATED, RUN_KILLED } run_asked_t;
 
 struct run_proc {
     run_t *run;
     run_host_t *host;
     run_element_t *element;
-    unsigned copy, replica;
+    unsigned copy, replica, attempt; /* attempt: how often this copy was lost before */
+    uint64_t number;                 /* of all processes of the run, from 1 */
     char *label;       /* "count@1": for people */
     pid_t pid;         /* on its host */
     int status;        /* as waitpid() has it */
@@ -168,17 +166,34 @@ struct run_proc {
     struct rusage usage;
     char *durl, *result, *error, *traceback; /* durl: of one replica */
     run_proc_t *next;                        /* of all */
+    /* on another machine */
+    char *where; /* which, if its host has several; NULL: not known */
+    char *gone;  /* over because its machine was lost, and why; NULL: it ended */
     /* on this machine */
     char *dir; /* its working directory */
-    run_source_t exit, control, out[2];
-    run_text_t heard, say, lines[2]; /* what came without an end of line yet; what is to be sent, of which `said` bytes are */
-    size_t said;
+    run_source_t exit;
+    run_lines_t channel, out[2];
     int cpu_first, cpu_count; /* where it is pinned; count 0: nowhere */
 };
+
+/* How many run at a time (window.c). */
+typedef struct run_window {
+    unsigned most; /* 0: not known yet */
+    bool wanted;   /* some are ready and may not start */
+    unsigned looks, idle; /* since one ended; of them, with processors that had time left */
+    uint64_t looked_at, ended;
+} run_window_t;
 
 struct run {
     const run_news_t *news; /* who is told what happens to processes */
     run_host_t here;
+    run_remote_t *remotes; /* other machines; NULL: all of it runs here */
+    bool waits;            /* the loop goes on without processes: for other machines, or for a launcher elsewhere */
+    bool agent;            /* it does what a launcher elsewhere says */
+    uint64_t kept_at;      /* when it last looked whether the other side lives */
+    uint64_t n_procs;      /* that there ever were */
+    char *key;             /* of the run: what the key file of elements elsewhere has; NULL: none */
+    char *key_file, *code, *address; /* of an agent: the key and the code in its scratch directory; where memory listens */
     run_opts_t opts;
     char *dir;     /* whole path of the elements */
     char *scratch; /* private directory of this run */
@@ -193,6 +208,7 @@ struct run {
     char *socket_path;
     run_proc_t *procs, **procs_end; /* every process there was, in order of their starts */
     unsigned n_live, n_computing;   /* processes; of them, of compute elements */
+    run_window_t window;
     uint64_t started, ended;
     unsigned phase;     /* 0 running, 1 taking compute elements down, 2 memory elements, too */
     bool failed;
@@ -234,7 +250,11 @@ void run_name_add(run_names_t *names, char *name, unsigned line);
 
 bool run_go(run_t *run); /* all of it, to the end; false: it failed */
 void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void run_complain(run_t *run, const char *text); /* a sentence for people, without what is secret */
+void run_enlist(run_t *run, run_element_t *e);   /* one more element */
 void run_start_ready(run_t *run);
+bool run_window_full(run_t *run); /* no more compute elements may start now */
+uint64_t run_window_keep(run_t *run, uint64_t now); /* from the loop: perhaps they may; when to look again */
 /* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is;
  * UINT64_MAX: never. */
 uint64_t run_deadline(const run_t *run, run_proc_t **whose_out);
@@ -254,7 +274,12 @@ void run_memory_ready(run_proc_t *p);  /* it has said its durl */
 /* The durl of a copy of a memory element, yours to free; NULL: not known yet. */
 char *run_durl(const run_element_t *memory, unsigned copy);
 
+/* A process of an element, on a host that is chosen for it. NULL after run_fail(). */
 run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica);
+/* The two halves of that. `label` is the process's; NULL: made of the element's name. A process that could not be started has
+ * an `error`, and is yours to free. */
+run_proc_t *run_proc_new(run_t *run, run_host_t *host, run_element_t *e, unsigned copy, unsigned replica, char *label);
+bool run_proc_start(run_proc_t *p);
 void run_ask(run_proc_t *p);                  /* to end: by a line, then SIGTERM, then SIGKILL */
 uint64_t run_press(run_t *run, uint64_t now); /* the next step for those; when to look again, UINT64_MAX: never */
 void run_kill(run_proc_t *p);                 /* with all that it has started itself */
@@ -272,22 +297,30 @@ void run_invoked_ready(run_element_t *e);  /* its durl is known */
 void run_invoked_failed(run_element_t *e); /* there will be none */
 void run_owner_over(run_proc_t *p);        /* what it has invoked goes with it */
 
-/* --- this machine: local.c, channel.c, asks.c ---------------------------------------------------------------------- */
+/* --- this machine: local.c, channel.c, lines.c, asks.c ---------------------------------------------------------------------- */
 
-bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events));
-void run_unwatch(run_source_t *s);
-
-void run_channel_ready(run_source_t *s, uint32_t events); /* lines of a process to the launcher, and back */
+/* The streams of a process that has been started; false: not all of them. They are closed by the next call but one. */
+bool run_channel_open(run_proc_t *p, int control, int out, int err);
 void run_channel_tell(run_proc_t *p, const char *line, size_t n);
 void run_channel_rest(run_proc_t *p); /* whatever it said and printed before it ended */
-void run_channel_printed(run_source_t *s, uint32_t events);
+void run_channel_hold(run_proc_t *p, bool held); /* whether to read what it prints */
+void run_channel_close(run_proc_t *p);
 
 bool run_serve_open(run_t *run); /* the socket for runtime.invoke */
 void run_serve_close(run_t *run);
 void run_serve_answer(run_proc_t *p, uint64_t question, const char *line, size_t n);
 
+/* --- agent.c, code.c ------------------------------------------------------------------------------------------------- */
+
+bool run_agent_begin(run_t *run); /* false after a sentence */
+uint64_t run_agent_keep(run_t *run, uint64_t now); /* from the loop; when to come again */
+void run_agent_end(run_t *run);
+/* What a path of the program is for a process: the path itself here, relative to the code elsewhere. */
+const char *run_there(const run_proc_t *p, const char *path);
+
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */
 
+void run_guard_keep(run_t *run);   /* the scratch directory stays */
 bool run_guard_begin(run_t *run);  /* makes scratch, which goes even if we are killed; false after a sentence */
 void run_guard_end(run_t *run);    /* kills what elements left behind, and removes the scratch directory */
 void run_guard_reap(run_t *run);   /* children that ended and were not started here */

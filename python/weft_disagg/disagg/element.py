@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LINE_MOST = 1 << 28
 MODULE = "__element__"
+ROOT = os.environ.pop("WEFT_ELEMENT_ROOT", "")  # not left to the library, which knows no such variable
 DEEP = 400  # the deepest nesting of a result; the launcher accepts a bit more
 
 
@@ -108,18 +109,21 @@ def field(said: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def load(said: dict[str, Any]) -> ModuleType:
-    """The element's program, run up to its main()."""
+    """The element's program, run up to its main(). Paths that are not whole are below WEFT_ELEMENT_ROOT, where a launcher on another
+    machine has put the program."""
     file = field(said, "file", str, "")
     if not file:
         raise Refused("the launcher named no file to run")
+    file = os.path.join(ROOT, file)
     path = field(said, "path", str, "")
     if path:
-        sys.path.insert(0, path)
+        sys.path.insert(0, os.path.normpath(os.path.join(ROOT, path)))
     module = type(sys)(MODULE)
     module.__file__ = file
     sys.modules[MODULE] = module
     sys.argv = [file]
     for one in [*field(said, "imports", list, []), file]:
+        one = os.path.join(ROOT, one)
         try:
             with open(one, "rb") as f:
                 source = f.read()

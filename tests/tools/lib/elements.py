@@ -43,6 +43,7 @@ action.say({{"did": "begin"}})
 try:
     names = {{"__name__": "element"}}
     for path in action.run["imports"] + [action.run["file"]]:
+        path = os.path.join(os.environ.get("WEFT_ELEMENT_ROOT", ""), path)
         with open(path) as f:
             exec(compile(f.read(), path, "exec"), names)
     value = names["main"](action.run["params"], action)

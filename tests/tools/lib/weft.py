@@ -25,6 +25,13 @@ def command():
     return os.path.join(folder, "weft")
 
 
+def elsewhere(args):
+    """With TEST_RUN_ON=ssh, `weft run` starts its elements through an agent, as it does on other machines: tools_run_ssh.py."""
+    if os.environ.get("TEST_RUN_ON") != "ssh" or args[:1] != ("run",) or "--check" in args or "--graph" in args:
+        return args
+    return (*args, "--on", "ssh://elsewhere", "--ssh", os.path.join(os.path.dirname(os.path.abspath(__file__)), "ssh"), "--weft", command())
+
+
 class Skip(Exception):
     """Raised with the reason by a test that cannot run here."""
 
@@ -43,13 +50,13 @@ def as_at_a_terminal():
 
 
 def start(*args, env=None):
-    return subprocess.Popen([command(), *args], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    return subprocess.Popen([command(), *elsewhere(args)], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, preexec_fn=as_at_a_terminal)
 
 
 def run(*args, env=None, timeout=60):
     """The finished process, with stdout and stderr as text."""
-    return subprocess.run([command(), *args], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    return subprocess.run([command(), *elsewhere(args)], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
 
 

@@ -1,0 +1,177 @@
+/* tools/run/on.c - what --on names: machines by ssh, or an engine that has machines; and the key of the run.
+ *
+ *     ssh://[USER@]HOST[:PORT],...    an agent on each of them
+ *     dask://HOST:PORT, dask          a Dask cluster, or one on this machine for the time of the run
+ *     openwhisk[://HOST]              an OpenWhisk
+ *
+ * tests/tools/tools_run_ssh.py and tests/python/test_on_*.py check it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define KEY_MAX 4096
+
+static void enlist(run_t *run, char *name, char **argv, bool places)
+{
+    run_remote_t *r = run_alloc(sizeof *r), **at = &run->remotes;
+    r->host.name = name;
+    r->argv = argv;
+    r->places = places;
+    r->lines = r->err = (run_lines_t)RUN_LINES_CLOSED;
+    while (*at)
+        at = &(*at)->next;
+    *at = r;
+}
+
+/* --- ssh ------------------------------------------------------------------------------------------------------------------ */
+
+/* [USER@]HOST[:PORT]; an IPv6 address is in brackets. */
+static bool add_ssh(run_t *run, char *text)
+{
+    char *host = strrchr(text, '@'), *end, *port = NULL, **argv = run_alloc(32 * sizeof *argv);
+    char *words = run_dup(run->opts.ssh), *rest = words, *word;
+    uint64_t number;
+    unsigned n = 0;
+    host = host ? host + 1 : text;
+    end = *host == '[' ? strchr(host, ']') : NULL;
+    port = strchr(end ? end : host, ':');
+    if (port)
+        *port++ = '\0';
+    if (!*host || *text == '-' || *host == '-' || (port && !tool_parse_count(port, 1, 65535, &number))) {
+        tool_error("--on ssh://HOST,HOST...: \"%s\" is not [USER@]HOST[:PORT]", text);
+        free(argv);
+        free(words);
+        return false;
+    }
+    while ((word = strsep(&rest, " ")) && n < 16)
+        if (*word)
+            argv[n++] = run_dup(word);
+    argv[n++] = run_dup("-o");
+    argv[n++] = run_dup("BatchMode=yes");
+    argv[n++] = run_dup("-o");
+    argv[n++] = run_dup("ConnectTimeout=10");
+    argv[n++] = run_dup("-o");
+    argv[n++] = run_dup("ServerAliveInterval=5");
+    if (port) {
+        argv[n++] = run_dup("-p");
+        argv[n++] = run_dup(port);
+    }
+    if (end) { /* ssh wants it without the brackets */
+        *end = '\0';
+        memmove(host, host + 1, strlen(host));
+    }
+    argv[n++] = run_dup(text);
+    argv[n++] = run_dup(run->opts.weft);
+    argv[n++] = run_dup("run");
+    argv[n++] = run_dup("--agent");
+    enlist(run, run_dup(host), argv, false);
+    free(words);
+    return true;
+}
+
+static bool on_ssh(run_t *run, const char *list)
+{
+    char *copy = run_dup(list), *rest = copy, *one;
+    bool good = true;
+    if (!*list) {
+        tool_error("--on ssh://HOST,HOST... names the machines");
+        good = false;
+    }
+    while (good && (one = strsep(&rest, ",")))
+        good = add_ssh(run, one);
+    free(copy);
+    return good;
+}
+
+/* --- engines, which Python speaks with --------------------------------------------------------------------------------- */
+
+static bool on_engine(run_t *run, const char *engine, const char *where)
+{
+    char **argv = run_alloc(8 * sizeof *argv);
+    unsigned n = 0;
+    if (!run->python)
+        run->python = tool_find_python(run->opts.python);
+    if (!run->python) {
+        tool_error("there is no interpreter %s; --python PATH names one", run->opts.python);
+        free(argv);
+        return false;
+    }
+    argv[n++] = run_dup(run->python);
+    argv[n++] = run_dup("-c");
+    argv[n++] = run_printf("try:\n"
+                           "    from disagg.on.%s import bridge\n"
+                           "except ImportError as error:\n"
+                           "    raise SystemExit(f'{error}: pip install \".[disagg]\" in the source tree installs disagg for %s; "
+                           "--python PATH names another interpreter')\n"
+                           "bridge()\n",
+                           engine, run->python);
+    argv[n++] = run_dup(where);
+    enlist(run, run_printf("%s%s%s", engine, *where ? "://" : "", where), argv, true);
+    return true;
+}
+
+static const char *after(const char *text, const char *scheme)
+{
+    size_t n = strlen(scheme);
+    if (strncmp(text, scheme, n) != 0)
+        return NULL;
+    return !text[n] ? "" : !strncmp(text + n, "://", 3) ? text + n + 3 : NULL;
+}
+
+/* --- the key --------------------------------------------------------------------------------------------------------------- */
+
+/* Of the user, or one for this run alone: whoever reaches a port of it must have it. */
+static bool find_key(run_t *run)
+{
+    char *path = tool_configured("key_file"), text[KEY_MAX + 1];
+    uint8_t random[32];
+    ssize_t n = -1;
+    if (path) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        n = fd >= 0 ? read(fd, text, KEY_MAX) : -1;
+        if (n < 0)
+            tool_error("the key file %s cannot be read: %s", path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        if (n >= 0)
+            run->key = run_dup_n(text, (size_t)n);
+        explicit_bzero(text, sizeof text);
+        free(path);
+        return n >= 0;
+    }
+    while ((n = getrandom(random, sizeof random, 0)) < 0 && errno == EINTR)
+        ;
+    if (n != (ssize_t)sizeof random) {
+        tool_error("there is no randomness for the key of the run: %s", strerror(errno));
+        return false;
+    }
+    n = snprintf(text, sizeof text, "weft-key-1 ");
+    for (size_t i = 0; i < sizeof random; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%02x", random[i]);
+    run->key = run_printf("%s\n", text);
+    explicit_bzero(random, sizeof random);
+    explicit_bzero(text, sizeof text);
+    return true;
+}
+
+bool run_on(run_t *run)
+{
+    const char *on = run->opts.on, *where;
+    if (!on)
+        return true;
+    if (!find_key(run))
+        return false;
+    if ((where = after(on, "ssh")))
+        return on_ssh(run, where);
+    if ((where = after(on, "dask")))
+        return on_engine(run, "dask", where);
+    if ((where = after(on, "openwhisk")))
+        return on_engine(run, "openwhisk", where);
+    tool_error("--on %s is none of ssh://HOST,HOST..., dask://HOST:PORT, dask, openwhisk", on);
+    return false;
+}
