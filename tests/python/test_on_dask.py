@@ -1,0 +1,189 @@
+"""`weft run --on dask`: elements as tasks of a Dask cluster, with the same results, words and clean-up as on one machine."""
+# ctest: long computes no-asan no-tsan: the C of the launcher is tested by tools_run_ssh; here it is about Dask
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("distributed")
+import daskside  # noqa: E402
+from daskside import fails, finish, run, start, until, write  # noqa: E402
+
+HANGS = "import time\ndef main(params, action):\n    print('up', flush=True)\n    time.sleep(600)\n"
+MEMORY = "type: memory\nlimits: {mem: 1M}\n"
+ADD = """
+#@ parallelism: 4
+#@ corunning: {words: {trans: words, type: rdma}}
+import os
+def main(params, action):
+    trans = action.get_transport("words", "rdma")
+    trans.reg(8)
+    trans.fetch_add(0, 1 + int(os.environ["__OW_PAR"]))
+    print("added", params["x"])
+    return os.getpid()
+"""
+SUM = """
+#@ parents: [add]
+#@ corunning: {words: {trans: words, type: rdma}}
+import helper
+def main(params, action):
+    trans = action.get_transport("words", "rdma")
+    trans.reg(8)
+    trans.read(8, 0)
+    return {"sum": helper.number(trans.buf), "copies": len(params["add"])}
+"""
+HELPER = "def number(buf):\n    return int.from_bytes(bytes(buf), 'little')\n"
+PROGRAM = {"add.o.py": ADD, "sum.o.py": SUM, "words.o.yaml": MEMORY, "helper.py": HELPER}
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with daskside.cluster() as made:
+        yield made
+
+
+def test_a_program_runs_as_it_does_here(shared):
+    said = run(shared, write(shared.folder, PROGRAM), "--param", "x=5")
+    assert said["results"]["sum"] == [{"sum": 10, "copies": 4}] and len(set(said["results"]["add"])) == 4, said
+    assert said["err"].count("added 5") == 4, said["err"]
+    states = {e["name"]: (e["state"], e["copies"]) for e in said["elements"]}
+    assert states == {"add": ("done", 4), "sum": ("done", 1), "words": ("done", 1)}, states
+    by_name = {e["name"]: e for e in said["elements"]}
+    assert by_name["sum"]["bytes_read"] == 8 and by_name["add"]["cpu_seconds"] > 0 and by_name["add"]["peak_bytes"] > 1 << 20, by_name
+
+
+def test_the_timeline_has_every_copy(shared):
+    trace = os.path.join(shared.folder, "trace.json")
+    run(shared, write(shared.folder, PROGRAM), "--param", "x=5", "--trace", trace)
+    with open(trace, encoding="utf-8") as f:
+        names = {e["args"]["copy"] for e in json.load(f)["traceEvents"] if e["ph"] == "X"}
+    assert names >= {"add@0", "add@3", "sum", "words"}, names
+
+
+def test_elements_start_others(shared):
+    program = """
+#@ corunning: {words: {trans: words, type: rdma}}
+def main(params, action):
+    action.runtime.invoke("words", "more", {"size": 4096})
+    trans = action.get_transport("more", "rdma")
+    trans.reg(5)
+    trans.buf[:] = b"hello"
+    trans.write(5, 100)
+    trans.buf[:] = b"     "
+    trans.read(5, 100)
+    hello = bytes(trans.buf).decode()
+    action.runtime.release("more")
+    try:
+        action.runtime.invoke("wrods", "x")
+    except Exception as why:
+        return [hello, str(why)]
+"""
+    said = run(shared, write(shared.folder, {"a.o.py": program, "words.o.yaml": MEMORY}))
+    hello, why = said["results"]["a"][0]
+    assert hello == "hello" and 'did you mean "words"?' in why, said
+
+
+def test_a_failing_element_shows_its_traceback(shared):
+    files = {"a.o.py": "def helper():\n    return 1 / 0\ndef main(params, action):\n    return helper()\n", "b.o.py": HANGS}
+    out, err = fails(shared, write(shared.folder, files), says=["Traceback", "in helper", "a failed: ZeroDivisionError: division by zero"])
+    assert "b " in out and "stopped" in out, out
+
+
+def test_one_that_is_killed_is_told(shared):
+    files = {"a.o.py": "import os\ndef main(params, action):\n    os.kill(os.getpid(), 9)\n"}
+    fails(shared, write(shared.folder, files), says=["a was killed by signal 9 (SIGKILL) without a result"])
+
+
+def test_a_program_that_does_not_load_is_told(shared):
+    fails(shared, write(shared.folder, {"a.o.py": "import no_such_module\ndef main(params, action):\n    pass\n"}),
+          says=["a failed: ModuleNotFoundError", "no_such_module"])
+
+
+def test_time_and_signals_take_it_down(shared):
+    path = write(shared.folder, {"a.o.py": HANGS, "words.o.yaml": "corunning: [a]\n" + MEMORY})
+    fails(shared, path, "--timeout", "3s", says=["--timeout", "still running: a"])
+    process = start(shared, path)
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130 and "SIGINT" in err, err
+    until(lambda: not daskside.left(shared.folder), "cleaning up")
+
+
+def test_more_than_fits_waits_for_its_turn(shared):
+    """The cluster has four threads, and these are ten."""
+    files = {"a.o.py": "#@ parallelism: 10\nimport time\ndef main(params, action):\n    time.sleep(0.2)\n    return time.monotonic()\n"}
+    said = run(shared, write(shared.folder, files))
+    assert len(said["results"]["a"]) == 10
+
+
+def test_large_results_and_much_output_arrive(shared):
+    files = {"a.o.py": "def main(params, action):\n    for i in range(20000):\n        print(i, 'x' * 100)\n    return 'y' * (8 << 20)\n",
+             "b.o.py": "#@ parents: [a]\ndef main(params, action):\n    return len(params['a'][0])\n"}
+    said = run(shared, write(shared.folder, files))
+    assert said["results"]["b"] == [8 << 20] and said["err"].count("\n") >= 20000
+
+
+def test_what_is_not_text_arrives(shared):
+    files = {"a.o.py": "import os, sys\ndef main(params, action):\n    os.write(1, bytes(range(256)) + b'\\n')\n    return 1\n"}
+    process = start(shared, write(shared.folder, files), text=False)
+    out, err = process.communicate(timeout=daskside.BOUND)
+    assert process.returncode == 0 and bytes(range(256)) in out, err
+
+
+def test_a_cluster_that_is_not_there_is_told(shared):
+    path = write(shared.folder, {"a.o.py": HANGS})
+    fails(shared, path, on="dask://127.0.0.1:1", says=["no Dask scheduler answers at 127.0.0.1:1"])
+
+
+def test_an_interpreter_without_dask_is_told(shared, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")
+    python.chmod(0o755)
+    path = write(shared.folder, {"a.o.py": HANGS})
+    command = [daskside.WEFT, "run", path, "--on", shared.on, "--python", str(python)]
+    import subprocess
+    done = subprocess.run(command, env=daskside.env_of(shared.folder), capture_output=True, text=True, timeout=daskside.BOUND, check=False)
+    assert done.returncode == 1 and "pip install distributed" in done.stderr, done.stderr
+
+
+def test_a_cluster_of_its_own(tmp_path):
+    """--on dask, without an address, brings up workers on this machine."""
+    folder = str(tmp_path)
+    import subprocess
+    path = write(folder, PROGRAM)
+    done = subprocess.run([daskside.WEFT, "run", path, "--on", "dask", "--python", sys.executable, "--weft", daskside.WEFT, "--json", "--param",
+                           "x=1"], env=daskside.env_of(folder), capture_output=True, text=True, timeout=daskside.BOUND, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["results"]["sum"] == [{"sum": 10, "copies": 4}]
+    until(lambda: not daskside.left(folder), "cleaning up")
+
+
+def test_limits_are_resources_where_workers_declare_them():
+    with daskside.cluster(workers=1, threads=4, resources={"cpu": 2}) as made:
+        files = {"a.o.py": "#@ limits: {cpu: 1}\n#@ parallelism: 4\nimport time\ndef main(params, action):\n    t = time.monotonic()\n"
+                           "    time.sleep(0.3)\n    return [t, time.monotonic()]\n"}
+        spans = run(made, write(made.folder, files))["results"]["a"]
+        most = max(sum(a <= t < b for a, b in spans) for t, _ in spans)
+        assert most <= 2, spans
+        files = {"a.o.py": "#@ limits: {cpu: 3}\n" + HANGS}
+        fails(made, write(made.folder, files), says=["asks for cpu 3", "no worker of the cluster has more than cpu=2"])
+
+
+def test_a_worker_that_comes_later_takes_part():
+    with daskside.cluster(workers=0) as made:
+        process = start(made, write(made.folder, PROGRAM), "--json", "--param", "x=1")
+        made.add()
+        code, out, err = finish(process)
+        assert code == 0 and json.loads(out)["results"]["sum"] == [{"sum": 10, "copies": 4}], err
+
+
+def test_a_worker_without_weft_is_told(tmp_path):
+    with daskside.cluster(workers=1) as made:
+        path = write(made.folder, {"a.o.py": HANGS})
+        import subprocess
+        done = subprocess.run([daskside.WEFT, "run", path, "--on", made.on, "--python", sys.executable, "--weft", "/no/such/weft"],
+                              env=daskside.env_of(made.folder), capture_output=True, text=True, timeout=daskside.BOUND, check=False)
+        assert done.returncode == 1 and "/no/such/weft" in done.stderr and "a " in done.stdout + done.stderr, done.stderr
