@@ -201,7 +201,7 @@ static bool prepare(run_t *run)
         tool_error("cannot begin: %s", strerror(errno));
         return false;
     }
-    return run_guard_begin(run) && run_serve_open(run);
+    return run_guard_begin(run) && run_dag_write(run) && run_serve_open(run);
 }
 
 static void finish(run_t *run)
