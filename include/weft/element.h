@@ -122,7 +122,8 @@ typedef struct weft_memory_opts {
     uint64_t lease_ns;        /* of those: how long they outlive a user that was lost. Default is: 30 s */
     bool mirrored;            /* it is one of several replicas: its memory is a block that its users make, keep alike and find
                                  by `name` */
-    bool named;               /* whoever is connected reaches the memory by its name, without a region key */
+    bool named;               /* whoever is connected reaches the memory without a region key: at its address, under any name, and
+                                 by its name */
     bool unmapped;            /* users on this host do not map it: every access is checked by this process */
 } weft_memory_opts_t;
 #define WEFT_MEMORY_OPTS_INIT WEFT_INIT(weft_memory_opts_t)

@@ -90,6 +90,10 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_new(weft_runtime_t *rt, const
  * cancel does not end it before buf is the program's again. Do not use `region` after this call. */
 WEFT_API weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op);
 
+/* Let every connected peer attach it by one more name, with the rights that `name_rights` gave, until it is freed. Any thread.
+ * Fails: WEFT_ERR_INVALID, WEFT_ERR_STATE (the name is taken), WEFT_ERR_NOMEM, WEFT_ERR_CLOSED. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_name(weft_region_t *region, const char *name);
+
 /* Make every key of it given out so far, and every remote made from one, stale, the name's too. New keys are good. op (may be
  * NULL) completes when no access made with an old one is under way any more; WEFT_ERR_TIMEOUT, _CANCELLED, _NOMEM: it is
  * revoked, and one may be. Memory stays where it is, unless a peer that had it mapped is stuck or was lost in the middle of an

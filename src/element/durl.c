@@ -303,15 +303,27 @@ weft_status_t weft_durl_parse(const char *text, weft_durl_t *durl_out)
     return st;
 }
 
+void wefti_uri_place(const char **uris, char place[ELEMENT_PLACE_MAX])
+{
+    wefti_uri_t uri;
+    *place = 0;
+    if (!**uris)
+        return;
+    if (wefti_uri_parse(uris, &uri))
+        *uris += strlen(*uris);
+    else if (uri.scheme == WEFTI_URI_UNIX)
+        snprintf(place, ELEMENT_PLACE_MAX, "the element at %.107s", uri.host);
+    else if (uri.port)
+        snprintf(place, ELEMENT_PLACE_MAX, "the element at port %u", uri.port);
+}
+
 void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
 {
     const char *at = d->url;
-    wefti_uri_t uri;
-    *place = 0;
     if (!*at && *d->shm_id)
         snprintf(place, ELEMENT_PLACE_MAX, "the element at shm_id %s", d->shm_id);
-    else if (*at && !wefti_uri_parse(&at, &uri) && uri.scheme == WEFTI_URI_TCP && uri.port)
-        snprintf(place, ELEMENT_PLACE_MAX, "the element at port %u", uri.port);
+    else
+        wefti_uri_place(&at, place);
 }
 
 /* --- back to text  ---------------------------------------------------------------------------------------------------- */

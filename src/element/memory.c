@@ -2,7 +2,8 @@
  *
  *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last has ended--> gone
  *
- * The region is made before the listener, so that a peer that connects finds it. Every connection is accepted; one that has ended
+ * The region is made before the listener, so that a peer that connects finds it. One that is named goes by its place too: nobody
+ * knows a port that the system chooses before it has that name. Every connection is accepted; one that has ended
  * is closed. A close tells the peers, and does not wait for one that does not answer.
  *
  * Promise: when a close is complete nothing is left. Memory that was not closed goes with its runtime.
@@ -261,6 +262,32 @@ static weft_status_t open_region(weft_memory_t *m, const weft_memory_opts_t *o, 
     return weft_region_new(m->rt, &r, &m->region);
 }
 
+/* Is it the place of one of the addresses before `end`? */
+static bool is_place_of(const char *place, const char *uris, const char *end)
+{
+    char other[ELEMENT_PLACE_MAX];
+    while (*uris && uris != end) {
+        wefti_uri_place(&uris, other);
+        if (!strcmp(other, place))
+            return true;
+    }
+    return false;
+}
+
+/* It also goes by the places of these addresses. `had`, and the places of the addresses `but`, it has already. */
+static weft_status_t name_places(weft_memory_t *m, const char *uris, const char *had, const char *but)
+{
+    weft_status_t st = WEFT_OK;
+    char place[ELEMENT_PLACE_MAX];
+    for (const char *first = uris; !st && *uris;) {
+        const char *here = uris;
+        wefti_uri_place(&uris, place);
+        if (*place && strcmp(place, had) && !is_place_of(place, but, NULL) && !is_place_of(place, first, here))
+            st = weft_region_name(m->region, place);
+    }
+    return st;
+}
+
 static weft_status_t open_store(weft_memory_t *m, const weft_memory_opts_t *o)
 {
     weft_store_server_opts_t s = WEFT_STORE_SERVER_OPTS_INIT;
@@ -289,6 +316,7 @@ static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o
 static weft_status_t open_memory(element_state_t *es, const weft_memory_opts_t *o, const char *place, weft_memory_t **memory_out)
 {
     weft_status_t st = WEFT_OK;
+    const char *given = o->uri ? o->uri : "", *had = place ? place : "";
     weft_memory_t *m = memory_new();
     if (!m)
         return weft_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
@@ -302,10 +330,14 @@ static weft_status_t open_memory(element_state_t *es, const weft_memory_opts_t *
     wefti_list_init(&m->guests);
     if (!o->mirrored)
         st = open_region(m, o, place);
+    if (!st && m->region && o->named)
+        st = name_places(m, given, had, "");
     if (!st && (o->mirrored || o->spare))
         st = open_store(m, o);
     if (!st)
         st = open_listener(m, o);
+    if (!st && m->region && o->named) /* a port that the system chose */
+        st = name_places(m, m->uri, had, given);
     if (!st && m->region) {
         m->key_len = sizeof m->key;
         st = weft_region_key(m->region, NULL, m->key, &m->key_len);

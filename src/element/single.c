@@ -2,8 +2,8 @@
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's region key; without one, by the element's name, or else as the memory that is served at
- * that place. Leases of memory that is allocated there use the same endpoint.
+ * The memory is attached by the durl's region key; without one, as the memory that is served at that place, whatever it is
+ * called, or else by the element's name. Leases of memory that is allocated there use the same endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
 #include <stdio.h>
@@ -16,7 +16,7 @@ typedef struct single {
     weft_op_t connect, attach, close;
     element_leases_t leases;
     char address[512];
-    bool asked_place; /* nothing there goes by the element's name */
+    bool asked_name; /* nothing there goes by the place */
 } single_t;
 
 static single_t *single_of(element_route_t *route)
@@ -52,15 +52,22 @@ static void attach(single_t *s, const uint8_t *key, size_t len, const char *name
     }
 }
 
-/* A durl of Scad says where an element is, under any name: ask for what is served there. False: it was not asked. */
-static bool ask_place(single_t *s, const weft_durl_t *d)
+/* A durl of Scad says where an element is, under any name; another element of that process may have the name. */
+static void ask_place(single_t *s, const weft_durl_t *d)
 {
     char place[ELEMENT_PLACE_MAX];
     wefti_durl_place(d, place);
-    if (s->asked_place || d->region_key_len || !*place)
+    s->asked_name = !*place;
+    attach(s, NULL, 0, *place ? place : d->name);
+}
+
+/* Nothing goes by the place: its owner only knows names. False: it was asked. */
+static bool ask_name(single_t *s, const weft_durl_t *d)
+{
+    if (s->asked_name || d->region_key_len)
         return false;
-    s->asked_place = true;
-    attach(s, NULL, 0, place);
+    s->asked_name = true;
+    attach(s, NULL, 0, d->name);
     return true;
 }
 
@@ -74,7 +81,7 @@ static void attached(weft_op_t *op, void *user)
         route->remote = (weft_remote_t *)op->buf;
     if (!t || route->over) {
         ;
-    } else if (op->status == WEFT_ERR_NOTFOUND && ask_place(s, &t->durl)) {
+    } else if (op->status == WEFT_ERR_NOTFOUND && ask_name(s, &t->durl)) {
         ;
     } else if (op->status) {
         over(s, op->status);
@@ -109,8 +116,10 @@ static void connected(weft_op_t *op, void *user)
         over(s, op->status);
     else if (t && !route->over && own && wefti_memory_key(own, key, &len))
         attach(s, key, len, NULL);
+    else if (t && !route->over && t->durl.region_key_len)
+        attach(s, t->durl.region_key, t->durl.region_key_len, NULL);
     else if (t && !route->over)
-        attach(s, t->durl.region_key, t->durl.region_key_len, t->durl.name);
+        ask_place(s, &t->durl);
     wefti_route_op_done(route);
 }
 

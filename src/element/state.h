@@ -80,10 +80,11 @@ static inline void element_op(element_state_t *es, weft_op_t *op, weft_op_fn fn,
  * those. */
 bool wefti_durl_is_keys(const char *text);
 weft_status_t wefti_durl_parse_keys(const char *text, weft_durl_t *durl);
-/* What the memory of a server is called to those who know only where it is, as Scad's durls do: "" if its url leaves the port
- * to the system. */
-#define ELEMENT_PLACE_MAX 96
+/* What memory is called to those who know only where it is, as Scad's durls do: by the first address of a durl; and by the next
+ * one of *uris, which goes on behind it. "" if that leaves the port to the system, or there is none. */
+#define ELEMENT_PLACE_MAX 160
 void wefti_durl_place(const weft_durl_t *durl, char place[ELEMENT_PLACE_MAX]);
+void wefti_uri_place(const char **uris, char place[ELEMENT_PLACE_MAX]);
 bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
 
 /* --- buffer.c  -------------------------------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@
 #include "base/rng.h"
 #include <assert.h>
 
+#include "base/uri.h"
 #include "element/state.h"
 
 #define PAUSE_MOST (2 * WEFT_SECOND)
@@ -258,8 +259,11 @@ static weft_status_t open_memory(weft_transport_t *t, const weft_durl_t *d)
 {
     weft_memory_opts_t o = WEFT_MEMORY_OPTS_INIT;
     weft_memory_t *m;
+    wefti_uri_t first;
     char uri[128], place[ELEMENT_PLACE_MAX] = "";
-    if (t->server)
+    const char *at = d->url;
+    /* users of older versions know what is at a Unix socket by its name alone */
+    if (t->server && (!*at || (!wefti_uri_parse(&at, &first) && first.scheme == WEFTI_URI_TCP)))
         wefti_durl_place(d, place);
     o.name = d->name;
     o.bytes = d->bytes;

@@ -1,6 +1,6 @@
 /* rma/region.c - regions: memory of ours that others may use. ending.c has their end.
  *
- * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a key, a
+ * Any thread makes regions. Each is in two tables, by its id and by its names, until it is freed: what peers bring (a key, a
  * name) is looked up there.
  *
  * Promise: what is in the tables is there and not being freed; what a peer could see of a region is never seen in another.
@@ -30,44 +30,76 @@ void wefti_rma_regions_free(rma_state_t *rs)
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_region_t, rt);
 
-static weft_region_t *find_name(const rma_state_t *rs, const char *name, size_t n)
+struct rma_name {
+    rma_name_t *next; /* of by_name, of the same hash: the first, so that a test can look */
+    rma_name_t *more; /* of the same region */
+    weft_region_t *region;
+    uint64_t hash;
+    size_t n;
+    char text[];
+};
+
+static rma_name_t *find_name(const rma_state_t *rs, uint64_t hash, const char *text, size_t n)
 {
-    weft_region_t *r = wefti_map_get(&rs->by_name, wefti_hash_bytes(name, n));
-    while (r && (strlen(r->name) != n || memcmp(r->name, name, n) != 0))
-        r = r->name_next;
-    return r;
+    rma_name_t *name = wefti_map_get(&rs->by_name, hash);
+    while (name && (name->n != n || memcmp(name->text, text, n) != 0))
+        name = name->next;
+    return name;
 }
 
-static weft_status_t list_name(weft_region_t *region)
+/* NULL: no memory. */
+static rma_name_t *name_new(weft_region_t *region, const char *text)
 {
-    rma_state_t *rs = region->rs;
-    size_t n = strlen(region->name);
-    uint64_t key = wefti_hash_bytes(region->name, n);
-    if (find_name(rs, region->name, n))
-        return wefti_fail(WEFT_ERR_STATE, "there is a region \"%s\" already: free it first, or choose another name",
-                          region->name);
-    region->name_next = wefti_map_get(&rs->by_name, key);
-    if (wefti_map_put(&rs->by_name, key, region))
+    size_t n = strlen(text);
+    rma_name_t *name = wefti_calloc(1, sizeof *name + n + 1);
+    if (!name)
+        return NULL;
+    name->region = region;
+    name->hash = wefti_hash_bytes(text, n);
+    name->n = n;
+    memcpy(name->text, text, n);
+    return name;
+}
+
+static weft_status_t list_name(rma_state_t *rs, rma_name_t *name)
+{
+    if (find_name(rs, name->hash, name->text, name->n))
+        return wefti_fail(WEFT_ERR_STATE, "there is a region \"%s\" already: free it first, or choose another name", name->text);
+    name->next = wefti_map_get(&rs->by_name, name->hash);
+    if (wefti_map_put(&rs->by_name, name->hash, name))
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the name of a region");
     return WEFT_OK;
 }
 
-static void unlist_name(weft_region_t *region)
+static void unlist_name(rma_state_t *rs, rma_name_t *name)
 {
-    rma_state_t *rs = region->rs;
-    uint64_t key = wefti_hash_bytes(region->name, strlen(region->name));
-    weft_region_t *r = wefti_map_get(&rs->by_name, key);
-    if (r == region) {
+    rma_name_t *at = wefti_map_get(&rs->by_name, name->hash);
+    if (at == name) {
         /* replacing needs no memory */
-        weft_status_t st = region->name_next ? wefti_map_put(&rs->by_name, key, region->name_next) : WEFT_OK;
-        if (!region->name_next || st)
-            wefti_map_take(&rs->by_name, key);
+        weft_status_t st = name->next ? wefti_map_put(&rs->by_name, name->hash, name->next) : WEFT_OK;
+        if (!name->next || st)
+            wefti_map_take(&rs->by_name, name->hash);
         return;
     }
-    while (r && r->name_next != region)
-        r = r->name_next;
-    if (r)
-        r->name_next = region->name_next;
+    while (at && at->next != name)
+        at = at->next;
+    if (at)
+        at->next = name->next;
+}
+
+/* Those that are listed. */
+static void unlist_names(weft_region_t *region)
+{
+    for (rma_name_t *name = region->names; name; name = name->more)
+        unlist_name(region->rs, name);
+}
+
+static void free_names(weft_region_t *region)
+{
+    for (rma_name_t *name = region->names, *more; name; name = more) {
+        more = name->more;
+        wefti_free(name);
+    }
 }
 
 static weft_status_t list(weft_region_t *region)
@@ -75,12 +107,11 @@ static weft_status_t list(weft_region_t *region)
     rma_state_t *rs = region->rs;
     pthread_mutex_lock(&rs->lock);
     weft_status_t st = wefti_closing(rs->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
-                       : region->name        ? list_name(region)
+                       : region->names       ? list_name(rs, region->names)
                                              : WEFT_OK;
     if (!st && wefti_slots_add(&rs->by_id, region, &region->id)) {
         st = wefti_fail(WEFT_ERR_NOMEM, "no memory for the id of a region");
-        if (region->name)
-            unlist_name(region);
+        unlist_names(region);
     }
     if (!st)
         wefti_list_push_back(&rs->regions, &region->link);
@@ -94,8 +125,7 @@ void wefti_rma_region_unlist(weft_region_t *region)
     pthread_mutex_lock(&rs->lock);
     if (wefti_slots_get(&rs->by_id, region->id)) {
         wefti_slots_remove(&rs->by_id, region->id);
-        if (region->name)
-            unlist_name(region);
+        unlist_names(region);
     }
     pthread_mutex_unlock(&rs->lock);
     atomic_fetch_add(&region->generation, 1);
@@ -112,7 +142,8 @@ weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id)
 weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out)
 {
     pthread_mutex_lock(&rs->lock);
-    weft_region_t *r = find_name(rs, name, n);
+    const rma_name_t *found = find_name(rs, wefti_hash_bytes(name, n), name, n);
+    const weft_region_t *r = found ? found->region : NULL;
     if (r)
         *claim_out = (rma_claim_t){
             .region = r->id, .generation = atomic_load(&r->generation), .len = atomic_load(&r->len), .rights = r->name_rights};
@@ -245,7 +276,7 @@ static weft_status_t region_new(weft_runtime_t *rt, const weft_region_opts_t *gi
     r->user = o.user;
     wefti_list_init(&r->grants);
     wefti_rma_ending_init(r);
-    if (o.name && !(r->name = wefti_strdup(o.name))) {
+    if (o.name && !(r->names = name_new(r, o.name))) {
         st = wefti_fail(WEFT_ERR_NOMEM, "no memory for the name of a region");
         goto err_region;
     }
@@ -261,7 +292,7 @@ static weft_status_t region_new(weft_runtime_t *rt, const weft_region_opts_t *gi
 err_memory:
     memory_free(r);
 err_name:
-    wefti_free(r->name);
+    free_names(r);
 err_region:
     wefti_handle_free(&handles, r);
     return st;
@@ -287,7 +318,7 @@ weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts
 void wefti_rma_region_gone(weft_region_t *r)
 {
     memory_free(r);
-    wefti_free(r->name);
+    free_names(r);
     wefti_handle_free(&handles, r);
 }
 
@@ -303,6 +334,38 @@ weft_status_t wefti_rma_region_enter(const weft_region_t *region)
         return WEFT_OK;
     wefti_rma_region_leave(region);
     return wefti_fail_gone(region->rt);
+}
+
+/* What is freed meanwhile is not in the tables any more, and gets no name that would stay there. */
+static weft_status_t name_more(weft_region_t *region, rma_name_t *name)
+{
+    rma_state_t *rs = region->rs;
+    pthread_mutex_lock(&rs->lock);
+    weft_status_t st = wefti_slots_get(&rs->by_id, region->id) == region ? list_name(rs, name)
+                                                                         : wefti_fail(WEFT_ERR_CLOSED, "the region was freed");
+    if (!st) {
+        name->more = region->names;
+        region->names = name;
+    }
+    pthread_mutex_unlock(&rs->lock);
+    return st;
+}
+
+weft_status_t weft_region_name(weft_region_t *region, const char *name)
+{
+    size_t n = name ? strnlen(name, WEFT_RMA_NAME_MAX + 1) : 0;
+    if (!region || !n || n > WEFT_RMA_NAME_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, region ? "the name of a region has 1 to %u bytes" : "the region is NULL",
+                          WEFT_RMA_NAME_MAX);
+    weft_status_t st = wefti_rma_region_enter(region);
+    if (st)
+        return st;
+    rma_name_t *more = name_new(region, name);
+    st = more ? name_more(region, more) : wefti_fail(WEFT_ERR_NOMEM, "no memory for the name of a region");
+    if (st)
+        wefti_free(more);
+    wefti_rma_region_leave(region);
+    return st;
 }
 
 weft_status_t weft_region_until(weft_region_t *region, uint64_t when)

@@ -83,7 +83,7 @@ struct rma_state {
     weft_runtime_t *rt;
     pthread_mutex_t lock;         /* of what is beneath, for any thread, up to `stamps`; held for moments */
     wefti_slots_t by_id;          /* region id -> weft_region_t, freed ones not */
-    wefti_map_t by_name;          /* hash of the name -> the first of a chain through name_next, freed ones not */
+    wefti_map_t by_name;          /* hash of the name -> the first rma_name_t of a chain through `next`, freed regions' not */
     wefti_list_t regions;         /* weft_region_t.link */
     rma_rounds_t works;           /* regions whose memory is moved or given back: work_link. The driver's */
     uint8_t secret[32];           /* of the MAC on keys of regions: random, for this runtime alone. Written once */
@@ -110,6 +110,8 @@ static inline bool wefti_rma_regions_idle(const rma_state_t *rs) { return wefti_
 
 typedef struct rma_grant rma_grant_t;
 
+typedef struct rma_name rma_name_t; /* by which peers attach it: region.c */
+
 struct weft_region {
     wefti_handle_t handle;
     weft_runtime_t *rt;           /* up to here it can be read when it was freed */
@@ -123,8 +125,7 @@ struct weft_region {
     _Atomic uint64_t until;       /* fabric time from which nothing is let in; 0: none */
     uint32_t rights, name_rights;
     const weft_mem_kind_t *device; /* NULL: the processor can touch it */
-    char *name;                   /* NULL: none */
-    weft_region_t *name_next;     /* under rs->lock */
+    rma_name_t *names;            /* of which there may be none; under rs->lock */
     rma_share_t share;
     bool own;                     /* the library made the memory */
     _Atomic bool kept;            /* which stays when the region ends */

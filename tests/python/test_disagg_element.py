@@ -251,6 +251,35 @@ def test_imports_and_neighbours(element, tmp_path):
     assert "nobody.py cannot be read" in outcome(said)["error"]
 
 
+def test_a_transport_that_is_configured_after_main_returned_is_no_matter():
+    from disagg import LibdAction
+    from disagg import element as module
+    with open(os.devnull, "wb") as null:
+        lines, line = module.Lines(0, null.fileno()), {"do": "config", "name": "m", "durl": "m;rdma_tcp;url,tcp://127.0.0.1:1;"}
+        with pytest.raises(module.Refused, match="has none"):
+            module.hear(lines, LibdAction(None, "empty"), line)
+        action = LibdAction(None, "full", transports=["m;rdma_tcp;"])
+        with pytest.raises(LookupError):
+            module.hear(lines, action, {**line, "name": "other"})
+        action.close()
+        module.hear(lines, action, line)
+
+
+def test_libraries_are_found_after_the_directory_and_in_their_order(element, tmp_path):
+    for folder, names in ((".", ["first"]), ("lib", ["first", "second"]), ("more", ["first", "second", "third"])):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name in names:
+            (tmp_path / folder / f"{name}.py").write_text(f"WHERE = {folder!r}\n")
+    said, _, _, _ = element().run("""
+        import first, second, third
+        def main(params, action):
+            return [first.WHERE, second.WHERE, third.WHERE]
+        """, paths=[str(tmp_path / "lib"), str(tmp_path / "more")]).end()
+    assert outcome(said)["value"] == [".", "lib", "more"]
+    said, _, _, _ = element().run("def main(p, a): pass", paths="lib").end()
+    assert "'paths'" in outcome(said)["error"] and "a list of texts" in outcome(said)["error"]
+
+
 def test_results_of_parents_answer_both_ways(element):
     said, _, _, _ = element().run("""
         def main(params, action):

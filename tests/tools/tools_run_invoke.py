@@ -10,7 +10,7 @@ MAIN = "import json, os, socket, subprocess, sys, time\ndef main(params, action)
 
 def asking(code, extra=None, *, good=True):
     """What an element that runs this gives back: `ask(request)` is the launcher's answer."""
-    text = "#@ corunning: {words: {trans: w}}\n" + MAIN + "".join(f"    {line}\n" for line in code.splitlines())
+    text = "#@ corunning: {words: }\n" + MAIN + "".join(f"    {line}\n" for line in code.splitlines())
     files = {"a.o.py": text, "words.o.yaml": "limits: {mem: 1M}\n", **(extra or {})}
     with elements.directory(files) as (folder, python):
         if not good:
@@ -62,16 +62,24 @@ def what_is_wrong_is_said():
              ({"do": "invoke", "template": "words", "trans": "a;b"}, ";"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": [1]}, "object"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": "much"}}, "64M"), ({"do": "release", "name": "nobody"}, "nobody"),
-             ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"mem": -1}}}, "mem"), ({"do": "release"}, "release"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"mem": -1}}}, "mem"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"siez": 4096}}, "did you mean \"size\"?"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"memory": "2M"}}}, "\"memory\""),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": "2M"}}, "limits is not an object"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": 1, "limits": {"mem": "2M"}}}, "both are there"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"type": "compute"}}, "which the template is"),
+             ({"do": "invoke", "template": "words", "trans": "words"}, "has a transport \"words\" already"), ({"do": "release"}, "release"),
              ({"do": "dance"}, "invoke or release"), ([1], "object"), ({}, "invoke or release"),
              ({"do": "invoke", "template": 7, "trans": {}}, "template")]
     said = asking(f"return [ask(request) for request in json.loads({json.dumps(json.dumps([w for w, _ in wrong]))})]")
     for answer, (request, word) in zip(said["results"]["a"][0], wrong, strict=True):
         assert answer["ok"] is False and word in answer["error"], f"{request}: {answer}"
+    twice = asking(r"""return ask(b'{"do": "invoke", "template": "words", "trans": "x", "props": {"size": 4096, "size": 1}}\n')""")
+    assert "\"size\" is there twice" in twice["results"]["a"][0]["error"], twice
 
 
 def memory_of_the_directory_is_not_taken_from_others():
-    said = asking("return ask({'do': 'release', 'name': 'w'})",
+    said = asking("return ask({'do': 'release', 'name': 'words'})",
                   {"b.o.py": "#@ corunning: {words: }\nimport time\ndef main(params, action):\n    time.sleep(0.3)\n"})
     span = {e["name"]: e["start"] + e["seconds"] for e in said["elements"]}
     assert said["results"]["a"] == [{"ok": True}] and span["words"] >= span["b"], said
@@ -106,10 +114,10 @@ return got""")["results"]["a"][0]
 
 def only_elements_of_the_run_are_answered():
     """A process of the same user that is none of them, and one that an element started, which is."""
-    text = "#@ corunning: {words: {trans: w}}\n" + MAIN + """\
+    text = "#@ corunning: {words: }\n" + MAIN + """\
     with open('child.py', 'w') as f:
         f.write('import os, socket\\ns = socket.socket(socket.AF_UNIX)\\ns.connect(os.environ["WEFT_LAUNCHER"])\\n'
-                's.sendall(b\\'{"do": "release", "name": "w"}\\\\n\\')\\nprint(s.makefile().readline().strip())\\n')
+                's.sendall(b\\'{"do": "release", "name": "words"}\\\\n\\')\\nprint(s.makefile().readline().strip())\\n')
     print(os.environ['WEFT_LAUNCHER'], flush=True)
     print(subprocess.run([sys.executable, 'child.py'], stdout=subprocess.PIPE, text=True).stdout.strip(), flush=True)
     end = time.monotonic() + 30

@@ -249,6 +249,14 @@ TEST(names_are_found_taken_and_given_back_with_the_call)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+/* The next name of the same hash: what a name begins with. */
+static rma_name_t *next_of(const weft_region_t *region)
+{
+    rma_name_t *next;
+    memcpy(&next, region->names, sizeof next);
+    return next;
+}
+
 TEST(names_with_the_same_hash_are_kept_apart)
 {
     weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);
@@ -256,27 +264,59 @@ TEST(names_with_the_same_hash_are_kept_apart)
     rma_claim_t c;
     /* Two that collide are not to be had: put one where the other will look. */
     weft_region_t *a = owner_region(rt, 1, "a"), *b, *d;
-    CHECK_OK(wefti_map_put(&rs->by_name, wefti_hash_bytes("b", 1), a));
+    CHECK_OK(wefti_map_put(&rs->by_name, wefti_hash_bytes("b", 1), a->names));
     CHECK_EQ(wefti_rma_named(rs, "b", 1, &c), WEFT_ERR_NOTFOUND);
     b = owner_region(rt, 1, "b");
-    CHECK(b->name_next == a);
+    CHECK(next_of(b) == a->names);
     CHECK_OK(wefti_rma_named(rs, "b", 1, &c));
     CHECK_EQ(c.region, b->id);
     CHECK_OK(weft_region_free(b, NULL));
     CHECK_EQ(wefti_rma_named(rs, "b", 1, &c), WEFT_ERR_NOTFOUND);
-    CHECK(wefti_map_get(&rs->by_name, wefti_hash_bytes("b", 1)) == a);
+    CHECK(wefti_map_get(&rs->by_name, wefti_hash_bytes("b", 1)) == a->names);
     /* and one that goes out of the middle */
     b = owner_region(rt, 1, "b");
-    CHECK_OK(wefti_map_put(&rs->by_name, wefti_hash_bytes("d", 1), b));
+    CHECK_OK(wefti_map_put(&rs->by_name, wefti_hash_bytes("d", 1), b->names));
     d = owner_region(rt, 1, "d"); /* d, b, a */
-    CHECK_OK(wefti_map_put(&rs->by_name, wefti_hash_bytes("b", 1), d));
+    CHECK_OK(wefti_map_put(&rs->by_name, wefti_hash_bytes("b", 1), d->names));
     CHECK_OK(wefti_rma_named(rs, "b", 1, &c));
     CHECK_EQ(c.region, b->id);
     CHECK_OK(weft_region_free(b, NULL));
-    CHECK(d->name_next == a);
+    CHECK(next_of(d) == a->names);
     CHECK_EQ(wefti_rma_named(rs, "b", 1, &c), WEFT_ERR_NOTFOUND);
     CHECK_OK(wefti_rma_named(rs, "d", 1, &c));
     CHECK_OK(wefti_rma_named(rs, "a", 1, &c));
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(a_region_goes_by_every_name_it_was_given_until_it_is_freed)
+{
+    weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);
+    rma_state_t *rs = rma_state(rt);
+    rma_claim_t c;
+    weft_region_t *a = owner_region(rt, 1, NULL), *b = owner_region(rt, 1, "b");
+    char name[WEFT_RMA_NAME_MAX + 2];
+    memset(name, 'n', sizeof name);
+    name[WEFT_RMA_NAME_MAX + 1] = 0;
+    CHECK_OK(weft_region_name(a, "one"));
+    CHECK_OK(weft_region_name(a, "two"));
+    CHECK_EQ(weft_region_name(a, "two"), WEFT_ERR_STATE);
+    CHECK_EQ(weft_region_name(a, "b"), WEFT_ERR_STATE);
+    CHECK_EQ(weft_region_name(b, "one"), WEFT_ERR_STATE);
+    CHECK_EQ(weft_region_name(a, ""), WEFT_ERR_INVALID);
+    CHECK_EQ(weft_region_name(a, name), WEFT_ERR_INVALID);
+    CHECK_OK(wefti_rma_named(rs, "one", 3, &c));
+    CHECK(c.region == a->id && c.rights == a->name_rights);
+    CHECK_OK(wefti_rma_named(rs, "two", 3, &c));
+    CHECK_EQ(c.region, a->id);
+    CHECK_OK(wefti_rma_named(rs, "b", 1, &c));
+    CHECK_EQ(c.region, b->id);
+    CHECK_OK(weft_region_free(a, NULL));
+    CHECK_EQ(weft_region_name(a, "late"), WEFT_ERR_CLOSED);
+    CHECK_EQ(wefti_rma_named(rs, "one", 3, &c), WEFT_ERR_NOTFOUND);
+    CHECK_EQ(wefti_rma_named(rs, "two", 3, &c), WEFT_ERR_NOTFOUND);
+    CHECK_OK(weft_region_name(b, "one"));
+    CHECK_OK(wefti_rma_named(rs, "one", 3, &c));
+    CHECK_EQ(c.region, b->id);
     CHECK_OK(weft_runtime_close(rt));
 }
 

@@ -498,8 +498,13 @@ TEST(a_server_is_reached_by_its_url_and_name_and_by_its_shm_id)
         weft_transport_t *same = add_later(shm, "another", 100);
         CHECK_OK(elements_read(&e, same, 100, 0, 0));
         CHECK_STR((char *)weft_transport_buf(same, NULL), "by id");
+        snprintf(durl, sizeof durl, "whoever;rdma_tcp;url,%s;", weft_memory_uri(weft_transport_memory(s)));
+        same = add_later(durl, "whoever", 100);
+        CHECK_OK(elements_read(&e, same, 100, 0, 0));
+        CHECK_STR((char *)weft_transport_buf(same, NULL), "served");
         weft_status_t why = WEFT_OK;
-        snprintf(durl, sizeof durl, "nobody;rdma_tcp;url,%s;", weft_memory_uri(weft_transport_memory(s)));
+        elements_memory(&e, 100, NULL); /* without its region key nobody finds it, whatever else is served by the process */
+        snprintf(durl, sizeof durl, "nobody;rdma_tcp;url,%s;", weft_memory_uri(e.memory));
         weft_transport_t *none = add_later(durl, "nobody", 100);
         PAIR_UNTIL(&e.pair, (weft_transport_state(none, &why), why == WEFT_ERR_NOTFOUND), 20);
         CHECK_OK(weft_action_get(servers, "shm", "rdma_server", &s));

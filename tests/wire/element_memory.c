@@ -2,6 +2,8 @@
  * could not be opened.
  *
  * ctest: label=thread */
+#include <unistd.h>
+
 #include "lib/elements.h"
 #include "test.h"
 
@@ -82,6 +84,61 @@ TEST(a_name_opens_only_what_is_named)
         CHECK_OK(weft_transport_reg(t, 10, NULL));
         CHECK_EQ(elements_read(&e, t, 10, 0, 0), WEFT_ERR_TIMEOUT);
         close_memory(named);
+        elements_close(&e);
+    }
+}
+
+/* What is at the start of the memory that a durl without a region key leads to. */
+static int found_at(const char *name, const char *uri)
+{
+    char durl[600], trans[64];
+    static int n;
+    snprintf(trans, sizeof trans, "t%d", n++);
+    snprintf(durl, sizeof durl, "%s;rdma_tcp;", trans);
+    CHECK_OK(weft_action_add(e.action, durl));
+    snprintf(durl, sizeof durl, "%s;rdma_tcp;url,%s;", name, uri);
+    CHECK_OK(weft_action_configure(e.action, trans, durl));
+    weft_transport_t *t = elements_get(&e, trans, "rdma");
+    CHECK_OK(weft_transport_reg(t, 1, NULL));
+    CHECK_OK(elements_read(&e, t, 1, 0, 0));
+    int byte = *(const uint8_t *)weft_transport_buf(t, NULL);
+    CHECK_OK(weft_action_release(e.action, trans));
+    return byte;
+}
+
+/* Also where another element of the same process has the name that the user knows. */
+TEST(one_that_is_named_is_found_at_its_address_whatever_it_is_called)
+{
+    each_way(way) {
+        weft_memory_opts_t o = WEFT_MEMORY_OPTS_INIT;
+        weft_memory_t *m[3];
+        char uri[3][200];
+        elements_open(&e, way, 100, NULL, NULL);
+        o.bytes = 10;
+        o.named = true;
+        for (int i = 0; i < 3; i++) {
+            static const char *const names[] = {"one", "two", "three"};
+            char address[120];
+            snprintf(address, sizeof address, "unix://@weft-test-%d-%p", (int)getpid(), (void *)&m[i]);
+            o.name = names[i];
+            o.uri = i < 2 ? NULL : address;
+            m[i] = open_memory(&o);
+            *(uint8_t *)weft_memory_base(m[i]) = (uint8_t)(i + 1);
+            snprintf(uri[i], sizeof uri[i], "%s", weft_memory_uri(m[i]));
+        }
+        for (int i = 0; i < 3; i++) {
+            CHECK_EQ(found_at("nobody", uri[i]), i + 1);
+            CHECK_EQ(found_at("one", uri[i]), i + 1);
+            CHECK_EQ(found_at("three", uri[i]), i + 1);
+        }
+        for (int i = 0; i < 3; i++)
+            close_memory(m[i]);
+        o.name = "again"; /* a port that was chosen; nothing is left of who had it */
+        o.uri = uri[0];
+        m[0] = open_memory(&o);
+        *(uint8_t *)weft_memory_base(m[0]) = 9;
+        CHECK_EQ(found_at("one", uri[0]), 9);
+        close_memory(m[0]);
         elements_close(&e);
     }
 }

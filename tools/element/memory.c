@@ -164,7 +164,7 @@ static const tool_opt_t options[] = {
     {"lease", "TIME", "how long those outlive a user that was lost (default 30s)", TO_TIME(memory_t, mo.lease_ns, 0, UINT64_MAX)},
     {"mirrored", NULL, "be one of two or three replicas: the durls of all of them together reach the memory",
      TO_FLAG(memory_t, mo.mirrored)},
-    {"named", NULL, "whoever can connect reaches the memory by its name, without the region key in the durl",
+    {"named", NULL, "whoever can connect reaches the memory by its address or its name, without the region key in the durl",
      TO_FLAG(memory_t, mo.named)},
     {"unmapped", NULL, "users on this machine do not map the memory: every access is checked by this process",
      TO_FLAG(memory_t, mo.unmapped)},

@@ -84,8 +84,12 @@ static void client_ready(run_source_t *s, uint32_t events)
 {
     client_t *c = (client_t *)s;
     char piece[16384], *newline;
-    ssize_t n = recv(s->fd, piece, sizeof piece, MSG_DONTWAIT);
-    (void)events;
+    ssize_t n;
+    if (c->asked && events & EPOLLHUP) {
+        client_free(c); /* it does not wait for the answer */
+        return;
+    }
+    n = recv(s->fd, piece, sizeof piece, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n > 0 && !c->asked)
@@ -93,6 +97,8 @@ static void client_ready(run_source_t *s, uint32_t events)
     newline = c->heard.n ? memchr(c->heard.p, '\n', c->heard.n) : NULL;
     if (newline && !c->asked)
         ask(c, c->heard.p, (size_t)(newline - c->heard.p));
+    else if (c->asked && !n) /* it has said all that it had to say, and may wait for the answer */
+        epoll_ctl(s->run->epoll, EPOLL_CTL_MOD, s->fd, &(struct epoll_event){.data.ptr = s});
     else if (n <= 0 || c->heard.n > LINE_MAX_BYTES)
         client_free(c);
 }

@@ -1,7 +1,8 @@
 /* tools/run/code.c - the files of a program, sent to a machine that does not have them.
  *
- * What travels is the directory of the elements with all folders in it, so also its `lib`. Not what begins with a dot, and not
- * what Python compiled. A program is small; data belongs into memory elements or onto a shared file system.
+ * What travels is the directory of the elements with all folders in it, so also its `lib`; what --path and `import` name; and
+ * for a single element or a DAG in one file the modules beside it and `lib`. Not what begins with a dot, and not what Python
+ * compiled. A program is small; data belongs into memory elements or onto a shared file system.
  * tests/tools/tools_run_ssh.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,11 +16,14 @@
 
 #define MOST ((size_t)64 << 20)
 #define FILES 10000
+#define OUTSIDE ".weft/outside" /* and the whole path: what is not in the directory */
+#define WRITTEN ".weft/written" /* programs that have no file */
 
 typedef struct parcel {
     run_t *run;
     run_remote_t *to;
-    const char *root, *prefix; /* files below root get names below prefix */
+    const char *root, *prefix; /* files below root get names that begin with prefix */
+    bool deep;                 /* with the folders in it */
     size_t bytes;
     unsigned files;
     bool failed;
@@ -27,29 +31,13 @@ typedef struct parcel {
 
 static parcel_t *parcel; /* nftw() has no argument for its function */
 
-static bool pack(const char *path, const char *name, size_t size)
+static void send_bytes(const char *name, const unsigned char *data, size_t n)
 {
-    unsigned char *data = run_alloc(size + 1);
-    size_t got = 0, cap;
-    ssize_t n = 1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    size_t cap = sodium_base64_encoded_len(n, sodium_base64_VARIANT_ORIGINAL);
+    char *text = run_alloc(cap);
     run_text_t line = {0};
-    tool_json_t j;
-    char *text;
-    while (fd >= 0 && got < size && (n = read(fd, data + got, size - got)) > 0)
-        got += (size_t)n;
-    if (fd < 0 || n < 0) {
-        tool_error("%s cannot be read: %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        free(data);
-        return false;
-    }
-    close(fd);
-    cap = sodium_base64_encoded_len(got, sodium_base64_VARIANT_ORIGINAL);
-    text = run_alloc(cap);
-    sodium_bin2base64(text, cap, data, got, sodium_base64_VARIANT_ORIGINAL);
-    j = run_json_begin(&line);
+    tool_json_t j = run_json_begin(&line);
+    sodium_bin2base64(text, cap, data, n, sodium_base64_VARIANT_ORIGINAL);
     tool_json_open(&j, NULL, '{');
     tool_json_text(&j, "do", "file");
     tool_json_text(&j, "name", name);
@@ -59,8 +47,30 @@ static bool pack(const char *path, const char *name, size_t size)
     run_lines_say(&parcel->to->lines, line.p, line.n);
     run_free(&line);
     free(text);
+}
+
+static bool pack(const char *path, const char *name, size_t size)
+{
+    unsigned char *data = run_alloc(size + 1);
+    size_t got = 0;
+    ssize_t n = 1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    while (fd >= 0 && got < size && (n = read(fd, data + got, size - got)) > 0)
+        got += (size_t)n;
+    if (fd < 0 || n < 0)
+        tool_error("%s cannot be read: %s", path, strerror(errno));
+    else
+        send_bytes(name, data, got);
+    if (fd >= 0)
+        close(fd);
     free(data);
-    return true;
+    return fd >= 0 && n >= 0;
+}
+
+static bool is_python(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 3 && !strcmp(name + n - 3, ".py");
 }
 
 static int visit(const char *path, const struct stat *st, int kind, struct FTW *at)
@@ -68,9 +78,9 @@ static int visit(const char *path, const struct stat *st, int kind, struct FTW *
     const char *base = path + at->base;
     char *name;
     bool good;
-    if (at->level && (*base == '.' || !strcmp(base, "__pycache__")))
+    if (at->level && (*base == '.' || !strcmp(base, "__pycache__") || (kind == FTW_D && !parcel->deep)))
         return FTW_SKIP_SUBTREE;
-    if (kind != FTW_F || !S_ISREG(st->st_mode))
+    if (kind != FTW_F || !S_ISREG(st->st_mode) || (!parcel->deep && !is_python(base)))
         return FTW_CONTINUE;
     parcel->bytes += (size_t)st->st_size;
     if (parcel->bytes > MOST || ++parcel->files > FILES) {
@@ -86,21 +96,86 @@ static int visit(const char *path, const struct stat *st, int kind, struct FTW *
     return good ? FTW_CONTINUE : FTW_STOP;
 }
 
-bool run_send_code(run_t *run, run_remote_t *r)
+static bool send_folder(parcel_t *p, const char *folder, bool deep)
 {
-    parcel_t p = {.run = run, .to = r, .root = run->dir, .prefix = ""};
-    parcel = &p;
-    if (nftw(run->dir, visit, 32, FTW_ACTIONRETVAL) < 0 && !p.failed) {
-        tool_error("%s cannot be read: %s", run->dir, strerror(errno));
-        p.failed = true;
+    p->deep = deep;
+    p->root = folder;
+    parcel = p;
+    if (!p->failed && nftw(folder, visit, 32, FTW_ACTIONRETVAL) < 0) {
+        tool_error("%s cannot be read: %s", folder, strerror(errno));
+        p->failed = true;
     }
-    return !p.failed;
+    return !p->failed;
 }
 
-const char *run_there(const run_proc_t *p, const char *path)
+/* A file that is not in the directory. */
+static bool send_outside(parcel_t *p, const char *path)
 {
-    size_t n = strlen(p->run->dir);
-    if (p->host == &p->run->here || strncmp(path, p->run->dir, n) != 0)
-        return path;
-    return path[n] == '/' ? path + n + 1 : path[n] ? path : ".";
+    char *name = run_printf(OUTSIDE "%s", path);
+    struct stat st;
+    bool good = !stat(path, &st);
+    parcel = p;
+    good = good && pack(path, name, (size_t)st.st_size);
+    if (!good)
+        tool_error("%s cannot be read", path);
+    free(name);
+    return good;
+}
+
+static bool is_below(const char *path, const char *folder)
+{
+    size_t n = strlen(folder);
+    return !strncmp(path, folder, n) && (!path[n] || path[n] == '/');
+}
+
+static bool is_sent(const run_t *run, const char *path)
+{
+    bool sent = is_below(path, run->dir);
+    for (unsigned i = 0; !sent && i < run->n_paths; i++)
+        sent = is_below(path, run->paths[i]);
+    return sent;
+}
+
+bool run_send_code(run_t *run, run_remote_t *r)
+{
+    parcel_t p = {.run = run, .to = r, .prefix = ""};
+    char *lib = run_printf("%s/lib", run->dir);
+    bool good = send_folder(&p, run->dir, !run->file);
+    if (good && run->file && !access(lib, R_OK)) {
+        p.prefix = "lib/";
+        good = send_folder(&p, lib, true);
+    }
+    free(lib);
+    for (unsigned i = 0; good && i < run->n_paths; i++)
+        if (!is_below(run->paths[i], run->dir)) {
+            char *prefix = run_printf(OUTSIDE "%s/", run->paths[i]);
+            p.prefix = prefix;
+            good = send_folder(&p, run->paths[i], true);
+            free(prefix);
+        }
+    for (unsigned i = 0; good && i < run->n_static; i++) {
+        run_element_t *e = run->elements[i];
+        for (unsigned k = 0; good && k < e->imports.n; k++)
+            if (!is_sent(run, e->imports.at[k].name))
+                good = send_outside(&p, e->imports.at[k].name);
+        if (good && e->code) { /* of a DAG in one file */
+            char *name = run_printf(WRITTEN "/%s.o.py", e->name);
+            parcel = &p;
+            send_bytes(name, (const unsigned char *)e->code, strlen(e->code));
+            free(e->path);
+            e->path = run_printf("%s/%s", run->dir, name);
+            free(name);
+        }
+    }
+    return good;
+}
+
+char *run_there(const run_proc_t *p, const char *path)
+{
+    const char *dir = p->run->dir;
+    if (p->host == &p->run->here)
+        return run_dup(path);
+    if (!is_below(path, dir))
+        return run_printf(OUTSIDE "%s", path);
+    return run_dup(path[strlen(dir)] ? path + strlen(dir) + 1 : ".");
 }

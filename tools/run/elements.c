@@ -1,12 +1,12 @@
-/* tools/run/elements.c - a directory of elements: which files are elements, and which of their lines describe the element.
+/* tools/run/elements.c - what there is to run: which files are elements, and which of their lines describe the element.
  *
- * `NAME.o.py` is a compute element; its lines that begin with "#@ " are YAML about it. `NAME.o.yaml` is a memory element, and
- * all of it is YAML. A file that looks like either and is not gets a sentence; other files are ignored. yaml.c reads the
- * YAML. tests/tools/tools_run_check.py checks it. */
+ * In a directory `NAME.o.py` is a compute element; its lines that begin with "#@ " are YAML about it. `NAME.o.yaml` is a memory
+ * element, and all of it is YAML. A file that looks like either and is not gets a sentence; other files are ignored. If one
+ * `NAME.o.py` is to be run, the other programs of its directory are left out, and memory that it does not use. A file of JSON is
+ * a whole DAG (dag.c). yaml.c reads the YAML. tests/tools/tools_run_check.py and tests/tools/tools_run_given.py check it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,27 +17,26 @@
 #define FILE_MAX ((off_t)16 << 20)
 #define YAML_MAX ((size_t)64 << 10)
 
-void run_problem(run_t *run, const char *path, unsigned line, const char *fmt, ...)
-{
-    char *text = NULL, shown[600], *slash = strrchr(path, '/');
-    va_list ap;
-    va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0)
-        text = NULL;
-    va_end(ap);
-    run->n_problems++;
-    tool_plain(slash && run->dir ? slash + 1 : path, shown, sizeof shown);
-    if (line)
-        tool_error("%s:%u: %s", shown, line, text ? text : fmt);
-    else
-        tool_error("%s: %s", shown, text ? text : fmt);
-    free(text);
-}
-
 void run_name_add(run_names_t *names, char *name, unsigned line)
 {
     names->at = run_grow(names->at, (names->n + 1) * sizeof *names->at);
     names->at[names->n++] = (run_name_t){.name = name, .line = line};
+}
+
+bool run_name_ok(const char *name, size_t n)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    return n && n <= RUN_NAME_MAX && strspn(name, allowed) >= n;
+}
+
+bool run_size_mb(const char *text, uint64_t *out)
+{
+    char with[32];
+    size_t n = strspn(text, "0123456789");
+    if (!n || text[n] || n > 20)
+        return run_size(text, out);
+    snprintf(with, sizeof with, "%sM", text);
+    return run_size(with, out);
 }
 
 bool run_size(const char *text, uint64_t *out)
@@ -64,12 +63,12 @@ void run_element_free(run_element_t *e)
     names_free(&e->dependents);
     names_free(&e->corunning);
     names_free(&e->imports);
-    for (unsigned i = 0; i < e->n_uses; i++) {
-        free(e->uses[i].memory);
-        free(e->uses[i].trans);
-    }
     for (unsigned i = 0; i < e->n_merged; i++)
         free(e->merged[i].name);
+    for (unsigned i = 0; i < e->n_defaults; i++) {
+        free(e->defaults[i].name);
+        free(e->defaults[i].value);
+    }
     if (e->results)
         for (unsigned i = 0; i < e->copies; i++)
             free(e->results[i]);
@@ -77,6 +76,10 @@ void run_element_free(run_element_t *e)
     free(e->merged);
     free(e->before);
     free(e->after);
+    free(e->earlier);
+    free(e->later);
+    free(e->defaults);
+    free(e->code);
     free(e->procs);
     free(e->results);
     free(e->trans);
@@ -88,8 +91,7 @@ void run_element_free(run_element_t *e)
 
 /* --- files ------------------------------------------------------------------------------------------------------- */
 
-/* All of a file; false after a sentence. */
-static bool slurp(run_t *run, const char *path, run_text_t *out)
+bool run_slurp(run_t *run, const char *path, run_text_t *out)
 {
     char piece[16384];
     struct stat st;
@@ -103,7 +105,7 @@ static bool slurp(run_t *run, const char *path, run_text_t *out)
     while (fd >= 0 && (n = read(fd, piece, sizeof piece)) > 0) {
         run_add(out, piece, (size_t)n);
         if ((off_t)out->n > FILE_MAX) {
-            run_problem(run, path, 0, "is longer than an element may be (16 MiB)");
+            run_problem(run, path, 0, "is longer than 16 MiB");
             close(fd);
             return false;
         }
@@ -152,11 +154,29 @@ static void cut(run_t *run, const run_element_t *e, const run_text_t *text, line
     }
 }
 
+/* In the directory, and where modules are found: Scad has them in a folder lib of its own. */
+static void find_imports(run_t *run, run_element_t *e)
+{
+    for (unsigned i = 0; i < e->imports.n; i++) {
+        run_name_t *import = &e->imports.at[i];
+        char *path = *import->name == '/' ? run_dup(import->name) : NULL;
+        for (unsigned k = 0; *import->name != '/' && k < run->n_paths && (!path || access(path, R_OK)); k++) {
+            free(path);
+            path = run_printf("%s/%s", run->paths[k], import->name);
+        }
+        if (access(path, R_OK))
+            run_problem(run, e->path, import->line, "import: %s cannot be read: %s%s", import->name, strerror(errno),
+                        run->n_paths > 1 ? "; it is neither in the directory nor in lib or a --path" : "");
+        free(import->name);
+        import->name = path;
+    }
+}
+
 static void read_element(run_t *run, run_element_t *e)
 {
     run_text_t text = {0};
     lines_t l = {0};
-    if (slurp(run, e->path, &text)) {
+    if (run_slurp(run, e->path, &text)) {
         if (text.n && memchr(text.p, '\0', text.n)) {
             run_problem(run, e->path, 0, "is not text: there is a zero byte in it");
         } else {
@@ -167,15 +187,7 @@ static void read_element(run_t *run, run_element_t *e)
                 run_yaml(run, e, &l.yaml, l.numbers, l.n);
         }
     }
-    for (unsigned i = 0; i < e->imports.n; i++) {
-        char *path = e->imports.at[i].name[0] == '/' ? run_dup(e->imports.at[i].name)
-                                                     : run_printf("%s/%s", run->dir, e->imports.at[i].name);
-        if (access(path, R_OK))
-            run_problem(run, e->path, e->imports.at[i].line, "import: %s cannot be read: %s", e->imports.at[i].name,
-                        strerror(errno));
-        free(e->imports.at[i].name);
-        e->imports.at[i].name = path;
-    }
+    find_imports(run, e);
     free(l.numbers);
     run_free(&l.yaml);
     run_free(&text);
@@ -206,33 +218,59 @@ static char kind_of(const char *file, size_t *stem)
     return 0;
 }
 
-static void look_at(run_t *run, const char *file)
+run_element_t *run_element_new(run_t *run, const char *name, size_t n, const char *path, bool memory)
 {
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    size_t stem = 0, n = strlen(file);
-    char kind = kind_of(file, &stem), shown[300];
     run_element_t *e;
+    if (run->n_elements == RUN_ELEMENTS_MAX) {
+        run_problem(run, path, 0, "is one element too many: %d is the most", RUN_ELEMENTS_MAX);
+        return NULL;
+    }
+    e = run_alloc(sizeof *e);
+    e->name = run_dup_n(name, n);
+    e->path = run_dup(path);
+    e->memory = memory;
+    e->copies = e->replicas = 1;
+    run->elements = run_grow(run->elements, (run->n_elements + 1) * sizeof(run_element_t *));
+    run->elements[run->n_elements++] = e;
+    return e;
+}
+
+/* A name of the form NAME.o.EXT that is no element: Scad takes every such file for one. */
+static void look_at_other(run_t *run, const char *file)
+{
+    const char *dot = strrchr(file, '.');
+    size_t n = strlen(file);
+    char shown[300];
+    if (file[0] == '.' || !dot || dot - file < 3 || memcmp(dot - 2, ".o", 2) != 0 || !dot[1] ||
+        strspn(dot + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") < strlen(dot + 1))
+        return;
+    tool_plain(file, shown, sizeof shown);
+    if (ends(file, n, ".o.yml"))
+        run_problem(run, shown, 0, "memory elements are named NAME.o.yaml");
+    else
+        run_warn(run, shown, 0, NULL, "is ignored: elements are NAME.o.py (a program) and NAME.o.yaml (memory)");
+}
+
+/* only: the one program that is to be run; NULL: all of them. */
+static void look_at(run_t *run, const char *file, const char *only)
+{
+    size_t stem = 0;
+    char kind = kind_of(file, &stem), shown[300], *path;
     if (!kind) {
-        if (file[0] != '.' && ends(file, n, ".o.yml"))
-            run_problem(run, file, 0, "memory elements are named NAME.o.yaml");
+        if (!only)
+            look_at_other(run, file);
         return;
     }
-    if (stem > RUN_NAME_MAX || strspn(file, allowed) < stem) {
+    if (only && kind == 'c' && strcmp(file, only) != 0)
+        return;
+    if (!run_name_ok(file, stem)) {
         run_problem(run, tool_plain(file, shown, sizeof shown), 0,
                     "is no name for an element: at most %d letters, digits, '-', '_' and '.' make one", RUN_NAME_MAX);
         return;
     }
-    if (run->n_elements == RUN_ELEMENTS_MAX) {
-        run_problem(run, file, 0, "is one element too many: %d is the most", RUN_ELEMENTS_MAX);
-        return;
-    }
-    e = run_alloc(sizeof *e);
-    e->name = run_dup_n(file, stem);
-    e->path = run_printf("%s/%s", run->dir, file);
-    e->memory = kind == 'm';
-    e->copies = e->replicas = 1;
-    run->elements = run_grow(run->elements, (run->n_elements + 1) * sizeof(run_element_t *));
-    run->elements[run->n_elements++] = e;
+    path = run_printf("%s/%s", run->dir, file);
+    (void)run_element_new(run, file, stem, path, kind == 'm');
+    free(path);
 }
 
 static int by_name(const void *a, const void *b)
@@ -240,27 +278,69 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(run_element_t *const *)a)->name, (*(run_element_t *const *)b)->name);
 }
 
-bool run_read(run_t *run)
+static void look_into(run_t *run, const char *shown, const char *only)
 {
-    char shown[300];
     struct dirent *entry;
-    bool twice = false;
-    DIR *dir;
-    run->dir = realpath(run->opts.dir, NULL);
-    dir = run->dir ? opendir(run->dir) : NULL;
-    tool_plain(run->opts.dir, shown, sizeof shown);
+    DIR *dir = opendir(run->dir);
     if (!dir) {
-        tool_error("%s cannot be read: %s", shown, strerror(errno));
-        return false;
+        run_problem(run, NULL, 0, "%s cannot be read: %s", shown, strerror(errno));
+        return;
     }
     /* cppcheck-suppress readdirCalled ; there is one thread */
     while ((entry = readdir(dir)))
-        look_at(run, entry->d_name);
+        look_at(run, entry->d_name, only);
     closedir(dir);
-    if (!run->n_elements && !run->n_problems) {
-        tool_error("there are no elements in %s: they are files named NAME.o.py (a program) and NAME.o.yaml (memory)", shown);
+    if (!run->n_elements && !run->n_problems)
+        run_problem(run, NULL, 0,
+                    "there are no elements in %s: they are files named NAME.o.py (a program) and NAME.o.yaml (memory)", shown);
+}
+
+/* The directory, lib in it, and those of --path. */
+static void find_paths(run_t *run)
+{
+    struct stat st;
+    char *lib = run_printf("%s/lib", run->dir);
+    run->paths = run_alloc((run->opts.n_paths + 2) * sizeof *run->paths);
+    run->paths[run->n_paths++] = run_dup(run->dir);
+    if (!stat(lib, &st) && S_ISDIR(st.st_mode))
+        run->paths[run->n_paths++] = run_dup(lib);
+    for (unsigned i = 0; i < run->opts.n_paths; i++)
+        run->paths[run->n_paths++] = run_dup(run->opts.paths[i]);
+    free(lib);
+}
+
+/* What opts.dir is: run->dir, and of a file run->file. False after a sentence. */
+static bool find_place(run_t *run, const char *shown)
+{
+    char *whole = realpath(run->opts.dir, NULL), *folder, *slash;
+    struct stat st;
+    if (!whole || stat(whole, &st)) {
+        run_problem(run, NULL, 0, "%s cannot be read: %s", shown, strerror(errno));
+        free(whole);
         return false;
     }
+    if (S_ISDIR(st.st_mode)) {
+        run->dir = whole;
+        return true;
+    }
+    free(whole);
+    /* a link to a file is where the link is */
+    folder = run_dup(run->opts.dir);
+    slash = strrchr(folder, '/');
+    run->file = run_dup(slash ? slash + 1 : folder);
+    if (slash)
+        slash[slash == folder] = '\0';
+    run->dir = realpath(slash ? folder : ".", NULL);
+    free(folder);
+    if (!run->dir)
+        run_problem(run, NULL, 0, "the directory of %s cannot be read: %s", shown, strerror(errno));
+    return run->dir != NULL;
+}
+
+/* In order of their names, each described by its file. False: names could not be resolved. */
+static bool read_all(run_t *run)
+{
+    bool twice = false;
     if (run->n_elements)
         qsort(run->elements, run->n_elements, sizeof *run->elements, by_name);
     run->n_static = run->n_elements;
@@ -268,11 +348,38 @@ bool run_read(run_t *run)
         run_element_t *e = run->elements[i];
         e->index = i;
         if (i && !strcmp(e->name, run->elements[i - 1]->name)) {
+            const char *other = strrchr(run->elements[i - 1]->path, '/');
             twice = true;
             run_problem(run, e->path, 0, "there are two elements \"%s\": the other is %s", e->name,
-                        strrchr(run->elements[i - 1]->path, '/') + 1);
+                        other ? other + 1 : run->elements[i - 1]->path);
         }
-        read_element(run, e);
+        if (!e->described)
+            read_element(run, e);
     }
-    return !twice; /* names could not be resolved */
+    return !twice;
+}
+
+bool run_read(run_t *run)
+{
+    char shown[300];
+    size_t n;
+    tool_plain(run->opts.dir, shown, sizeof shown);
+    if (!find_place(run, shown))
+        return false;
+    find_paths(run);
+    n = run->file ? strlen(run->file) : 0;
+    if (run->file && ends(run->file, n, ".json"))
+        run_dag(run);
+    else if (run->file && !ends(run->file, n, ".o.py"))
+        run_problem(run, NULL, 0,
+                    ends(run->file, n, ".o.yaml") ? "%s is memory: \"weft element memory\" serves some without a run"
+                                                  : "%s is neither a directory of elements, nor a program "
+                                                    "(NAME.o.py), nor a DAG (NAME.json)",
+                    shown);
+    else
+        look_into(run, shown, run->file);
+    if (!run->n_elements)
+        return false;
+    run_given_elements(run);
+    return read_all(run);
 }

@@ -102,8 +102,7 @@ static run_element_t *copy_of(const run_element_t *from, run_proc_t *owner, cons
         run_name_add(&e->imports, run_dup(from->imports.at[i].name), 0);
     for (unsigned i = 0; i < from->n_uses; i++) {
         e->uses = run_grow(e->uses, (i + 1) * sizeof *e->uses);
-        e->uses[e->n_uses++] = (run_use_t){
-            .memory = run_dup(from->uses[i].memory), .trans = run_dup(from->uses[i].trans), .element = from->uses[i].element};
+        e->uses[e->n_uses++] = (run_use_t){.element = from->uses[i].element};
     }
     for (unsigned i = 0; i < from->n_merged; i++) {
         e->merged = run_grow(e->merged, (i + 1) * sizeof *e->merged);
@@ -186,8 +185,16 @@ static void invoke(run_t *run, asker_t c, const char *template, const char *tran
         free(text);
         return;
     }
+    if (from->memory && run_has_transport(c.who, trans)) {
+        text = run_printf("this element has a transport \"%s\" already, to other memory: take another name", trans);
+        refuse(c, text);
+        free(text);
+        return;
+    }
     e = copy_of(from, c.who, trans);
-    wrong = take_props(e, props);
+    wrong = run_props_wrong(from, props);
+    if (!wrong)
+        wrong = take_props(e, props);
     if (!wrong && run->n_elements >= 2 * RUN_ELEMENTS_MAX)
         wrong = "too many elements have been invoked";
     if (!wrong && !memory_is_there(e))
@@ -222,7 +229,7 @@ static void release(run_t *run, asker_t c, const char *name)
         return;
     }
     for (unsigned i = 0; name && i < c.who->element->n_uses; i++)
-        if (!strcmp(c.who->element->uses[i].trans, name)) {
+        if (!strcmp(c.who->element->uses[i].element->name, name)) {
             accept_it(c); /* others may use it; it ends with the last of them */
             return;
         }

@@ -43,6 +43,63 @@ bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, 
     return !at->bad;
 }
 
+bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out)
+{
+    if (!at->at) {
+        *at = reader(array.p, array.n);
+        wefti_json_array(at);
+    }
+    if (!wefti_json_item(at))
+        return false;
+    *value_out = wefti_json_raw(at);
+    return !at->bad;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Of the object itself. */
+static char *twice_here(run_value_t object)
+{
+    run_value_t key, value;
+    wefti_json_t at = {0};
+    char **names = NULL, *twice = NULL;
+    size_t n = 0, cap = 0;
+    while (run_json_next(object, &at, &key, &value)) {
+        char *name = run_json_string(key);
+        if (n == cap)
+            names = run_grow(names, (cap = cap ? 2 * cap : 16) * sizeof *names);
+        names[n++] = name ? name : run_dup_n(key.p, key.n); /* one with a zero: as it stands there */
+    }
+    if (n)
+        qsort(names, n, sizeof *names, by_text);
+    for (size_t i = 1; i < n && !twice; i++)
+        if (!strcmp(names[i - 1], names[i]))
+            twice = run_dup(names[i]);
+    for (size_t i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    return twice;
+}
+
+char *run_json_twice(run_value_t v)
+{
+    run_value_t key, value;
+    wefti_json_t at = {0};
+    char *twice = NULL;
+    if (v.p && *v.p == '{') {
+        twice = twice_here(v);
+        while (!twice && run_json_next(v, &at, &key, &value))
+            twice = run_json_twice(value);
+    } else if (v.p && *v.p == '[') {
+        while (!twice && run_json_item(v, &at, &value))
+            twice = run_json_twice(value);
+    }
+    return twice;
+}
+
 run_value_t run_json_get(run_value_t object, const char *name)
 {
     run_value_t found = {0}, key, value;

@@ -235,7 +235,7 @@ static bool prepare(run_t *run)
     }
     if (run->opts.on) /* nothing runs here; the agents have guards of their own */
         return run_remotes_open(run);
-    return run_guard_begin(run) && run_serve_open(run) && (!run->agent || run_agent_begin(run));
+    return run_guard_begin(run) && run_dag_write(run) && run_serve_open(run) && (!run->agent || run_agent_begin(run));
 }
 
 static void finish(run_t *run)

@@ -69,9 +69,10 @@ void run_each_transport(const run_proc_t *p, run_transport_fn_t *found, void *us
     const run_element_t *e = p->element;
     for (unsigned i = 0; i < e->n_uses; i++) {
         run_element_t *m = e->uses[i].element;
-        found(p, m, p->copy % m->copies, e->uses[i].trans, user);
-        for (unsigned copy = 0; m->copies > 1 && copy < m->copies; copy++) {
-            char *trans = run_printf("%s@%u", e->uses[i].trans, copy);
+        if (p->copy < m->copies || m->copies == 1)
+            found(p, m, m->copies > 1 ? p->copy : 0, m->name, user);
+        for (unsigned copy = 0; (m->copies > 1 || m->numbered) && copy < m->copies; copy++) {
+            char *trans = run_printf("%s@%u", m->name, copy);
             found(p, m, copy, trans, user);
             free(trans);
         }

@@ -164,6 +164,11 @@ bool run_on(run_t *run)
     const char *on = run->opts.on, *where;
     if (!on)
         return true;
+    if (run->opts.n_transports && !tool_has_key()) {
+        tool_error("--transport with --on: elements elsewhere use a key of the run, which other memory does not have; --key-file "
+                   "names the key that both shall use");
+        return false;
+    }
     if (!find_key(run))
         return false;
     if ((where = after(on, "ssh")))

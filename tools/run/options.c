@@ -2,89 +2,10 @@
  *
  * Nothing is started before the whole command line has been understood. tests/tools/tools_run_check.py checks it. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "run.h"
-
-#define PARAMS_MAX ((size_t)16 << 20)
-
-static void add_param(run_opts_t *o, char *name, char *value)
-{
-    for (unsigned i = 0; i < o->n_params; i++)
-        if (!strcmp(o->params[i].name, name)) { /* the last one counts */
-            free(name);
-            free(o->params[i].value);
-            o->params[i].value = value;
-            return;
-        }
-    o->params = run_grow(o->params, (o->n_params + 1) * sizeof *o->params);
-    o->params[o->n_params++] = (run_param_t){.name = name, .value = value};
-}
-
-static bool take_param(void *opts, const char *text)
-{
-    run_opts_t *o = opts;
-    const char *equals = strchr(text, '='), *s;
-    run_value_t v;
-    run_text_t quoted = {0};
-    if (!equals || equals == text) {
-        tool_error("--param %s is not NAME=VALUE", text);
-        return false;
-    }
-    for (s = text; *s; s += tool_utf8_len(s))
-        if (!tool_utf8_len(s)) {
-            tool_error("--param is not UTF-8");
-            return false;
-        }
-    if (run_json(equals + 1, strlen(equals + 1), &v)) {
-        add_param(o, run_dup_n(text, (size_t)(equals - text)), run_dup_n(v.p, v.n));
-    } else {
-        tool_json_t j = run_json_begin(&quoted);
-        tool_json_text(&j, NULL, equals + 1);
-        run_json_end(&j);
-        add_param(o, run_dup_n(text, (size_t)(equals - text)), quoted.p);
-    }
-    return true;
-}
-
-static bool take_params(void *opts, const char *path)
-{
-    run_opts_t *o = opts;
-    run_value_t all, key, value;
-    run_text_t text = {0};
-    char piece[16384];
-    wefti_json_t at = {0};
-    ssize_t n = -1;
-    bool good;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (fd >= 0 && text.n <= PARAMS_MAX && (n = read(fd, piece, sizeof piece)) > 0)
-        run_add(&text, piece, (size_t)n);
-    if (n < 0)
-        tool_error("--params %s cannot be read: %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    good = n == 0;
-    if (n > 0) {
-        tool_error("--params %s is longer than %zu bytes", path, PARAMS_MAX);
-    } else if (good && (!text.p || !run_json(text.p, text.n, &all) || *all.p != '{')) {
-        tool_error("--params %s is not a JSON object", path);
-        good = false;
-    }
-    while (good && run_json_next(all, &at, &key, &value)) {
-        char *name = run_json_string(key);
-        if (!name) {
-            tool_error("--params %s: a name has a zero in it", path);
-            good = false;
-        } else {
-            add_param(o, name, run_dup_n(value.p, value.n));
-        }
-    }
-    run_free(&text);
-    return good;
-}
 
 /* "--graph DIR" is also "--graph text DIR". */
 static bool take_graph(void *opts, const char *word)
@@ -140,22 +61,31 @@ int run_options(run_opts_t *o, int argc, char **argv)
     if (words.n)
         o->dir = words.at[0];
     if (words.n > 1) {
-        tool_error("one directory is run at a time; \"%s\" is a second", words.at[1]);
+        tool_error("one directory or file is run at a time; \"%s\" is a second", words.at[1]);
         return TOOL_USAGE;
     }
     if (!o->dir) {
         tool_error("say which directory to run: weft run DIR");
         return TOOL_USAGE;
     }
-    return TOOL_GO;
+    return run_given_check(o) ? TOOL_GO : TOOL_USAGE;
 }
 
 static const tool_opt_t options[] = {
     {"check", NULL, "read the elements, say what is wrong with them, and run none", TO_FLAG(run_opts_t, check)},
+    {"strict", NULL, "refuse what would be ignored with a warning", TO_FLAG(run_opts_t, strict)},
     {"graph", "[text|dot]", "show which elements wait for which and use what, and run none", TO_TAKE(take_graph)},
     {"param", "NAME=VALUE", "a parameter for every element, in params[NAME]: JSON, or else text; may be given several times",
-     TO_TAKE(take_param)},
-    {"params", "FILE", "parameters from a JSON object in a file", TO_TAKE(take_params)},
+     TO_TAKE(run_take_param)},
+    {"params", "FILE|{...}", "parameters from a JSON object: in a file, or here", TO_TAKE(run_take_params)},
+    {"memory", "NAME=SIZE",
+     "memory that has no file NAME.o.yaml; NAME@0=SIZE, NAME@1=SIZE and so on are the copies of parallel memory",
+     TO_TAKE(run_take_memory)},
+    {"transport", "NAME=DURL",
+     "a transport of every compute element to memory that is served elsewhere: a durl, @FILE with a durl, or tcp://HOST:PORT",
+     TO_TAKE(run_take_transport)},
+    {"path", "DIR", "a directory in which elements find modules, after their own and lib in it; may be given several times",
+     TO_TAKE(run_take_path)},
     {"jobs", "N",
      "run at most so many compute elements at a time (default: as many as keep the processors busy, more if none ends)",
      TO_COUNT(run_opts_t, jobs, 1, 1 << 20)},
@@ -181,10 +111,12 @@ const tool_command_t tool_run_command = {
     .name = "run",
     .full_name = "weft run",
     .summary = "run a program in elements: a directory of them, on this machine",
-    .usage = "[options] DIR",
-    .about = "Runs a directory of elements on this machine: NAME.o.py are programs, NAME.o.yaml is memory that they share. Each "
-             "starts when its "
-             "parents are done, as processes of their own, and is given their results.",
+    .usage = "[options] DIR\n[options] NAME.o.py\n[options] DAG.json",
+    .about =
+        "Runs a directory of elements on this machine: NAME.o.py are programs, NAME.o.yaml is memory that they share. Each "
+        "starts when its "
+        "parents are done, as processes of their own, and is given their results. A single program can be run, and a DAG that "
+        "is one file of JSON.",
     .footer = "Exit status: 0 every element is done, 1 one failed or the elements are wrong, 2 the command line was not "
               "understood, 128 and its "
               "number after a signal.",
@@ -192,12 +124,3 @@ const tool_command_t tool_run_command = {
     .words = true,
     .run = run_command,
 };
-
-void run_options_free(run_opts_t *o)
-{
-    for (unsigned i = 0; i < o->n_params; i++) {
-        free(o->params[i].name);
-        free(o->params[i].value);
-    }
-    free(o->params);
-}

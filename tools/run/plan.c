@@ -60,6 +60,7 @@ static void add_params(const run_t *run, const run_element_t *e, tool_json_t *j)
         return;
     }
     tool_json_open(j, "params", '{');
+    run_defaults(run, e, j);
     for (unsigned i = 0; i < run->opts.n_params; i++)
         tool_json_raw(j, run->opts.params[i].name, run->opts.params[i].value);
     for (unsigned i = 0; i < e->n_before; i++) {
@@ -69,6 +70,13 @@ static void add_params(const run_t *run, const run_element_t *e, tool_json_t *j)
         tool_json_close(j, ']');
     }
     tool_json_close(j, '}');
+}
+
+static void add_path(const run_proc_t *p, tool_json_t *j, const char *name, const char *path)
+{
+    char *there = run_there(p, path);
+    tool_json_text(j, name, there);
+    free(there);
 }
 
 /* docs/design/launcher.md */
@@ -83,15 +91,20 @@ static void tell_run(run_proc_t *p)
     tool_json_count(&j, "index", p->copy);
     tool_json_count(&j, "copies", e->copies);
     tool_json_text(&j, "id", p->label);
-    tool_json_text(&j, "file", run_there(p, e->path));
-    tool_json_text(&j, "path", run_there(p, p->run->dir));
+    add_path(p, &j, "file", e->path);
+    add_path(p, &j, "path", p->run->dir);
+    tool_json_open(&j, "paths", '[');
+    for (unsigned i = 1; i < p->run->n_paths; i++) /* the first is the directory */
+        add_path(p, &j, NULL, p->run->paths[i]);
+    tool_json_close(&j, ']');
     tool_json_open(&j, "imports", '[');
     for (unsigned i = 0; i < e->imports.n; i++)
-        tool_json_text(&j, NULL, run_there(p, e->imports.at[i].name));
+        add_path(p, &j, NULL, e->imports.at[i].name);
     tool_json_close(&j, ']');
     add_params(p->run, e, &j);
     tool_json_open(&j, "transports", '[');
     run_each_transport(p, add_transport, &j);
+    run_given_add(p->run, &j);
     for (unsigned i = 0; i < e->n_merged; i++) { /* memory of its own process */
         char *text = run_printf("%s;rdma_local;size,%llu;", e->merged[i].name, (unsigned long long)e->merged[i].bytes);
         tool_json_text(&j, NULL, text);
@@ -103,12 +116,16 @@ static void tell_run(run_proc_t *p)
     run_tell(p, &line);
     run_free(&line);
     run_configure(p, NULL);
+    run_given_configure(p);
 }
 
 static bool may_start(const run_element_t *e)
 {
     for (unsigned i = 0; i < e->n_before; i++)
         if (e->before[i]->state != RUN_DONE)
+            return false;
+    for (unsigned i = 0; i < e->n_earlier; i++)
+        if (e->earlier[i]->state != RUN_DONE)
             return false;
     return true;
 }

@@ -162,6 +162,7 @@ static void as_json(run_t *run)
         element_json(run, &j, run->elements[i]);
     tool_json_close(&j, ']');
     failures_json(run, &j);
+    run_notices_json(run, &j, "warnings", true);
     tool_json_open(&j, "results", '{');
     for (unsigned i = 0; i < run->n_elements; i++) {
         const run_element_t *e = run->elements[i];

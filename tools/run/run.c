@@ -1,4 +1,4 @@
-/* tools/run/run.c - `weft run`: a directory of elements as processes of this machine.
+/* tools/run/run.c - `weft run`: a directory of elements, one of them, or a DAG in one file, as processes of this machine.
  *
  * Options, then the elements, then their graph: all of it is checked before anything is started. Exit status: 0 every element
  * is done, 1 the elements are wrong or one failed, 2 the command line was not understood, 128 and its number after a signal.
@@ -21,9 +21,13 @@ static void free_all(run_t *run)
         explicit_bzero(run->secrets[i], strlen(run->secrets[i]));
         free(run->secrets[i]);
     }
+    for (unsigned i = 0; i < run->n_paths; i++)
+        free(run->paths[i]);
+    free(run->paths);
     free(run->secrets);
     free(run->elements);
     free(run->dir);
+    free(run->file);
     free(run->scratch);
     free(run->python);
     free(run->socket_path);
@@ -37,23 +41,23 @@ static void free_all(run_t *run)
         explicit_bzero(run->key, strlen(run->key));
     free(run->key);
     run_remotes_free(run);
-    run_options_free(&run->opts);
+    run_notices_free(run);
+    run_given_free(&run->opts);
 }
 
 /* Some elements wait for others: those that start at once tell what is wrong with them at once. */
 static bool in_steps(const run_t *run)
 {
     for (unsigned i = 0; i < run->n_elements; i++)
-        if (run->elements[i]->n_before)
+        if (run->elements[i]->n_before || run->elements[i]->n_earlier)
             return true;
     return false;
 }
 
-static int check(run_t *run)
+static bool look(run_t *run)
 {
-    bool good = run_read(run) && run_link(run);
-    if (!good || run->n_problems)
-        return TOOL_FAILED;
+    if (!run_read(run) || !run_link(run) || run->n_problems)
+        return false;
     if (run->opts.check || (!run->opts.graph && in_steps(run))) {
         run->python = tool_find_python(run->opts.python);
         if (run->python)
@@ -62,13 +66,34 @@ static int check(run_t *run)
             tool_error("there is no interpreter %s, so that the programs were not looked into; --python PATH names one",
                        run->opts.python);
     }
-    if (run->n_problems)
-        return TOOL_FAILED;
-    if (run->opts.graph)
+    return !run->n_problems;
+}
+
+static void say_checked(const run_t *run, bool good)
+{
+    if (run->opts.json) {
+        tool_json_t j = tool_json_begin(stdout);
+        tool_json_raw(&j, "ok", good ? "true" : "false");
+        tool_json_count(&j, "elements", run->n_elements);
+        run_notices_json(run, &j, "problems", false);
+        run_notices_json(run, &j, "warnings", true);
+        tool_json_end(&j);
+    } else if (good && run->n_warnings) {
+        printf("%s: %u element%s, %u warning%s\n", run->opts.dir, run->n_elements, run->n_elements == 1 ? "" : "s",
+               run->n_warnings, run->n_warnings == 1 ? "" : "s");
+    } else if (good) {
+        printf("%s: %u element%s, nothing wrong\n", run->opts.dir, run->n_elements, run->n_elements == 1 ? "" : "s");
+    }
+}
+
+static int check(run_t *run)
+{
+    bool good = look(run);
+    if (good && run->opts.graph)
         run_show_graph(run, run->opts.dot);
     else if (run->opts.check)
-        printf("%s: %u element%s, nothing wrong\n", run->opts.dir, run->n_elements, run->n_elements == 1 ? "" : "s");
-    return TOOL_OK;
+        say_checked(run, good);
+    return good ? TOOL_OK : TOOL_FAILED;
 }
 
 static int go(run_t *run)

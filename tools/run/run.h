@@ -20,6 +20,8 @@ enum {
     RUN_NAME_MAX = 100,
     RUN_COPIES_MAX = 1024,
     RUN_ELEMENTS_MAX = 4096,
+    RUN_RETRIES_MAX = 100,
+    RUN_RETRIES_DEFAULT = 3, /* of an element that is idempotent */
     RUN_LINE_MAX = 64 << 20 /* bytes of the longest line that an element may say */
 };
 
@@ -55,6 +57,8 @@ char *run_json_string(run_value_t v);              /* yours to free; NULL: no st
 void run_json_add_bytes(tool_json_t *j, const char *text, size_t n);
 bool run_json_bytes(run_value_t object, run_text_t *out);
 bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
+bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out); /* the items of an array, likewise */
+char *run_json_twice(run_value_t v); /* a name that an object in it has more than once, yours to free; NULL: none */
 
 /* --- elements -------------------------------------------------------------------------------------------------- */
 
@@ -71,17 +75,22 @@ typedef struct run_names {
     unsigned n;
 } run_names_t;
 
-/* A memory element that a compute element uses, and under which name. */
+/* A memory element that a compute element uses. Its transport there has the element's name, always. */
 typedef struct run_use {
-    char *memory, *trans;
-    unsigned line;
     run_element_t *element;
+    unsigned line;
 } run_use_t;
 
 typedef struct run_merged {
     char *name;
     uint64_t bytes;
+    unsigned line;
 } run_merged_t;
+
+typedef struct run_param {
+    char *name, *value; /* JSON */
+    bool of_file;       /* of --params: --param counts instead, where both have it */
+} run_param_t;
 
 typedef struct run_limits {
     double cpu;            /* 0: not said */
@@ -93,14 +102,20 @@ typedef enum run_state { RUN_WAITING = 0, RUN_RUNNING, RUN_DONE, RUN_FAILED, RUN
 
 struct run_element {
     char *name, *path; /* path: of its file, whole */
+    char *code;        /* of a DAG in one file: its program, which gets a file of its own when the run begins; else NULL */
     bool memory;
+    bool given;        /* memory of --memory */
+    bool described;    /* it has no file of its own to be read */
+    bool numbered;     /* it has one copy, and goes by NAME@0 */
     unsigned copies, replicas; /* replicas: of a memory element, else 1 */
     bool mirrored;             /* for an agent: the process is one of several replicas */
-    bool idempotent;           /* it may be started again if its machine is lost */
-    unsigned retries;          /* how often, at most */
     run_limits_t limits;
     uint64_t spare;
-    run_names_t parents, dependents, corunning, imports; /* as the file says; corunning: of memory elements */
+    bool idempotent;  /* a copy may be started again if the machine that it runs on is lost */
+    unsigned retries; /* how often at most */
+    run_names_t parents, dependents, corunning, imports; /* as the file says */
+    run_param_t *defaults; /* of a DAG in one file: parameters of its own */
+    unsigned n_defaults;
     run_use_t *uses;
     unsigned n_uses;
     run_merged_t *merged;
@@ -108,6 +123,8 @@ struct run_element {
     /* the graph */
     run_element_t **before, **after; /* compute elements that are its parents, whose parent it is */
     unsigned n_before, n_after;
+    run_element_t **earlier, **later; /* the same without results: memory is between them */
+    unsigned n_earlier, n_later;
     unsigned n_users; /* of a memory element: compute elements that use it and are not over */
     unsigned mark;    /* of graph.c */
     /* the run */
@@ -126,26 +143,44 @@ struct run_element {
 
 /* --- options --------------------------------------------------------------------------------------------------- */
 
-typedef struct run_param {
-    char *name, *value; /* JSON */
-} run_param_t;
+/* --memory: memory that no file describes. copy -1: all of it, NAME and not NAME@i. */
+typedef struct run_given_memory {
+    char *name;
+    int copy;
+    uint64_t bytes;
+} run_given_memory_t;
+
+/* --transport: to memory that is served elsewhere. */
+typedef struct run_given_transport {
+    char *name, *durl; /* the durl is the right to the memory: a secret */
+    char *first;       /* "NAME;IMPL;": as which it is added; then it is configured by the durl */
+} run_given_transport_t;
 
 typedef struct run_opts {
-    const char *dir, *python, *trace;
+    const char *dir, *python, *trace; /* dir: a directory, or a file (elements.c) */
     const char *on, *ssh, *weft, *address; /* on: NULL: this machine; ssh, weft: commands; address: an agent's */
-    bool check, json, keep, graph, dot, agent;
+    bool check, strict, json, keep, graph, dot, agent;
     bool python_said; /* python is not the default */
     uint64_t jobs, timeout_ns; /* 0: no bound */
     run_param_t *params;
-    unsigned n_params;
+    run_given_memory_t *memory;
+    run_given_transport_t *transports;
+    char **paths; /* of --path, whole */
+    unsigned n_params, n_memory, n_transports, n_paths;
 } run_opts_t;
 
 /* TOOL_GO or the exit status, as tool_options(). */
 int run_options(run_opts_t *o, int argc, char **argv);
 int run_command(int argc, char **argv);
-void run_options_free(run_opts_t *o);
 
 /* --- processes ------------------------------------------------------------------------------------------------- */
+
+/* What was said of the elements before anything ran. */
+typedef struct run_notice {
+    char *file, *key, *text; /* file, key: NULL where there is none */
+    unsigned line;           /* 0: none */
+    bool warning;
+} run_notice_t;
 
 typedef enum run_asked { RUN_NOT_ASKED = 0, RUN_ASKED, RUN_TERMINATED, RUN_KILLED } run_asked_t;
 
@@ -196,11 +231,15 @@ struct run {
     char *key_file, *code, *address; /* of an agent: the key and the code in its scratch directory; where memory listens */
     run_opts_t opts;
     char *dir;     /* whole path of the elements */
+    char *file;    /* the one file that is run, in that directory: a program, or a DAG; NULL: all of it */
+    char **paths;  /* where elements find modules, in this order */
+    unsigned n_paths;
     char *scratch; /* private directory of this run */
     char *python;  /* whole path */
     run_element_t **elements;
     unsigned n_elements, n_static; /* the first n_static are of the directory */
-    unsigned n_problems;
+    run_notice_t *notices;
+    unsigned n_notices, n_problems, n_warnings;
     bool has_others; /* it had children when it began, from before it was this program */
     int epoll, null_fd, lock_fd, guard_fd; /* lock_fd: the scratch directory, locked by the launcher or the guard */
     pid_t guard;
@@ -225,18 +264,40 @@ struct run {
     uint64_t shown_at;
 };
 
-/* --- elements.c, yaml.c, graph.c --------------------------------------------------------------------------------- */
+/* --- notice.c ---------------------------------------------------------------------------------------------------- */
 
-/* One sentence about a line of a file; 0: about the whole file. Counted. */
+/* One sentence about a line of a file; line 0: about the whole file; path NULL: about none. Nothing runs then. */
 void run_problem(run_t *run, const char *path, unsigned line, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-/* What the directory has, into run->elements, in order of their names. False after sentences. */
+/* The same about a key that has no meaning and is ignored; with --strict it is a problem. */
+void run_warn(run_t *run, const char *path, unsigned line, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* A list of the warnings, or of the problems. */
+void run_notices_json(const run_t *run, tool_json_t *j, const char *name, bool warnings);
+void run_notices_free(run_t *run);
+
+/* --- elements.c, yaml.c, keys.c, dag.c, graph.c, show.c ---------------------------------------------------------- */
+
+/* What there is to run, into run->elements, in order of their names. False after sentences. */
 bool run_read(run_t *run);
+/* All of a file; false after a sentence. */
+bool run_slurp(run_t *run, const char *path, run_text_t *out);
+/* A new element, on the list. NULL after a sentence: there are too many. */
+run_element_t *run_element_new(run_t *run, const char *name, size_t n, const char *path, bool memory);
+/* 1 to RUN_NAME_MAX of the characters that names of elements have? */
+bool run_name_ok(const char *name, size_t n);
+/* Objects of a file of JSON, run->file, as Scad's tools write it: into run->elements. */
+void run_dag(run_t *run);
+/* Programs of a DAG become files of the scratch directory. False after a sentence. */
+bool run_dag_write(run_t *run);
 /* What a file says of its element: lines[i] of the YAML text is line numbers[i] of the file. */
 void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsigned *numbers, unsigned n_lines);
 /* "512 MB", "64M": with a unit. */
 bool run_size(const char *text, uint64_t *out);
+/* The same, and without a unit MB, as Scad has it. */
+bool run_size_mb(const char *text, uint64_t *out);
 /* Resolve names, look for cycles. False after sentences. */
 bool run_link(run_t *run);
+bool run_single(const run_t *run); /* is one program run, without the others of its directory? */
 /* What Python has to say of the programs, as problems; run none of them. */
 void run_compile(run_t *run, const char *python);
 void run_show_graph(run_t *run, bool dot);
@@ -245,6 +306,31 @@ run_element_t *run_find(run_t *run, const char *name); /* of the directory */
 const char *run_did_you_mean(run_t *run, const char *name, bool memory);
 void run_element_free(run_element_t *e);
 void run_name_add(run_names_t *names, char *name, unsigned line);
+
+/* --- given.c: what the command line gives ------------------------------------------------------------------------ */
+
+bool run_take_param(void *opts, const char *text);
+bool run_take_params(void *opts, const char *text);
+bool run_take_memory(void *opts, const char *text);
+bool run_take_transport(void *opts, const char *text);
+bool run_take_path(void *opts, const char *text);
+bool run_given_check(const run_opts_t *o); /* do they agree? False after a sentence */
+void run_given_free(run_opts_t *o);
+/* The elements of --memory. */
+void run_given_elements(run_t *run);
+/* Is there a transport of that name, or to a copy of it, NAME@i? */
+bool run_given_has(const run_opts_t *o, const char *name);
+/* The element's own parameters, but for those that the command line has. */
+void run_defaults(const run_t *run, const run_element_t *e, tool_json_t *j);
+/* To a process: the transports of --transport, as its first line has them; and where they lead. */
+void run_given_add(const run_t *run, tool_json_t *j);
+void run_given_configure(run_proc_t *p);
+
+/* --- props.c: what runtime.invoke() is asked for ----------------------------------------------------------------- */
+
+/* NULL, or what is wrong; in a buffer of its own. */
+const char *run_props_wrong(const run_element_t *template, run_value_t props);
+bool run_has_transport(const run_proc_t *p, const char *name); /* from its start on */
 
 /* --- plan.c, memory.c, loop.c, proc.c, talk.c, invoke.c ------------------------------------------------- */
 
@@ -315,8 +401,8 @@ void run_serve_answer(run_proc_t *p, uint64_t question, const char *line, size_t
 bool run_agent_begin(run_t *run); /* false after a sentence */
 uint64_t run_agent_keep(run_t *run, uint64_t now); /* from the loop; when to come again */
 void run_agent_end(run_t *run);
-/* What a path of the program is for a process: the path itself here, relative to the code elsewhere. */
-const char *run_there(const run_proc_t *p, const char *path);
+/* What a path of the program is for a process, yours to free: the path itself here, relative to the code elsewhere. */
+char *run_there(const run_proc_t *p, const char *path);
 
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */
 

@@ -36,7 +36,7 @@ static run_element_t *behind(const run_element_t *e, const char *trans)
 {
     size_t n = strcspn(trans, "@");
     for (unsigned i = 0; i < e->n_uses; i++)
-        if (strlen(e->uses[i].trans) == n && !strncmp(e->uses[i].trans, trans, n))
+        if (strlen(e->uses[i].element->name) == n && !strncmp(e->uses[i].element->name, trans, n))
             return e->uses[i].element;
     return NULL;
 }

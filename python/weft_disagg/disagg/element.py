@@ -116,8 +116,7 @@ def load(said: dict[str, Any]) -> ModuleType:
         raise Refused("the launcher named no file to run")
     file = os.path.join(ROOT, file)
     path = field(said, "path", str, "")
-    if path:
-        sys.path.insert(0, os.path.normpath(os.path.join(ROOT, path)))
+    sys.path[:0] = [os.path.normpath(os.path.join(ROOT, one)) for one in [*([path] if path else []), *field(said, "paths", list, [])]]
     module = type(sys)(MODULE)
     module.__file__ = file
     sys.modules[MODULE] = module
@@ -238,9 +237,13 @@ def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
         durl = field(said, "durl", str, "")
         lines.know(durl)
         name = field(said, "name", str, "")
-        if action._action is None:  # config_transport() would load the library in this thread
+        if action._action is None and not action._closed:  # config_transport() would load the library in this thread
             raise Refused(f"the launcher configures the transport {name!r}, and this element has none")
-        action.config_transport(name, durl)
+        try:
+            action.config_transport(name, durl)
+        except Exception:
+            if not action._closed:  # else main() returned meanwhile, and nobody needs it
+                raise
     elif said.get("do") == "terminate":
         action.terminate()
 

@@ -27,6 +27,14 @@ ROW(weft_region_revoke, NEEDS_REMOTE)
     turn_posted(t, weft_region_revoke(s->region, op), op);
 }
 
+ROW(weft_region_name, NEEDS_REGION)
+{
+    char name[32];
+    static _Atomic unsigned turns;
+    snprintf(name, sizeof name, "name-%u", atomic_fetch_add(&turns, 1));
+    turn_status(t, weft_region_name(s->region, name));
+}
+
 ROW(weft_region_until, NEEDS_REGION)
 {
     turn_allow(t, WEFT_ERR_STATE); /* peers map it */
