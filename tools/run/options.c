@@ -113,6 +113,7 @@ int run_options(run_opts_t *o, int argc, char **argv)
     tool_words_t words;
     int rc;
     o->python = "python3";
+    o->grace_ns = 5 * WEFT_SECOND;
     rc = tool_options(&tool_run_command, argc, argv, o, &words);
     if (rc != TOOL_GO)
         return rc;
@@ -141,6 +142,8 @@ static const tool_opt_t options[] = {
     {"params", "FILE", "parameters from a JSON object in a file", TO_TAKE(take_params)},
     {"jobs", "N", "run at most so many compute elements at a time (default: no bound)", TO_COUNT(run_opts_t, jobs, 1, 1 << 20)},
     {"timeout", "TIME", "take everything down after this time, and fail", TO_TIME(run_opts_t, timeout_ns, 1, UINT64_MAX)},
+    {"grace", "TIME", "how long a process may stay after its element returned (default 5s)",
+     TO_TIME(run_opts_t, grace_ns, 0, UINT64_MAX)},
     {"python", "PATH", "the interpreter that runs compute elements (default python3)", TO_TEXT(run_opts_t, python)},
     {"trace", "FILE", "write a timeline there, for chrome://tracing or ui.perfetto.dev", TO_TEXT(run_opts_t, trace)},
     {"json", NULL,
