@@ -70,8 +70,9 @@ def one_that_takes_longer_than_its_time_is_named():
              "b.o.py": "#@ limits: {time: 10m}\n" + HANGS, "c.o.py": HANGS}
     with elements.directory(files) as (folder, python):
         done = elements.fails(folder, *python, "--timeout", "100s", says=["a@1 takes longer than its limits.time, 1"])
-        states = dict(re.findall(r"^(\w+) +\d+ +(\w+(?: \w+)?) ", done.stdout, re.M))
-        assert states == {"a": "failed", "b": "stopped", "c": "stopped"} and "--timeout" not in done.stderr, done.stdout + done.stderr
+        states = dict(re.findall(r"^(\w+) +\d+ +(\w+(?:: time limit 1.00 s)?) ", done.stdout, re.M))
+        assert states == {"a": "failed: time limit 1.00 s", "b": "stopped", "c": "stopped"}, done.stdout
+        assert "--timeout" not in done.stderr, done.stderr
 
 
 def one_that_waits_for_its_turn_takes_no_time():

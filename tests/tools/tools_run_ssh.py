@@ -21,7 +21,7 @@ HANGS = "import time\ndef main(params, action):\n    print('up', flush=True)\n  
 def the_same_tests_pass_by_an_agent():
     """Everything that a run does on this machine, through the lines to an agent."""
     for name in ("tools_run", "tools_run_invoke", "tools_run_hostile", "tools_run_loss", "tools_run_guard", "tools_run_given", "tools_run_dag",
-                 "tools_run_lib"):
+                 "tools_run_lib", "tools_run_limits", "tools_run_linger"):
         done = subprocess.run([sys.executable, os.path.join(HERE, name + ".py"), *sys.argv[1:]], env=dict(os.environ, TEST_RUN_ON="ssh"),
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
         assert done.returncode in (0, 77), f"{name} by an agent:\n{done.stdout}"

@@ -16,6 +16,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "limits.h"
 #include "run.h"
 
 #define ALONE (30 * WEFT_SECOND)
@@ -107,6 +108,16 @@ static void over(run_proc_t *p)
                         (uint64_t)(u->ru_utime.tv_usec + u->ru_stime.tv_usec));
     tool_json_count(&j, "peak_bytes", (uint64_t)u->ru_maxrss << 10);
     tool_json_raw(&j, "flooded", p->flooded ? "true" : "false");
+    tool_json_count(&j, "throttled_us", (uint64_t)(p->throttled * 1e6));
+    tool_json_count(&j, "own_peak", p->peak);
+    if (p->limit.name && p->limit_hit) {
+        tool_json_open(&j, "limit", '{');
+        tool_json_text(&j, "name", p->limit.name);
+        tool_json_count(&j, "most", p->limit.most);
+        tool_json_count(&j, "used", p->limit.used);
+        tool_json_text(&j, "text", p->limit_hit);
+        tool_json_close(&j, '}');
+    }
     if (left)
         tool_json_text(&j, "lost", "the launcher had said nothing for 30 s");
     finish(p->run, &line, &j);
@@ -191,6 +202,8 @@ static void say_ready(run_t *run)
     tool_json_text(&j, "name", name);
     tool_json_text(&j, "address", run->address);
     tool_json_count(&j, "cpus", run->n_cpus);
+    tool_json_text(&j, "mem_by", run->limits_by[RUN_CONTROL_MEMORY]);
+    tool_json_text(&j, "cpu_by", run->limits_by[RUN_CONTROL_CPU]);
     if (!sysinfo(&machine))
         tool_json_count(&j, "mem", (uint64_t)machine.totalram * machine.mem_unit);
     finish(run, &line, &j);
@@ -257,6 +270,10 @@ static void take_start(run_t *run, run_value_t line, uint64_t n)
     run_json_count(run_json_get(line, "spare"), &e->spare);
     run_json_count(run_json_get(line, "copy"), &copy);
     take_limits(&e->limits, run_json_get(line, "limits"));
+    run_json_count(run_json_get(line, "maps"), &e->maps);
+    e->merged = run_alloc(sizeof *e->merged);
+    e->merged->name = run_dup("merged");
+    e->n_merged = run_json_count(run_json_get(line, "merged"), &e->merged->bytes);
     e->procs = run_alloc(sizeof(run_proc_t *));
     run_enlist(run, e);
     p = run_proc_new(run, &run->here, e, (unsigned)(copy % RUN_COPIES_MAX), 0, label);

@@ -25,7 +25,7 @@ typedef struct client {
     struct client *next;
 } client_t;
 
-static client_t *clients;
+static client_t *clients, *gone; /* gone: epoll may have told of it already */
 static unsigned n_clients;
 static uint64_t n_questions;
 
@@ -39,8 +39,8 @@ static void client_free(client_t *c)
     run_unwatch(&c->source);
     run_free(&c->heard);
     c->source.fd = -1;
-    c->next = NULL;
-    free(c);
+    c->next = gone;
+    gone = c;
 }
 
 /* A line of this length fits into an empty socket; a client that does not read it does not need it. */
@@ -143,6 +143,15 @@ static void server_ready(run_source_t *s, uint32_t events)
         client_free(c);
 }
 
+void run_serve_reap(void)
+{
+    while (gone) {
+        client_t *c = gone;
+        gone = c->next;
+        free(c);
+    }
+}
+
 bool run_serve_open(run_t *run)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -163,6 +172,7 @@ void run_serve_close(run_t *run)
 {
     while (clients)
         client_free(clients);
+    run_serve_reap();
     run_unwatch(&run->server);
     if (run->socket_path)
         unlink(run->socket_path);

@@ -3,9 +3,9 @@
  * The launcher is a subreaper: processes that elements leave behind become its children, even from other groups and sessions,
  * and are killed in the end. The guard is a child that waits for the case that the launcher itself is killed. It finds the
  * processes by their environment: WEFT_LAUNCHER names a socket in the scratch directory of the run. Then it removes that
- * directory. If the guard was killed too, the next run does its work: the directory is locked (flock) as long as the launcher
- * or the guard lives, and one that is a minute old, ours and not locked belongs to a dead run. Directories that --keep left
- * are marked, and stay.
+ * directory, and the cgroups that are written down in it. If the guard was killed too, the next run does its work: the
+ * directory is locked (flock) as long as the launcher or the guard lives, and one that is a minute old, ours and not locked
+ * belongs to a dead run. Directories that --keep left are marked, and stay.
  *
  * Only descendants of elements are killed. A shell with children that becomes the launcher (exec) still has them; then those
  * of elements are told apart by their environment. tests/tools/tools_run_guard.py checks it. */
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "limits.h"
 
 #define PREFIX "weft-run-"
 #define KEPT S_ISVTX /* of a directory that stays */
@@ -137,6 +137,7 @@ static void clean_up(const char *scratch)
 {
     struct stat st;
     kill_those_of(scratch);
+    run_cgroups_sweep(scratch);
     if (!lstat(scratch, &st) && !(st.st_mode & KEPT))
         remove_all(scratch);
 }
@@ -259,6 +260,7 @@ bool run_guard_begin(run_t *run)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!make_scratch(run))
         return false;
+    run_limits_begin(run); /* before there is a guard, which has to know where they are, and goes where the launcher goes */
     if (pipe2(ends, O_CLOEXEC)) {
         tool_error("cannot begin: %s", strerror(errno));
         return false;
@@ -300,6 +302,7 @@ void run_guard_end(run_t *run)
         if (!kill_all(NULL) || i)
             pause_a_little();
     }
+    run_limits_end(run);
     if (run->scratch && run->opts.keep)
         tool_error("the working directories are in %s", run->scratch);
     else if (run->scratch)

@@ -4,14 +4,9 @@
  * for, since until then the group's number cannot be reused. A launcher that is killed takes its elements with it
  * (PR_SET_PDEATHSIG); it has one thread, so that this means its end.
  *
- * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share. `mem` bounds
- * the memory that the process makes itself (RLIMIT_DATA). Its address space (RLIMIT_AS) is bounded by that, by the memory
- * elements that it uses, and by space for programs. `storage` bounds each file it writes (RLIMIT_FSIZE).
  * tests/tools/tools_run_loss.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -25,7 +20,6 @@
 #include "run.h"
 
 #define CONTROL_FD 3
-#define ROOM ((uint64_t)1 << 30) /* of addresses, for programs and libraries */
 
 extern char **environ;
 
@@ -128,75 +122,6 @@ static void free_all(char **list)
     free(list);
 }
 
-/* --- limits ------------------------------------------------------------------------------------------------------------ */
-
-/* Which processors, as few others on them as can be. */
-static void choose_cpus(run_proc_t *p)
-{
-    run_t *run = p->run;
-    double cpu = p->element->limits.cpu;
-    unsigned want = cpu > 0 && ceil(cpu) < run->n_cpus ? (unsigned)ceil(cpu) : 0, best = 0, best_load = UINT32_MAX;
-    if (!want)
-        return; /* all of them */
-    for (unsigned from = 0; from + want <= run->n_cpus; from++) {
-        unsigned load = 0;
-        for (unsigned i = from; i < from + want; i++)
-            load += run->pinned[i];
-        if (load < best_load) {
-            best = from;
-            best_load = load;
-        }
-    }
-    p->cpu_first = (int)best;
-    p->cpu_count = (int)want;
-    for (unsigned i = best; i < best + want; i++)
-        run->pinned[i]++;
-}
-
-static void leave_cpus(run_proc_t *p)
-{
-    for (int i = 0; i < p->cpu_count; i++)
-        p->run->pinned[p->cpu_first + i]--;
-    p->cpu_count = 0;
-}
-
-static void limit_to(int which, uint64_t most)
-{
-    struct rlimit r;
-    if (getrlimit((__rlimit_resource_t)which, &r))
-        return;
-    if (r.rlim_max == RLIM_INFINITY || most < r.rlim_max)
-        r.rlim_max = most;
-    r.rlim_cur = r.rlim_max;
-    setrlimit((__rlimit_resource_t)which, &r);
-}
-
-/* In the child. A memory element is as large as it is; its limit is its size. */
-static void set_limits(const run_proc_t *p)
-{
-    const run_element_t *e = p->element;
-    if (p->cpu_count) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        for (int i = 0; i < p->cpu_count; i++)
-            CPU_SET((size_t)p->run->cpus[p->cpu_first + i], &set);
-        sched_setaffinity(0, sizeof set, &set);
-    }
-    if (e->limits.cpu > 0 && e->limits.cpu < 1) {
-        int lower = (int)lround(3 * log2(1 / e->limits.cpu)); /* three steps are half the weight */
-        setpriority(PRIO_PROCESS, 0, lower < 19 ? lower : 19);
-    }
-    if (e->limits.mem && !e->memory) {
-        uint64_t all = e->limits.mem + ROOM;
-        for (unsigned i = 0; i < e->n_uses; i++)
-            all += e->uses[i].element->copies * e->uses[i].element->limits.mem;
-        limit_to(RLIMIT_DATA, e->limits.mem);
-        limit_to(RLIMIT_AS, all);
-    }
-    if (e->limits.storage)
-        limit_to(RLIMIT_FSIZE, e->limits.storage);
-}
-
 /* --- starting ------------------------------------------------------------------------------------------------------------- */
 
 static _Noreturn void become(const run_proc_t *p, int control, int out, int err, char **argv, char **env, pid_t launcher)
@@ -215,7 +140,7 @@ static _Noreturn void become(const run_proc_t *p, int control, int out, int err,
     if (dup2(p->run->null_fd, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0 ||
         (control == CONTROL_FD ? fcntl(control, F_SETFD, 0) : dup2(control, CONTROL_FD)) < 0 || chdir(p->dir))
         _exit(127);
-    set_limits(p);
+    run_limits_enter(p);
     execve(path, argv, env);
     why = strerrordesc_np(errno);
     if (write(2, cannot, sizeof cannot - 1) < 0 || write(2, why, strlen(why)) < 0 || write(2, "\n", 1) < 0)
@@ -272,7 +197,7 @@ static bool watch(run_proc_t *p, int pidfd, int ends[CHANNELS][2])
 
 static bool cannot_start(run_proc_t *p, int why)
 {
-    leave_cpus(p);
+    run_limits_over(p);
     p->error = run_printf("%s cannot be started: %s%s", p->label, strerror(why),
                           why == EMFILE || why == EAGAIN || why == ENOMEM ? "; --jobs N starts fewer at a time" : "");
     return false;
@@ -293,7 +218,7 @@ static bool start(run_proc_t *p)
     }
     argv = make_arguments(p);
     env = make_environment(p);
-    choose_cpus(p);
+    run_limits_prepare(p);
     fflush(stdout);
     fflush(stderr);
     p->started = tool_now();
@@ -341,7 +266,8 @@ static void exited(run_source_t *s, uint32_t events)
     kill(-p->pid, SIGKILL);
     if (wait4(p->pid, &p->status, WNOHANG, &p->usage) != p->pid)
         return;
-    leave_cpus(p);
+    p->over = true;
+    run_limits_over(p);
     run_unwatch(&p->exit);
     run_channel_rest(p);
     run_ended(p);

@@ -62,11 +62,11 @@ static void signalled(run_source_t *s, uint32_t events)
 
 uint64_t run_deadline(const run_t *run, run_proc_t **whose_out)
 {
-    uint64_t first = run->opts.timeout_ns ? run->started + run->opts.timeout_ns : UINT64_MAX;
+    uint64_t first = run->opts.timeout_ns && !run_all_done(run) ? run->started + run->opts.timeout_ns : UINT64_MAX;
     run_proc_t *whose = NULL;
     for (run_proc_t *p = run->procs; p; p = p->next) {
         uint64_t time = p->element->limits.time_ns;
-        if (time && !p->over && p->started + time < first) {
+        if (time && !p->over && !p->returned && p->started + time < first) {
             first = p->started + time;
             whose = p;
         }
@@ -86,12 +86,13 @@ static void timed_out(run_t *run, run_proc_t *whose)
         if (whose->over)
             return;
         whose->element->state = RUN_FAILED;
+        whose->limit = (run_limit_hit_t){.name = "time", .most = whose->element->limits.time_ns};
         run_fail(run, "%s takes longer than its limits.time, %s", whose->label,
                  run_time_text(whose->element->limits.time_ns, time, sizeof time));
         return;
     }
     for (run_proc_t *p = run->procs; p; p = p->next)
-        if (!p->over && !p->element->memory && n++ < 8)
+        if (!p->over && !p->element->memory && !p->returned && n++ < 8)
             run_addf(&who, "%s%s", who.n ? ", " : "", p->label);
     run_fail(run, "the time is over (--timeout); still running: %s%s", who.n ? who.p : "no compute element",
              n > 8 ? ", ..." : "");
@@ -117,22 +118,25 @@ static void take_down(run_t *run)
     }
 }
 
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static void loop(run_t *run)
 {
     struct epoll_event events[EVENTS];
     uint64_t due = UINT64_MAX; /* when the last wait was to end */
     while (run->n_live || (run->waits && !run->failed)) {
-        uint64_t now, next, wake;
+        uint64_t now, next;
         int n, wait;
+        run_serve_reap();
         take_down(run);
         now = tool_now();
-        next = run_press(run, now);
-        wake = run_window_keep(run, now);
-        next = wake < next ? wake : next;
-        wake = run_remotes_keep(run, now);
-        next = wake < next ? wake : next;
-        wake = run_agent_keep(run, now);
-        next = wake < next ? wake : next;
+        next = sooner(run_limits_look(run, now), run_grace(run, now));
+        next = sooner(next, run_window_keep(run, now));
+        next = sooner(next, sooner(run_remotes_keep(run, now), run_agent_keep(run, now)));
+        next = sooner(next, run_press(run, now)); /* last: the others may have asked some to end */
         if (!run->failed) {
             run_proc_t *whose;
             uint64_t deadline = run_deadline(run, &whose);

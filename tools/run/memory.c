@@ -28,8 +28,10 @@ void run_stop_memory(run_element_t *e)
 {
     e->stopping = true;
     for (unsigned i = 0; i < e->copies * e->replicas; i++)
-        if (e->procs[i])
+        if (e->procs[i]) {
+            run_limits_sample(e->procs[i]);
             run_ask(e->procs[i]);
+        }
 }
 
 static char *mirrored_durl(run_element_t *e, unsigned copy)

@@ -44,6 +44,7 @@ int run_options(run_opts_t *o, int argc, char **argv)
     o->python = "python3";
     o->ssh = "ssh";
     o->weft = "weft";
+    o->grace_ns = 5 * WEFT_SECOND;
     rc = tool_options(&tool_run_command, argc, argv, o, &words);
     if (rc != TOOL_GO)
         return rc;
@@ -90,6 +91,8 @@ static const tool_opt_t options[] = {
      "run at most so many compute elements at a time (default: as many as keep the processors busy, more if none ends)",
      TO_COUNT(run_opts_t, jobs, 1, 1 << 20)},
     {"timeout", "TIME", "take everything down after this time, and fail", TO_TIME(run_opts_t, timeout_ns, 1, UINT64_MAX)},
+    {"grace", "TIME", "how long a process may stay after its element returned (default 5s)",
+     TO_TIME(run_opts_t, grace_ns, 0, UINT64_MAX)},
     {"python", "PATH", "the interpreter that runs compute elements (default python3)", TO_TAKE(take_python)},
     {"trace", "FILE", "write a timeline there, for chrome://tracing or ui.perfetto.dev", TO_TEXT(run_opts_t, trace)},
     {"json", NULL,

@@ -4,6 +4,9 @@
  * given their results. Memory elements start together with the first compute element that uses them, and end when the last one
  * is done.
  *
+ * A copy is done when it has said its result, whether its process ends or not. A process that is still there after a grace is
+ * asked to end. Memory that it uses stays until one of the two has come.
+ *
  * States of an element: waiting, running, done, failed, stopped. tests/tools/tools_run.py and tests/tools/tools_run_loss.py
  * check it. */
 #include <stdarg.h>
@@ -210,13 +213,81 @@ static void memory_over(run_t *run, run_proc_t *p)
     run_invoked_failed(e);
 }
 
-static void element_done(run_t *run, run_element_t *e)
+/* It needs the memory of its element no more. */
+static void leave(run_proc_t *p)
 {
-    e->state = RUN_DONE;
+    run_element_t *e = p->element;
+    if (p->left || p->run->failed) /* then memory goes last */
+        return;
+    p->left = true;
+    if (++e->n_left < e->copies)
+        return;
     for (unsigned i = 0; i < e->n_uses; i++)
         if (!--e->uses[i].element->n_users)
             run_stop_memory(e->uses[i].element);
+}
+
+static bool ended_well(const run_proc_t *p)
+{
+    return WIFEXITED(p->status) && !WEXITSTATUS(p->status);
+}
+
+void run_returned(run_proc_t *p)
+{
+    run_t *run = p->run;
+    run_element_t *e = p->element;
+    if (!run_limits_kept(p) || (p->over && !ended_well(p)))
+        return;
+    p->returned = tool_now();
+    e->results[p->copy] = p->result;
+    p->result = NULL;
+    e->n_returned++;
+    e->done = p->returned;
+    p->lingers = !p->over;
+    run->n_lingering += p->lingers;
+    if (run->failed || e->state != RUN_RUNNING)
+        return;
+    if (e->n_returned == e->copies) {
+        e->state = RUN_DONE;
+        e->ended = p->returned;
+    }
     run_start_ready(run);
+}
+
+bool run_all_done(const run_t *run)
+{
+    if (run->failed || run->n_lingering != run->n_computing)
+        return false;
+    for (unsigned i = 0; i < run->n_elements; i++)
+        if (!run->elements[i]->memory && run->elements[i]->state != RUN_DONE)
+            return false;
+    return true;
+}
+
+uint64_t run_grace(run_t *run, uint64_t now)
+{
+    uint64_t next = UINT64_MAX, most = UINT64_MAX;
+    if (run->failed || !run->n_lingering)
+        return next;
+    if (run->opts.timeout_ns && run_all_done(run)) /* nothing is late but these */
+        most = run->started + run->opts.timeout_ns;
+    for (run_proc_t *p = run->procs; p; p = p->next) {
+        uint64_t end = run->opts.grace_ns < UINT64_MAX - p->returned ? p->returned + run->opts.grace_ns : UINT64_MAX;
+        if (!p->returned || p->over || p->asked)
+            continue;
+        end = end < most ? end : most;
+        if (end <= now) {
+            p->host->ops->look(p); /* it may have ended while we were stopped */
+            if (p->over)
+                continue;
+            p->grace = end > p->returned ? end - p->returned : 1;
+            leave(p);
+            run_ask(p);
+        } else if (end < next) {
+            next = end;
+        }
+    }
+    return next;
 }
 
 static void say_traceback(run_t *run, const run_proc_t *p)
@@ -233,24 +304,6 @@ static void say_traceback(run_t *run, const run_proc_t *p)
     run_free(&text);
 }
 
-/* A hint if too little memory may be the reason, or "". In a buffer of this function. */
-static const char *memory_hint(const run_proc_t *p)
-{
-    static const char *const words[] = {"MemoryError", "annot allocate memory", "failed to map segment",
-                                        "can't start new thread"};
-    static char text[160];
-    bool short_of = !p->error && (WIFSIGNALED(p->status) || WEXITSTATUS(p->status)); /* OpenBLAS ends the process */
-    if (!p->element->limits.mem)
-        return "";
-    for (size_t i = 0; p->error && i < sizeof words / sizeof *words; i++)
-        short_of |= strstr(p->error, words[i]) || (p->traceback && strstr(p->traceback, words[i]));
-    if (!short_of)
-        return "";
-    snprintf(text, sizeof text, "; its limits: mem is %llu MiB, which may be too little (import numpy alone takes 256M)",
-             (unsigned long long)(p->element->limits.mem >> 20));
-    return text;
-}
-
 static void compute_failed(run_t *run, run_proc_t *p)
 {
     char *how = describe(p);
@@ -262,9 +315,11 @@ static void compute_failed(run_t *run, run_proc_t *p)
             if (m->procs[k])
                 m->procs[k]->host->ops->look(m->procs[k]);
     }
-    if (p->error && !run->failed) {
+    if (p->limit_hit) {
+        run_fail(run, "%s", p->limit_hit);
+    } else if (p->error && !run->failed) {
         say_traceback(run, p);
-        run_fail(run, "%s failed: %s%s", p->label, p->error, memory_hint(p));
+        run_fail(run, "%s failed: %s", p->label, p->error);
     } else if (p->gone) {
         run_fail(run, "%s %s%s", p->label, how,
                  p->element->idempotent ? "" : "; with `idempotent: true` in its head it would be started again elsewhere");
@@ -277,7 +332,7 @@ static void compute_failed(run_t *run, run_proc_t *p)
             "it, --python PATH names another interpreter)",
             p->label, how, run->python);
     } else {
-        run_fail(run, "%s %s%s%s", p->label, how, p->result ? " after its result" : " without a result", memory_hint(p));
+        run_fail(run, "%s %s%s", p->label, how, p->result || p->returned ? " after its result" : " without a result");
     }
     free(how);
 }
@@ -288,7 +343,7 @@ static bool again(run_t *run, run_proc_t *p)
     run_element_t *e = p->element;
     run_proc_t *next;
     char *text;
-    if (!p->gone || p->result || p->error || p->asked || run->failed || !e->idempotent || p->attempt >= e->retries)
+    if (!p->gone || p->returned || p->error || p->asked || run->failed || !e->idempotent || p->attempt >= e->retries)
         return false;
     next = run_spawn(run, e, p->copy, 0);
     if (!next)
@@ -306,7 +361,7 @@ void run_proc_over(run_proc_t *p)
 {
     run_t *run = p->run;
     run_element_t *e = p->element;
-    bool good = WIFEXITED(p->status) && !WEXITSTATUS(p->status) && p->result && !p->error;
+    bool good = (ended_well(p) || p->gone) && p->returned && !p->limit_hit;
     if (e->memory) {
         memory_over(run, p);
         return;
@@ -315,19 +370,13 @@ void run_proc_over(run_proc_t *p)
     if (again(run, p))
         return;
     e->n_over++;
-    e->ended = p->ended;
-    if (good && p->result) {
-        e->results[p->copy] = p->result;
-        p->result = NULL;
-    } else if (!p->asked) {
+    if (e->state != RUN_DONE) /* else it ended with its last result */
+        e->ended = p->ended;
+    run->n_lingering -= p->lingers;
+    if (!good && !p->asked)
         compute_failed(run, p);
-    }
-    if (e->state != RUN_RUNNING)
-        return;
-    if (run->failed)
-        e->state = e->n_over == e->copies && good ? RUN_DONE : RUN_STOPPED;
-    else if (e->n_over == e->copies)
-        element_done(run, e);
-    else
-        run_start_ready(run); /* another may start */
+    leave(p);
+    if (run->failed && e->state == RUN_RUNNING && e->n_over == e->n_started)
+        e->state = e->n_returned == e->copies ? RUN_DONE : RUN_STOPPED;
+    run_start_ready(run); /* another may start */
 }

@@ -122,6 +122,7 @@ void run_proc_free(run_proc_t *p)
     free(p->result);
     free(p->error);
     free(p->traceback);
+    free(p->limit_hit);
     free(p->where);
     free(p);
 }

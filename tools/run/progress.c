@@ -39,6 +39,39 @@ const char *run_state_text(const run_t *run, const run_element_t *e)
     }
 }
 
+const run_proc_t *run_over_limit(const run_t *run, const run_element_t *e)
+{
+    for (const run_proc_t *p = run->procs; p; p = p->next)
+        if (p->element == e && p->limit.name && e->state == RUN_FAILED)
+            return p;
+    return NULL;
+}
+
+uint64_t run_ended_after(const run_t *run, const run_element_t *e)
+{
+    uint64_t most = 0;
+    for (const run_proc_t *p = run->procs; p; p = p->next)
+        if (p->element == e && p->asked >= RUN_TERMINATED && p->grace > most)
+            most = p->grace;
+    return most;
+}
+
+char *run_state_whole(const run_t *run, const run_element_t *e)
+{
+    const run_proc_t *over = run_over_limit(run, e);
+    const char *word = run_state_text(run, e);
+    uint64_t grace = run_ended_after(run, e);
+    char text[32];
+    if (over && !strcmp(over->limit.name, "time"))
+        return run_printf("%s: time limit %s", word, run_time_text(over->limit.most, text, sizeof text));
+    if (over)
+        return run_printf("%s: %s limit %s", word, !strcmp(over->limit.name, "mem") ? "memory" : over->limit.name,
+                          run_bytes_text(over->limit.most, text, sizeof text));
+    if (grace)
+        return run_printf("%s, ended after %s", word, run_time_text(grace, text, sizeof text));
+    return run_dup(word);
+}
+
 void run_progress_wipe(run_t *run)
 {
     if (!run->shown)
@@ -61,7 +94,7 @@ static void draw_line(run_t *run, const run_element_t *e, uint64_t now, unsigned
 {
     char line[256], time[32], copies[48] = "";
     if (e->copies > 1)
-        snprintf(copies, sizeof copies, " %u/%u", e->n_over, e->copies);
+        snprintf(copies, sizeof copies, " %u/%u", e->n_returned, e->copies);
     snprintf(line, sizeof line, "  %-20s %-8s%-8s %s", e->name, run_state_text(run, e), copies,
              e->started ? run_time_text((e->ended && e->state != RUN_RUNNING ? e->ended : now) - e->started, time, sizeof time)
                         : "");

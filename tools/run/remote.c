@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "limits.h"
 #include "run.h"
 
 #define PING (2 * WEFT_SECOND)
@@ -67,6 +68,7 @@ static bool start(run_proc_t *p)
 {
     const run_element_t *e = p->element;
     run_remote_t *r = of(p);
+    uint64_t maps = 0, merged = 0;
     run_text_t line = {0};
     tool_json_t j = begin(&line, "start", p);
     tool_json_text(&j, "label", p->label);
@@ -84,6 +86,12 @@ static bool start(run_proc_t *p)
     tool_json_count(&j, "mem", e->limits.mem);
     tool_json_count(&j, "storage", e->limits.storage);
     tool_json_close(&j, '}');
+    for (unsigned i = 0; i < e->n_uses; i++)
+        maps += run_memory_size(e->uses[i].element);
+    for (unsigned i = 0; i < e->n_merged; i++)
+        merged += e->merged[i].bytes;
+    tool_json_count(&j, "maps", maps);
+    tool_json_count(&j, "merged", merged);
     tool_json_open(&j, "near", '[');
     run_each_near(p, near, &j);
     tool_json_close(&j, ']');
@@ -176,6 +184,20 @@ static run_proc_t *find(run_remote_t *r, run_value_t line)
     return NULL;
 }
 
+/* How limits are held there, for --json. If machines differ, the last one is told. */
+static void take_way(run_t *run, run_control_t control, run_value_t said)
+{
+    static const char *const ways[] = {"cgroup v1", "cgroup v2", "watching", "pinning"};
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        const run_limits_t *limits = &run->elements[i]->limits;
+        if (control == RUN_CONTROL_CPU ? limits->cpu <= 0 : run->elements[i]->memory || !limits->mem)
+            continue;
+        for (unsigned k = 0; k < sizeof ways / sizeof *ways; k++)
+            if (run_json_is(said, ways[k]))
+                run->limits_by[control] = ways[k];
+    }
+}
+
 static void take_ready(run_remote_t *r, run_value_t line)
 {
     run_t *run = r->host.run;
@@ -187,12 +209,27 @@ static void take_ready(run_remote_t *r, run_value_t line)
     } else if (!r->ready) {
         run_json_count(run_json_get(line, "cpus"), &cpus);
         run_json_count(run_json_get(line, "mem"), &r->mem);
+        take_way(run, RUN_CONTROL_MEMORY, run_json_get(line, "mem_by"));
+        take_way(run, RUN_CONTROL_CPU, run_json_get(line, "cpu_by"));
         r->cpus = cpus < 1 << 20 ? (unsigned)cpus : 0;
         r->ready = true;
         if (!run->failed && run_remotes_ready(run))
             run_start_ready(run);
     }
     free(version);
+}
+
+/* The limit that it was over. */
+static void take_limit(run_proc_t *p, run_value_t limit)
+{
+    static const char *const names[] = {"mem", "storage"};
+    for (unsigned i = 0; limit.p && i < 2; i++)
+        if (run_json_is(run_json_get(limit, "name"), names[i])) {
+            p->limit.name = names[i];
+            run_json_count(run_json_get(limit, "most"), &p->limit.most);
+            run_json_count(run_json_get(limit, "used"), &p->limit.used);
+            p->limit_hit = run_json_string(run_json_get(limit, "text"));
+        }
 }
 
 static void take_over(run_proc_t *p, run_value_t line)
@@ -207,7 +244,11 @@ static void take_over(run_proc_t *p, run_value_t line)
         p->usage.ru_utime = (struct timeval){.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
     if (run_json_count(run_json_get(line, "peak_bytes"), &peak) && peak < (uint64_t)1 << 53)
         p->usage.ru_maxrss = (long)(peak >> 10);
-    if (!p->error && !p->result)
+    if (run_json_count(run_json_get(line, "throttled_us"), &us) && us < (uint64_t)1 << 53)
+        p->throttled = (double)us / 1e6;
+    run_json_count(run_json_get(line, "own_peak"), &p->peak);
+    take_limit(p, run_json_get(line, "limit"));
+    if (!p->error && !p->result && !p->returned)
         p->error = run_json_string(run_json_get(line, "error"));
     if (p->error && !p->status)
         p->status = 1 << 8;

@@ -1,6 +1,6 @@
 /* tools/run/report.c - how it went: a table and results for people, one JSON object for programs.
  *
- * Time is from the first start to the last end of an element's copies; cpu is their sum, peak memory that of the largest.
+ * Time is from the first start to the last result of an element's copies; cpu is their sum, peak memory that of the largest.
  * Bytes read and written are those that a compute element moved; of a memory element those that its users moved.
  * tests/tools/tools_run.py checks it. */
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 typedef struct figures {
     uint64_t time_ns, peak_bytes;
-    double cpu;
+    double cpu, throttled;
 } figures_t;
 
 static double seconds(struct timeval t)
@@ -27,13 +27,14 @@ static figures_t figures_of(const run_t *run, const run_element_t *e)
         if (p->element != e || !p->over)
             continue;
         f.cpu += seconds(p->usage.ru_utime) + seconds(p->usage.ru_stime);
+        f.throttled += p->throttled;
         if ((uint64_t)p->usage.ru_maxrss << 10 > f.peak_bytes)
             f.peak_bytes = (uint64_t)p->usage.ru_maxrss << 10;
     }
     return f;
 }
 
-static const char *bytes_text(uint64_t n, char *buf, size_t cap)
+const char *run_bytes_text(uint64_t n, char *buf, size_t cap)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double v = (double)n;
@@ -42,7 +43,7 @@ static const char *bytes_text(uint64_t n, char *buf, size_t cap)
         v /= 1024;
         u++;
     }
-    snprintf(buf, cap, u && v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+    snprintf(buf, cap, u && v < 100 && v != (double)(unsigned)v ? "%.1f %s" : "%.0f %s", v, units[u]);
     return buf;
 }
 
@@ -63,14 +64,16 @@ static void table(run_t *run)
         const run_element_t *e = run->elements[i];
         char(*row)[RUN_NAME_MAX + 1] = cells[i + 1];
         figures_t f = figures_of(run, e);
+        char *state = run_state_whole(run, e);
         snprintf(row[0], sizeof row[0], "%s", e->name);
         snprintf(row[1], sizeof row[1], "%u", e->copies);
-        snprintf(row[2], sizeof row[2], "%s", run_state_text(run, e));
+        snprintf(row[2], sizeof row[2], "%s", state);
+        free(state);
         run_time_text(f.time_ns, row[3], sizeof row[3]);
         run_time_text((uint64_t)(f.cpu * 1e9), row[4], sizeof row[4]);
-        bytes_text(f.peak_bytes, row[5], sizeof row[5]);
-        bytes_text(e->bytes_read, row[6], sizeof row[6]);
-        bytes_text(e->bytes_written, row[7], sizeof row[7]);
+        run_bytes_text(f.peak_bytes, row[5], sizeof row[5]);
+        run_bytes_text(e->bytes_read, row[6], sizeof row[6]);
+        run_bytes_text(e->bytes_written, row[7], sizeof row[7]);
     }
     for (unsigned i = 0; i <= run->n_elements; i++)
         for (unsigned k = 0; k < COLUMNS; k++)
@@ -106,17 +109,39 @@ static void results(run_t *run)
 
 /* --- for programs ------------------------------------------------------------------------------------------------------ */
 
+/* The limit that it was over. */
+static void limit_json(tool_json_t *j, const run_limit_hit_t *limit)
+{
+    tool_json_open(j, "limit", '{');
+    tool_json_text(j, "name", limit->name);
+    if (!strcmp(limit->name, "time")) {
+        tool_json_number(j, "seconds", (double)limit->most / 1e9, 6);
+    } else {
+        tool_json_count(j, "bytes", limit->most);
+        if (limit->used)
+            tool_json_count(j, "used_bytes", limit->used);
+    }
+    tool_json_close(j, '}');
+}
+
 static void element_json(run_t *run, tool_json_t *j, const run_element_t *e)
 {
     figures_t f = figures_of(run, e);
+    const run_proc_t *over = run_over_limit(run, e);
     tool_json_open(j, NULL, '{');
     tool_json_text(j, "name", e->name);
     tool_json_text(j, "type", e->memory ? "memory" : "compute");
     tool_json_count(j, "copies", e->copies);
     tool_json_text(j, "state", run_state_text(run, e));
+    if (over)
+        limit_json(j, &over->limit);
+    if (run_ended_after(run, e))
+        tool_json_number(j, "ended_after", (double)run_ended_after(run, e) / 1e9, 6);
     tool_json_number(j, "start", e->started ? (double)(e->started - run->started) / 1e9 : 0, 6);
     tool_json_number(j, "seconds", (double)f.time_ns / 1e9, 6);
     tool_json_number(j, "cpu_seconds", f.cpu, 6);
+    if (f.throttled > 0)
+        tool_json_number(j, "throttled_seconds", f.throttled, 6);
     tool_json_count(j, "peak_bytes", f.peak_bytes);
     tool_json_count(j, "bytes_read", e->bytes_read);
     tool_json_count(j, "bytes_written", e->bytes_written);
@@ -157,6 +182,14 @@ static void as_json(run_t *run)
         run_free(&why);
     }
     tool_json_number(&j, "seconds", (double)(run->ended - run->started) / 1e9, 6);
+    if (run->limits_by[0] || run->limits_by[1]) {
+        tool_json_open(&j, "limits_by", '{');
+        if (run->limits_by[0])
+            tool_json_text(&j, "mem", run->limits_by[0]);
+        if (run->limits_by[1])
+            tool_json_text(&j, "cpu", run->limits_by[1]);
+        tool_json_close(&j, '}');
+    }
     tool_json_open(&j, "elements", '[');
     for (unsigned i = 0; i < run->n_elements; i++)
         element_json(run, &j, run->elements[i]);

@@ -63,6 +63,8 @@ char *run_json_twice(run_value_t v); /* a name that an object in it has more tha
 /* --- elements -------------------------------------------------------------------------------------------------- */
 
 typedef struct run_element run_element_t;
+typedef struct run_hold run_hold_t;   /* of limits.c: a process */
+typedef struct run_holds run_holds_t; /* of limits.c: a run */
 
 /* A name in a file, and where. */
 typedef struct run_name {
@@ -109,6 +111,7 @@ struct run_element {
     bool numbered;     /* it has one copy, and goes by NAME@0 */
     unsigned copies, replicas; /* replicas: of a memory element, else 1 */
     bool mirrored;             /* for an agent: the process is one of several replicas */
+    uint64_t maps;             /* for an agent: bytes of memory elements that it may map */
     run_limits_t limits;
     uint64_t spare;
     bool idempotent;  /* a copy may be started again if the machine that it runs on is lost */
@@ -130,6 +133,9 @@ struct run_element {
     /* the run */
     run_state_t state;
     unsigned index, n_started, n_over; /* index: its place; copies */
+    unsigned n_returned;               /* copies whose result is there */
+    unsigned n_left;                   /* copies that need its memory no more: their process is gone, or its grace is over */
+    uint64_t done;                     /* when the last result came */
     run_proc_t **procs;                /* copies * replicas of them; NULL: not started */
     char **results;                    /* JSON, by copy; NULL: none yet */
     uint64_t started, ended;
@@ -162,6 +168,7 @@ typedef struct run_opts {
     bool check, strict, json, keep, graph, dot, agent;
     bool python_said; /* python is not the default */
     uint64_t jobs, timeout_ns; /* 0: no bound */
+    uint64_t grace_ns;
     run_param_t *params;
     run_given_memory_t *memory;
     run_given_transport_t *transports;
@@ -182,6 +189,12 @@ typedef struct run_notice {
     bool warning;
 } run_notice_t;
 
+/* A limit that a process was over. */
+typedef struct run_limit_hit {
+    const char *name;    /* mem, storage, time; NULL: none */
+    uint64_t most, used; /* bytes, or nanoseconds; used 0: not known */
+} run_limit_hit_t;
+
 typedef enum run_asked { RUN_NOT_ASKED = 0, RUN_ASKED, RUN_TERMINATED, RUN_KILLED } run_asked_t;
 
 struct run_proc {
@@ -198,7 +211,14 @@ struct run_proc {
     run_asked_t asked; /* how far it has been told to end */
     uint64_t ask_at;   /* when the next step of that is due */
     uint64_t started, began, ended;
+    uint64_t returned; /* when its result came; 0: it has none */
+    uint64_t grace;    /* after its result it had so much time to end, and was ended; 0: it ended by itself */
+    bool lingers, left; /* counted in the run's n_lingering, in the element's n_left */
     struct rusage usage;
+    run_limit_hit_t limit;
+    char *limit_hit;                         /* a sentence; NULL: it was over none */
+    double throttled;                        /* seconds for which its limit of processors stopped it */
+    uint64_t peak;                           /* bytes of its own memory that were seen; of a memory element: touched */
     char *durl, *result, *error, *traceback; /* durl: of one replica */
     run_proc_t *next;                        /* of all */
     /* on another machine */
@@ -209,6 +229,7 @@ struct run_proc {
     run_source_t exit;
     run_lines_t channel, out[2];
     int cpu_first, cpu_count; /* where it is pinned; count 0: nowhere */
+    run_hold_t *hold;
 };
 
 /* How many run at a time (window.c). */
@@ -248,6 +269,7 @@ struct run {
     run_proc_t *procs, **procs_end; /* every process there was, in order of their starts */
     unsigned n_live, n_computing;   /* processes; of them, of compute elements */
     run_window_t window;
+    unsigned n_lingering;           /* of those, the ones whose result is there */
     uint64_t started, ended;
     unsigned phase;     /* 0 running, 1 taking compute elements down, 2 memory elements, too */
     bool failed;
@@ -256,6 +278,8 @@ struct run {
     unsigned *pinned;   /* by place in `cpus`: how many processes are there */
     int *cpus;
     unsigned n_cpus;
+    run_holds_t *holds;
+    const char *limits_by[2]; /* how mem and cpu are held: "cgroup v2", "watching", ...; NULL: no element has that limit */
     char **secrets;     /* the region keys in durls: never shown */
     unsigned n_secrets;
     bool deaf;          /* there is no reader and the run ends: writing does not wait any more */
@@ -355,6 +379,11 @@ typedef void run_transport_fn_t(const run_proc_t *p, run_element_t *m, unsigned 
 void run_each_transport(const run_proc_t *p, run_transport_fn_t *found, void *user);
 void run_configure(run_proc_t *p, run_proc_t *ready); /* tell it durls: those of what `ready` is a replica of, or all (NULL) */
 void run_stop_memory(run_element_t *e);
+void run_returned(run_proc_t *p);      /* it has said its result, which counts from now on */
+/* End those whose result is there and whose grace is over; when to look again, UINT64_MAX: never. */
+uint64_t run_grace(run_t *run, uint64_t now);
+/* Is every compute element done, although some of their processes are still there? */
+bool run_all_done(const run_t *run);
 void run_proc_over(run_proc_t *p);     /* its process has been waited for */
 void run_memory_ready(run_proc_t *p);  /* it has said its durl */
 /* The durl of a copy of a memory element, yours to free; NULL: not known yet. */
@@ -394,6 +423,7 @@ void run_channel_close(run_proc_t *p);
 
 bool run_serve_open(run_t *run); /* the socket for runtime.invoke */
 void run_serve_close(run_t *run);
+void run_serve_reap(void); /* when nothing that epoll told is still to be looked at */
 void run_serve_answer(run_proc_t *p, uint64_t question, const char *line, size_t n);
 
 /* --- agent.c, code.c ------------------------------------------------------------------------------------------------- */
@@ -403,6 +433,18 @@ uint64_t run_agent_keep(run_t *run, uint64_t now); /* from the loop; when to com
 void run_agent_end(run_t *run);
 /* What a path of the program is for a process, yours to free: the path itself here, relative to the code elsewhere. */
 char *run_there(const run_proc_t *p, const char *path);
+
+/* --- limits.c ------------------------------------------------------------------------------------------------------ */
+
+void run_limits_begin(run_t *run);                 /* after the scratch directory is made */
+void run_limits_prepare(run_proc_t *p);            /* before the fork */
+void run_limits_enter(const run_proc_t *p);        /* in the child; ends it if that cannot be done */
+uint64_t run_limits_look(run_t *run, uint64_t now); /* ends what is over a limit; when to look next, UINT64_MAX: never */
+bool run_limits_kept(run_proc_t *p);               /* before a result counts; false: limit_hit says why, and the run has failed */
+void run_limits_sample(run_proc_t *p);             /* before it is asked to end: what it has now */
+void run_limits_over(run_proc_t *p);               /* it was waited for: fills limit_hit */
+void run_limits_end(run_t *run);                   /* when no process is left */
+uint64_t run_memory_size(const run_element_t *memory); /* bytes of all its copies and replicas */
 
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */
 
@@ -421,8 +463,14 @@ void run_hide(const run_t *run, run_text_t *text);       /* what is secret in a 
 void run_progress(run_t *run, uint64_t now);             /* draw, if it is time */
 void run_progress_wipe(run_t *run);                      /* before something else is written */
 const char *run_time_text(uint64_t ns, char *buf, size_t cap);
+const char *run_bytes_text(uint64_t n, char *buf, size_t cap);
 void run_report(run_t *run);
 bool run_trace(run_t *run);
-const char *run_state_text(const run_t *run, const run_element_t *e);
+const char *run_state_text(const run_t *run, const run_element_t *e);  /* one of the words of --json */
+char *run_state_whole(const run_t *run, const run_element_t *e); /* with what a person asks next; yours to free */
+/* How long processes of it were waited for after their results, before they were ended; 0: they ended by themselves. */
+uint64_t run_ended_after(const run_t *run, const run_element_t *e);
+/* The copy that was over a limit; NULL: none was. */
+const run_proc_t *run_over_limit(const run_t *run, const run_element_t *e);
 
 #endif

@@ -72,7 +72,7 @@ static void take_error(run_proc_t *p, run_value_t line)
 static void hear_compute(run_proc_t *p, run_value_t line)
 {
     run_value_t did = run_json_get(line, "did"), value;
-    if (p->result || p->error)
+    if (p->result || p->error || p->returned)
         return;
     if (run_json_is(did, "begin") && !p->began) {
         p->began = tool_now();
@@ -84,6 +84,8 @@ static void hear_compute(run_proc_t *p, run_value_t line)
         value = run_json_get(line, "value");
         if (value.p)
             p->result = run_dup_n(value.p, value.n);
+        if (value.p)
+            run_returned(p);
         else
             p->error = run_dup("it said that there is a result, but not which");
     }
@@ -112,7 +114,7 @@ void run_heard(run_proc_t *p, const char *text, size_t n)
             hear_memory(p, line);
         else
             hear_compute(p, line);
-    } else if (!p->error && !p->result) {
+    } else if (!p->error && !p->result && !p->returned) {
         p->error = run_dup("what it said to the launcher is not JSON; results are made of what JSON has: no NaN, no infinity");
     }
 }

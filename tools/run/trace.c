@@ -54,9 +54,9 @@ static void arrows(const run_t *run, tool_json_t *j, const run_element_t *e, uns
 {
     for (unsigned i = 0; e->started && i < e->n_before; i++) {
         const run_element_t *parent = e->before[i];
-        if (!parent->ended)
+        if (!parent->done)
             continue;
-        head(j, "result", "s", parent->index, 0, us(run, parent->ended - 1000));
+        head(j, "result", "s", parent->index, 0, us(run, parent->done - 1000));
         tool_json_count(j, "id", ++*id);
         tool_json_close(j, '}');
         head(j, "result", "f", e->index, 0, us(run, e->procs[0] ? e->procs[0]->started + 1000 : e->started));

@@ -25,6 +25,12 @@ static unsigned processors(const run_t *run)
     return n ? n : run->n_cpus ? run->n_cpus : 1;
 }
 
+/* Compute elements that have not returned. */
+static unsigned running(const run_t *run)
+{
+    return run->n_computing - run->n_lingering;
+}
+
 /* Does it run, or wait for a processor? */
 static bool runnable(const run_proc_t *p)
 {
@@ -45,19 +51,19 @@ static bool runnable(const run_proc_t *p)
 /* Are the processors busy with elements? Not known of other machines: then yes. */
 static bool busy(const run_t *run)
 {
-    unsigned most = run->n_computing < processors(run) ? run->n_computing : processors(run), n = 0;
+    unsigned most = running(run) < processors(run) ? running(run) : processors(run), n = 0;
     for (const run_proc_t *p = run->procs; p && n < most; p = p->next)
-        n += p->host == &run->here && !p->over && !p->element->memory && runnable(p);
+        n += p->host == &run->here && !p->over && !p->returned && !p->element->memory && runnable(p);
     return run->remotes || n == most;
 }
 
 bool run_window_full(run_t *run)
 {
     if (run->opts.jobs)
-        return run->n_computing >= run->opts.jobs;
+        return running(run) >= run->opts.jobs;
     if (!run->window.most)
         run->window.most = 2 * processors(run);
-    if (run->n_computing < run->window.most)
+    if (running(run) < run->window.most)
         return false;
     run->window.wanted = true;
     return true;
@@ -66,7 +72,7 @@ bool run_window_full(run_t *run)
 uint64_t run_window_keep(run_t *run, uint64_t now)
 {
     run_window_t *w = &run->window;
-    uint64_t ended = run->n_procs - run->n_live;
+    uint64_t ended = run->n_procs - run->n_live + run->n_lingering;
     if (!w->wanted || run->opts.jobs || run->failed)
         return UINT64_MAX;
     if (now < w->looked_at + LOOK)
