@@ -236,6 +236,8 @@ WEFT_API void weft_buffer_hold(weft_buffer_t *buffer);
 WEFT_API void weft_buffer_drop(weft_buffer_t *buffer); /* NULL is allowed */
 WEFT_API void *weft_buffer_base(const weft_buffer_t *buffer);
 WEFT_API size_t weft_buffer_len(const weft_buffer_t *buffer);
+/* How many hold it now: transports with which it is registered, operations under way, whoever called weft_buffer_hold(). */
+WEFT_API size_t weft_buffer_holds(const weft_buffer_t *buffer);
 
 /* Register a buffer of `size` bytes (0 is allowed) with a transport, or, with `other`, the one that is registered there, which
  * is then shared and must have at least `size`. In place of the one before, if there was one: operations that are under way

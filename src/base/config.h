@@ -55,7 +55,8 @@
     X(registry_dir, PATH, "", "", "the directory of dir://; empty: XDG_RUNTIME_DIR/weft, /run/user/UID/weft or /tmp/weft-UID") \
     X(registry_ca, PATH, "", "", "a file of the certificates that etcd+https:// believes in; empty: those of the system") \
     X(mem_server, TEXT, "", "", "where weft mem finds its server; several, for a mirror, separated by blanks") \
-    X(launcher, PATH, "", "", "where elements reach weft run, which sets it for them")
+    X(launcher, PATH, "", "", "where elements reach weft run, which sets it for them") \
+    X(element_uri, TEXT, "", "", "where a memory element on OpenWhisk listens; empty: a port that the system picks")
 
 /* A snapshot of all variables, parsed. TEXT, PATH and CHOICE are strings owned by the snapshot; the others are numbers. */
 typedef struct wefti_config {

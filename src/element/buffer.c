@@ -131,3 +131,8 @@ size_t weft_buffer_len(const weft_buffer_t *buffer)
 {
     return buffer ? buffer->len : 0;
 }
+
+size_t weft_buffer_holds(const weft_buffer_t *buffer)
+{
+    return buffer ? atomic_load_explicit(&buffer->refs, memory_order_acquire) : 0;
+}

@@ -283,10 +283,10 @@ def test_libraries_are_found_after_the_directory_and_in_their_order(element, tmp
 def test_results_of_parents_answer_both_ways(element):
     said, _, _, _ = element().run("""
         def main(params, action):
-            p = params["split"]
-            return [p["n"], p[1]["n"], [one["n"] for one in p], p.get("x", "none"), "n" in p, sorted(p.keys()), len(p), params["plain"],
+            p, q = params["one"], params["split"]
+            return [p["n"], q[1]["n"], [one["n"] for one in q], p.get("x", "none"), "n" in p, sorted(p.keys()), len(q), params["plain"],
                     params["names"]]
-        """, {"split": [{"n": 1}, {"n": 2}], "plain": 5, "names": ["a", "b"]}).end()
+        """, {"one": [{"n": 1}], "split": [{"n": 1}, {"n": 2}], "plain": 5, "names": ["a", "b"]}).end()
     assert outcome(said)["value"] == [1, 2, [1, 2], "none", True, ["n"], 2, 5, ["a", "b"]]
     assert results([1]) == [1] and not isinstance(results({"a": []})["a"], Results)
     one = Results([{"a": 1}])
@@ -294,7 +294,7 @@ def test_results_of_parents_answer_both_ways(element):
                                                                                               False)
     with pytest.raises(KeyError):
         one["b"]
-    with pytest.raises(IndexError):
+    with pytest.raises(TypeError, match="0 copies"):
         Results()["a"]
 
 

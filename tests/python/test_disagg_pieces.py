@@ -57,7 +57,7 @@ def test_what_is_registered_stays_as_it_is(trans):
     trans.reg(32)
     trans.read_many([(100, mine)])
     trans.read(4, 100)
-    assert bytes(trans.buf) == b"xxxx" + bytes(28)
+    assert bytes(trans.buf) == b"xxxx" + b"m" * 28
 
 
 def test_many_more_pieces_than_are_under_way_at_once(trans):

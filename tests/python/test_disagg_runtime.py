@@ -247,7 +247,7 @@ def test_a_launcher_that_answers_slowly_for_ever_is_given_up(tmp_path):
 
 def test_props_that_are_no_json_are_not_sent(launcher):
     with action() as made:
-        for bad in ({"x": object()}, {"x": float("nan")}, {"x": b""}):
+        for bad in ({"params": {"x": object()}}, {"params": {"x": float("nan")}}, {"params": {"x": b""}}):
             with pytest.raises(disagg.InvokeError, match="JSON"):
                 made.runtime.invoke("x", "y", bad)
     assert not launcher[1]

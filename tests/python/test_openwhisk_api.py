@@ -153,7 +153,7 @@ def refused(made, *args):
 
 def test_a_memory_element_is_invoked_and_says_later_where_it_is(there):
     there.answers += [MEMORY, STARTED]
-    with memory(4096, "words") as element, acting() as made:
+    with memory(4096, "more") as element, acting() as made:  # it was told the name that it has here
         assert made.runtime.invoke("words", "more", {"limits": {"mem": "64 MB"}}) is None
         trans = made.get_transport("more", "rdma")
         assert trans.state == "waiting"

@@ -56,8 +56,10 @@ def test_transports_of_run(whisk):
 @pytest.mark.parametrize("by", ["activation_id", "function_activation_id"])
 def test_one_is_configured_while_it_waits(whisk, by):
     one = whisk().loaded(WRITES)
-    with memory(4096, "other") as mem, one.running(transports=["mem;rdma_tcp;"], **{by: "the/id"}) as answers:
+    with memory(4096, "mem") as mem, memory(4096, "other") as other, one.running(transports=["mem;rdma_tcp;"], **{by: "the/id"}) as answers:
         one.until_printed("waiting")
+        status, said = one.put("the%2Fid", "mem", other.durl)
+        assert status == 400 and "that of the element 'other'" in said["error"]
         assert one.put("nobody", "mem", mem.durl)[0] == 404
         assert one.put("the%2Fid", "more", mem.durl) == (404, {"error": "there is no transport 'more' in this activation"})
         for bad in ("junk", "mem;rdma_tcp;", "mem;rdma_nothing;", "mem;rdma_tcp;token,zz;"):
@@ -73,7 +75,7 @@ def test_one_is_configured_while_it_waits(whisk, by):
 def test_what_is_configured_before_the_run_is_kept_for_it(whisk):
     """Scad's controller does not wait for an activation to begin."""
     one = whisk()
-    with memory(4096, "other") as mem:
+    with memory(4096, "mem") as mem:
         assert one.put("a1", "mem", mem.durl) == (202, {"ok": True})
         one.loaded(WRITES)
         assert one.put("a2", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 202
@@ -94,7 +96,7 @@ def test_what_is_no_durl_fails_the_run_that_it_was_kept_for(whisk):
 
 def test_not_all_that_is_said_before_a_run_is_kept(whisk):
     one = whisk().loaded(WRITES)
-    with memory(4096, "other") as mem:
+    with memory(4096, "mem") as mem:
         one.put("a1", "mem", mem.durl)
         for i in range(256):
             assert one.put(f"b{i}", "mem", mem.durl)[0] == 202
@@ -104,7 +106,7 @@ def test_not_all_that_is_said_before_a_run_is_kept(whisk):
 
 def test_keys_alone_configure(whisk):
     one = whisk().loaded(WRITES)
-    with memory(4096, "other") as mem, one.running(transports=["mem;rdma_tcp;"], activation_id="a1",
+    with memory(4096, "mem") as mem, one.running(transports=["mem;rdma_tcp;"], activation_id="a1",
                                                    deadline=in_ms(50)) as answers:
         one.until_printed("waiting")
         assert one.put("a1", "mem", mem.durl.split(";", 2)[2]) == (200, {"ok": True})

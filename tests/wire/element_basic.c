@@ -128,11 +128,14 @@ TEST(buffers_are_shared_replaced_and_kept)
         /* a hold on the old one outlives a new one, and everything else */
         weft_buffer_t *held = weft_transport_buffer(a);
         CHECK_EQ(weft_buffer_len(held), 100);
+        CHECK_EQ(weft_buffer_holds(held), 3); /* both transports, and we: the write is over, and holds it no more */
         CHECK_OK(weft_transport_reg(a, 200, NULL));
         CHECK(weft_transport_buf(a, NULL) != weft_transport_buf(b, NULL));
         CHECK_EQ(((char *)weft_transport_buf(a, NULL))[0], 0);
         CHECK_OK(weft_transport_reg(a, 10, a)); /* its own, again */
         CHECK_OK(weft_transport_reg(b, 0, NULL));
+        CHECK_EQ(weft_buffer_holds(held), 1);
+        CHECK_EQ(weft_buffer_holds(NULL), 0);
         CHECK_EQ(weft_transport_read(b, 1, 0, 0, &e.op), WEFT_ERR_RANGE);
         CHECK_OK(elements_read(&e, b, 0, 0, 0));
         CHECK_EQ(weft_transport_reg(a, SIZE_MAX, NULL), WEFT_ERR_NOMEM);

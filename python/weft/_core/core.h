@@ -40,7 +40,7 @@ enum { WEFTPY_GC = Py_TPFLAGS_HAVE_GC, WEFTPY_BASE = Py_TPFLAGS_BASETYPE, WEFTPY
     X(runtime) X(endpoint) X(listener) X(op) X(message) X(blocking_endpoint) X(blocking_listener) X(owned) X(claim) X(tensor) \
     X(service) X(request) X(client) X(link) X(method) X(call) X(stream) X(item) X(registry) X(watch) X(wait) X(region) X(remote) \
     X(memory) X(store_server) X(store) X(block) X(mirror) X(action) X(transport) X(memory_element) X(transport_buffer) \
-    X(awaited) X(completion_fd)
+    X(buffer_view) X(awaited) X(completion_fd)
 #define WEFTPY_SPEC_DECLARE(type) extern PyType_Spec weftpy_##type##_spec;
 WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
 

@@ -32,6 +32,8 @@ typedef struct weftpy_transport {
     PyObject *weakrefs;
     PyObject *exporter;      /* for `buf`: the object that owns the memory of `exported`, so all views share it */
     weft_buffer_t *exported;
+    size_t exported_len;
+    uint64_t registered;     /* how many bytes of its buffer reg() was asked for; the buffer may have more */
     bool server;             /* of type rdma_server */
 } weftpy_transport_t;
 
@@ -50,6 +52,8 @@ PyObject *weftpy_durl_format(PyObject *module, PyObject *parts);
 int weftpy_transport_check(weftpy_transport_t *trans); /* -1: its action is closed; last before a post */
 /* raise for a refused post; MemoryError if no buffer is registered */
 PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status);
+/* Is it released, or does it belong to the parent process? True with an exception. */
+bool weftpy_transport_released(weftpy_transport_t *trans);
 
 /* transport_io.c: an operation to post. */
 typedef struct weftpy_io {
@@ -79,8 +83,14 @@ WEFTPY_IO_LIST(WEFTPY_IO)
 #undef WEFTPY_IO
 PyObject *weftpy_io_serve(PyObject *self, PyObject *unused);
 
-/* transport_buffer.c: an object that holds a buffer of a transport, for views of it. */
-PyObject *weftpy_transport_buffer_new(weftpy_state_t *st, weft_buffer_t *buffer);
+/* transport_buffer.c: the registered buffer, and views of it. */
+PyObject *weftpy_transport_reg(FAST_ARGS);
+PyObject *weftpy_transport_get_buf(PyObject *self, void *unused);
+/* Are these bytes in the buffer, but beyond those that reg() was asked for? True with a RangeError. */
+bool weftpy_transport_outside(weftpy_transport_t *trans, uint64_t size, uint64_t offset);
+
+/* buffer_view.c: a view of bytes as programs in elements have it. Steals `memory`, a memoryview or NULL with an exception. */
+PyObject *weftpy_buffer_view_new(PyTypeObject *type, PyObject *memory);
 
 /* A number of bytes or an offset. Floats without a fraction are accepted. -1 with an exception. */
 int weftpy_count(PyObject *arg, const char *what, uint64_t *out); /* None or no argument: unchanged */

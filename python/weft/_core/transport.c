@@ -5,11 +5,9 @@
  *
  *     waiting, connecting, ready, lost, failed, released   as weft/element.h has them; all that is known of them is the library's
  *
- * `buf` is a view of the registered buffer, and of a server's memory. Views keep the memory, also when another buffer is
- * registered.
+ * Its buffer is in transport_buffer.c.
  *
- * Promise: whatever the arguments and the state, an exception at worst; a view can be used whatever became of the transport.
- * tests/python/test_disagg_transport.py and test_disagg_buffers.py hold us to it. */
+ * Promise: whatever the arguments and the state, an exception at worst. tests/python/test_disagg_transport.py holds us to it. */
 #include "elements.h"
 #include "store.h"
 
@@ -80,6 +78,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     t->action = (weftpy_action_t *)Py_NewRef(action);
     t->of = of;
     t->server = !strcmp(type_text, "rdma_server");
+    t->registered = UINT64_MAX;                /* all of the buffer, if another object registered it */
     t->name = PyUnicode_FromString(name_text); /* an exact str, never a subclass */
     if (!t->name)
         Py_CLEAR(t);
@@ -106,8 +105,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* Is it released, or does it belong to the parent process? True with an exception. */
-static bool released(weftpy_transport_t *t)
+bool weftpy_transport_released(weftpy_transport_t *t)
 {
     weft_status_t why;
     if (weft_transport_state(t->of, &why) != WEFT_TRANSPORT_RELEASED)
@@ -117,81 +115,6 @@ static bool released(weftpy_transport_t *t)
                                              : "the transport %U is released",
                       t->name);
     return true;
-}
-
-/* --- its buffer ---------------------------------------------------------------------------------------------------------- */
-
-static const weftpy_sig_t sig_reg = {"reg", 2, 1, 2, {N_size, N_trans}};
-
-static PyObject *reg(FAST_ARGS)
-{
-    SELF;
-    weftpy_state_t *st = t->action->h.run->st;
-    PyObject *arg[2];
-    uint64_t size = 0;
-    weftpy_transport_t *other = NULL;
-    if (weftpy_args(st, &sig_reg, args, n, kwnames, arg) || weftpy_bytes(arg[0], "size", &size))
-        return NULL;
-    if (arg[1] && arg[1] != Py_None) {
-        if (!PyObject_TypeCheck(arg[1], st->transport)) {
-            PyErr_Format(PyExc_TypeError, "trans is a transport whose buffer is to be shared, and %R is none", arg[1]);
-            return NULL;
-        }
-        other = (weftpy_transport_t *)arg[1];
-        if (weftpy_transport_check(other))
-            return NULL;
-    }
-    if (weftpy_transport_check(t))
-        return NULL;
-    if (size > PY_SSIZE_T_MAX)
-        return weftpy_raise_text(st, WEFT_ERR_NOMEM, "there is no memory for a buffer of so many bytes");
-    weft_status_t status = weft_transport_reg(t->of, size, other ? other->of : NULL);
-    if (status == WEFT_ERR_STATE && other && !weft_transport_buf(other->of, NULL)) {
-        PyErr_Format(PyExc_MemoryError,
-                     "no buffer is registered with the transport %U, so that there is none to share: call its reg(size) first",
-                     other->name);
-        return NULL;
-    }
-    if (status)
-        return weftpy_raise(st, status);
-    Py_RETURN_NONE;
-}
-
-/* The object that owns the memory of the registered buffer: a new reference. */
-static PyObject *exporter(weftpy_transport_t *t)
-{
-    weft_buffer_t *now = weft_transport_buffer(t->of); /* held */
-    if (!now && released(t))
-        return NULL;
-    if (!now) {
-        PyErr_Format(PyExc_MemoryError,
-                     t->server ? "the transport %U has no memory to serve yet: it waits to be told how much"
-                               : "no buffer is registered with the transport %U: call reg(size) first",
-                     t->name);
-        return NULL;
-    }
-    if (!t->exporter || t->exported != now) { /* our exporter holds its buffer, so another buffer cannot have the same address */
-        PyObject *made = weftpy_transport_buffer_new(t->action->h.run->st, now), *before = t->exporter;
-        if (made) {
-            t->exporter = made;
-            t->exported = now;
-            Py_XDECREF(before);
-        }
-        weft_buffer_drop(now);
-        return made ? Py_NewRef(made) : NULL;
-    }
-    weft_buffer_drop(now);
-    return Py_NewRef(t->exporter);
-}
-
-static PyObject *get_buf(PyObject *self, void *unused)
-{
-    SELF;
-    if (weftpy_transport_check(t))
-        return NULL;
-    PyObject *of = exporter(t), *view = of ? PyMemoryView_FromObject(of) : NULL;
-    Py_XDECREF(of);
-    return view;
 }
 
 /* --- more memory, and memory as a remote --------------------------------------------------------------------------------- */
@@ -275,7 +198,7 @@ static PyObject *remote(PyObject *self, PyObject *unused)
         return NULL;
     weft_remote_t *of = weft_transport_remote(t->of);
     if (!of)
-        return released(t) ? NULL : weftpy_raise(a->h.run->st, WEFT_ERR_STATE);
+        return weftpy_transport_released(t) ? NULL : weftpy_raise(a->h.run->st, WEFT_ERR_STATE);
     for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
         PyObject *known = PyWeakref_GetObject(PyTuple_GetItem(PyList_GetItem(a->remotes, i), 1));
         if (known && known != Py_None && ((weftpy_handle_t *)known)->of == of)
@@ -381,9 +304,12 @@ static PyObject *repr(PyObject *self)
     "seconds it outlives a program that is lost; the element's own lease is the most, and the default."
 
 static PyMethodDef methods[] = {
-    {"reg", FAST(reg),
-     DOC("reg($self, size, trans=None)", "Register a buffer of so many bytes, zero at first, in place of the one before; with "
-                                         "another transport the one that is registered there, which both share.")},
+    {"reg", FAST(weftpy_transport_reg),
+     DOC("reg($self, size, trans=None)",
+         "Register a buffer of so many bytes, zero at first. Again: the buffer and what is in it stay, and its first bytes, or "
+         "more "
+         "of them, are used from now on. BufferError: it is to become longer, and a view, another transport or an operation uses "
+         "it. With another transport the buffer that is registered there, which both share.")},
     BOTH(read, "size, addr, offset=0, *, timeout=None",
          "Bytes of the element's memory, from addr on, into the buffer, at offset. Waits until the element is reached, and "
          "timeout seconds at most. MemoryError: no buffer is registered. RangeError: outside of the buffer or of the memory, and "
@@ -431,7 +357,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"buf", get_buf, NULL,
+    {"buf", weftpy_transport_get_buf, NULL,
      "The registered buffer, or the memory that a server serves: a writable view of its bytes, without a copy.", NULL},
     {"state", get_state, NULL, "waiting, connecting, ready, lost, failed or released.", NULL},
     {"why", get_why, NULL, "The class of the exception that operations would now end with, or None.", NULL},

@@ -58,6 +58,12 @@ static PyObject *len_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     return PyLong_FromUnsignedLongLong(op->len);
 }
 
+/* What libd's read and write return. */
+static PyObject *zero_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    return PyLong_FromLong(0);
+}
+
 static PyObject *tag_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     return PyLong_FromUnsignedLongLong(op->tag);
@@ -65,6 +71,7 @@ static PyObject *tag_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_io_gives_none = {.failed = failed};
 const weftpy_gives_t weftpy_io_gives_len = {.value = len_value, .failed = failed};
+static const weftpy_gives_t gives_zero = {.value = zero_value, .failed = failed};
 static const weftpy_gives_t gives_tag = {.value = tag_value, .failed = failed};
 
 /* --- posting ------------------------------------------------------------------------------------------------------------- */
@@ -177,7 +184,9 @@ static PyObject *move(weftpy_transport_t *t, weftpy_io_t *w, PyObject *const *ar
     if (weftpy_bytes(arg[0], "size", &w->size) || weftpy_bytes(arg[1], "addr", &w->addr) ||
         weftpy_count(arg[2], "offset", &w->offset) || weftpy_ns(arg[3], "timeout", &w->timeout))
         return NULL;
-    return weftpy_io_go(t, w, &weftpy_io_gives_none, (PyObject *)t);
+    if (w->size + w->offset > t->registered && weftpy_transport_outside(t, w->size, w->offset))
+        return NULL;
+    return weftpy_io_go(t, w, &gives_zero, (PyObject *)t);
 }
 
 PyObject *weftpy_io_read(FAST_ARGS)

@@ -108,7 +108,8 @@ static PyObject *many(weftpy_transport_t *t, const weftpy_io_t *like, weft_rma_w
     if (!(capsule = items_new(t, like, count, timeout, &w)))
         goto out;
     for (; w->n < (size_t)count; w->n++) {
-        if (item_of(w, PyList_GetItem(list, (Py_ssize_t)w->n), which, &at, &w->items[w->n]))
+        if (item_of(w, PyList_GetItem(list, (Py_ssize_t)w->n), which, &at, &w->items[w->n]) ||
+            weftpy_transport_outside(t, w->items[w->n].size, w->items[w->n].offset))
             goto out;
         if (__builtin_add_overflow(w->size, w->items[w->n].size, &w->size))
             w->size = UINT64_MAX; /* only for the profile and the choice to release the GIL: the library checks each item */

@@ -15,10 +15,10 @@ from .runtime import Backend, InvokeError, Runtime
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .arrays import ElementArray
-    from .transport import LibdRDMAServer, LibdRDMATransport, LibdTransport
+    from .transport import LibdRDMAServer, LibdRDMATransport, LibdTransport, LibdTransportRDMA, LibdTransportRDMAServer
 else:
     _WHERE = {"ElementArray": "arrays", "LibdRDMAServer": "transport", "LibdRDMATransport": "transport",
-              "LibdTransport": "transport"}
+              "LibdTransport": "transport", "LibdTransportRDMA": "transport", "LibdTransportRDMAServer": "transport"}
 
     def __getattr__(name):
         if name not in _WHERE:
@@ -31,4 +31,4 @@ else:
         return sorted({*globals(), *_WHERE})
 
 __all__ = ["Backend", "ElementArray", "InvokeError", "LibdAction", "LibdRDMAServer", "LibdRDMATransport", "LibdTransport",
-           "Runtime"]
+           "LibdTransportRDMA", "LibdTransportRDMAServer", "Runtime"]

@@ -9,13 +9,13 @@ import re
 __all__ = ["of", "of_text"]
 
 LARGEST = 1 << 46
-_TEXT = re.compile(r"([0-9]{1,20})([kmgt])(?:i?b)?", re.ASCII | re.IGNORECASE)
+_TEXT = re.compile(r"([0-9]{1,20})(?:([kmgt])(?:i?b)?|b)", re.ASCII | re.IGNORECASE)
 
 
 def of_text(text: object) -> int:
-    """Bytes of "64M", "1 MB", "2G". ValueError: it is none."""
+    """Bytes of "64M", "1 MB", "2G", "512 B". ValueError: it is none."""
     match = _TEXT.fullmatch(text.replace(" ", "")) if isinstance(text, str) else None
-    found = int(match[1]) << 10 * (1 + "kmgt".index(match[2].lower())) if match else 0
+    found = int(match[1]) << 10 * "bkmgt".index((match[2] or "b").lower()) if match else 0
     if not 0 < found < LARGEST:
         raise ValueError(f"{text!r} is not a size with its unit: 512M, 64 MB, 2G")
     return found

@@ -27,11 +27,42 @@ if TYPE_CHECKING:
 __all__ = ["LibdAction"]
 
 TYPES = ("rdma", "rdma_server")
+READY = 3  # what libd's add_transport() and config_transport() return of a transport that has all that it needs
+# what libd, Scad's launchers and ours pass
+WORDS = ("name", "plugins", "post_url", "server_url", "profile", "merged", "action_name", "activation_id",
+         "function_activation_id", "app_activation_id", "weft")
 
 
 def for_people(aid: str) -> str:
     """As much of an id as the library keeps."""
     return aid.replace("\0", " ").encode("utf-8", "replace")[:127].decode("utf-8", "ignore")
+
+
+def checked(kw: dict[str, Any]) -> dict[str, Any]:
+    """Keywords that are kept for others. TypeError: one is nearly one of ours, and would be without effect."""
+    for word in kw:
+        if word not in WORDS:
+            import warnings
+
+            from ._words import meant
+            near = meant(word, ("cv", "aid", "transports", "backend", "runtime", *WORDS))
+            if near:
+                raise TypeError(f"LibdAction() takes no {word!r}{near}")
+            warnings.warn(f"LibdAction() keeps {word!r} in kw, and nothing here uses it", RuntimeWarning, stacklevel=3)
+    return kw
+
+
+def complete(parts: dict[str, Any]) -> bool:
+    """Whether a durl says all that a transport needs: where its element is; of a server, how much it serves."""
+    if parts["impl"].endswith("_server"):
+        return "size" in parts
+    return any(key in parts for key in ("url", "shm_id", "replicas", "token")) or (parts["impl"] == "rdma_local" and "size" in parts)
+
+
+def same_element(name: str, named: str) -> bool:
+    """Whether a durl of the element `named` may be where the transport `name` leads: `words` to `words@1`, but not `words@0`."""
+    (name, _, copy), (named, _, other) = name.partition("@"), named.partition("@")
+    return name == named and (not copy or not other or copy == other)
 
 
 class LibdAction:
@@ -40,7 +71,7 @@ class LibdAction:
     `cv`, a threading.Condition or None, is notified whenever a transport is added or configured and when the action is
     terminated. `aid` is the id of the activation, `server_url` is kept for whoever wants it. `transports` are durls to begin
     with; `backend` is who starts elements for `action.runtime`; `runtime` a blocking runtime in place of the process's own. Other
-    keywords are kept in `kw`, for whoever runs the element.
+    keywords are kept in `kw`, for whoever runs the element; those that nobody uses are warned about.
     """
 
     def __init__(self, cv: threading.Condition | None = None, aid: str = "", server_url: str = "", *,
@@ -48,13 +79,14 @@ class LibdAction:
                  backend: Backend | None = None, runtime: _CoreRuntime | None = None, **kw: Any) -> None:
         self.cv = cv
         self.aid = str(aid)
-        self.kw = {"server_url": server_url, **kw} if server_url else kw
+        self.kw = {"server_url": server_url, **checked(kw)} if server_url else checked(kw)
         self.runtime = Runtime(self, backend)
         self._runtime = runtime
         self._lock = RLock()
         self._action: BlockingAction | None = None
         self._transports: dict[str, LibdTransport] = {}
         self._types: dict[str, str] = {}
+        self._led: set[str] = set()
         self._released: list[LibdTransport] = []
         self._terminated = self._closed = False
         self._record = 0
@@ -131,23 +163,46 @@ class LibdAction:
         """Add a transport: `NAME;IMPL;[KEY,VALUE;]*`. One that says where its element is connects at once, any other waits for
         config_transport().
 
-        0, as Scad has it.
+        3 for the first, 0 for the others, as libd has it.
         """
         self._open().add(durl)
-        name, impl, *_ = f"{durl};;".split(";", 2)
+        from weft._core import durl_parse
+        parts = durl_parse(durl)
+        name, whole = parts["name"], complete(parts)
         with self._lock:
-            self._types[name] = TYPES[impl.endswith("_server")]
+            self._types[name] = TYPES[parts["impl"].endswith("_server")]
+            if whole:
+                self._led.add(name)
         self._tell()
-        return 0
+        return READY if whole else 0
 
     def config_transport(self, name: str, durl: str) -> int:
         """Say where the element of a transport is, from any thread: calls that wait for it go on.
 
-        The durl may be its keys alone: `url,...;size,...;`. 0, as Scad has it. LookupError: there is no such transport.
+        The durl may be its keys alone: `url,...;size,...;`. 3, as libd has it. LookupError: there is no such transport.
+        ValueError: the durl is none, or that of another element.
         """
+        if isinstance(name, str) and isinstance(durl, str) and "," not in durl.partition(";")[0]:
+            self._open()
+            from weft._core import durl_parse
+            named = durl_parse(durl)["name"]
+            if name in self._types and not same_element(name, named):
+                raise ValueError(f"the durl is that of the element {named!r}, and the transport {name!r} would read and write its "
+                                 f"memory: is it mixed up? The keys alone (url,...;token,...;) lead there all the same")
+        return self._lead(name, durl)
+
+    def _lead(self, name: str, durl: str) -> int:
+        """The same, whatever the durl calls its element."""
         self._open().configure(name, durl)
+        with self._lock:
+            self._led.add(name)
         self._tell()
-        return 0
+        return READY
+
+    def _leads(self, name: str) -> bool:
+        """Whether there is a transport of that name which was told where it leads."""
+        with self._lock:
+            return name in self._led
 
     @property
     def transports(self) -> dict[str, LibdTransport]:
@@ -216,6 +271,7 @@ class LibdAction:
             self._action.release(name)
             for known in [k for k in self._types if k == name or k.startswith(name + "@")]:
                 del self._types[known]
+                self._led.discard(known)
                 if known in self._transports:
                     self._released.append(self._transports.pop(known))
 
@@ -247,6 +303,7 @@ class LibdAction:
             action, self._action = self._action, None
             self._transports.clear()
             self._types.clear()
+            self._led.clear()
         if action is not None:
             action.terminate()
             action.close()

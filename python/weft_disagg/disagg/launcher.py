@@ -29,6 +29,8 @@ class Launcher(Backend):
 
     def invoke(self, template: str, trans: str, props: dict[str, Any]) -> str | None:
         """Start an element; the durl of its memory, or None for one that computes."""
+        from ._props import check
+        check(props)
         durl = self._ask({"do": "invoke", "template": template, "trans": trans, "props": props}).get("durl")
         if durl is not None and not isinstance(durl, str):
             raise InvokeError("the launcher's answer has a durl that is no text: is it of another version?")

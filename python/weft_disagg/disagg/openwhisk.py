@@ -98,27 +98,6 @@ def path_of(template: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/actions/{'/'.join(quote(part, safe='') for part in parts)}"
 
 
-def bytes_of(value: Any, what: str) -> int:
-    """A size among props."""
-    from . import _size
-    try:
-        return _size.of(value)
-    except ValueError:
-        raise InvokeError(f'props: {what} is neither a number of bytes nor a text such as "64M"') from None
-
-
-def size_of(props: dict[str, Any]) -> int | None:
-    """How large the memory shall be, if props say."""
-    limits = props.get("limits")
-    if limits is not None and not isinstance(limits, dict):
-        raise InvokeError("props: limits is not a dict")
-    if limits and limits.get("mem") is not None:
-        return bytes_of(limits["mem"], "limits.mem")
-    if props.get("size") is not None:
-        return bytes_of(props["size"], "size")
-    return None
-
-
 class OpenWhisk(Backend):
     """Starts elements by OpenWhisk's REST API. `timeout` bounds each call, in seconds; so does the activation's deadline.
 
@@ -163,19 +142,20 @@ class OpenWhisk(Backend):
         is memory, unless it is given `params`. `grace` and `patience` are how many seconds memory waits for others after its last
         user, and for the first one.
         """
+        from ._props import check, size_of
         until = self._until()
         path = path_of(template)
-        params = props.get("params")
-        if params is not None and not isinstance(params, dict):
-            raise InvokeError("props: params is not a dict")
-        size = size_of(props)
+        check(props)
+        params, size = props.get("params"), size_of(props)
+        if "__weft" in (params or {}):
+            raise InvokeError("props: params has \"__weft\", which is not yours: it is how memory is told where its user is")
         if self._kind(template, path, props, until) == "compute":
             self._invoke(template, trans, path, self._body(params, None), until)
             return None
         body = self._body(params, self._about(trans, size, props))
         added = self._add(trans)
         try:
-            durl = self._durl(self._invoke(template, trans, path, body, until), trans)
+            durl = self._durl(self._invoke(template, trans, path, body, until), trans, template)
             if durl is None and not self._heard():
                 raise InvokeError(f"{template} was started as {self.activations[trans]}, and cannot say where it is: "
                                   "this action has to be run by `weft element serve`, which sets WEFT_ELEMENT_CALLBACK")
@@ -282,7 +262,7 @@ class OpenWhisk(Backend):
         aid = said.get("activationId")
         if isinstance(aid, str) and aid.isprintable() and len(aid) <= NAME_MOST:
             self.activations[trans] = aid
-        elif self._durl(said, trans) is None:
+        elif self._durl(said, trans, template) is None:
             raise InvokeError(unknown(f"{self._server} answered without an activationId when asked to {what}: is __OW_API_HOST "
                                       f"an OpenWhisk?", True))
         else:
@@ -290,8 +270,9 @@ class OpenWhisk(Backend):
         return said
 
     @staticmethod
-    def _durl(said: dict[str, Any], trans: str) -> str | None:
-        """The durl in an answer, if there is one: an OpenWhisk of Scad's may say at once where the element is."""
+    def _durl(said: dict[str, Any], trans: str, template: str) -> str | None:
+        """The durl in an answer, if there is one: an OpenWhisk of Scad's may say at once where the element is, by the name that it
+        has here or by that of its template."""
         from weft._core import durl_parse
         found = [said["durl"]] if "durl" in said else said.get("transports") or []
         named = {}
@@ -303,7 +284,10 @@ class OpenWhisk(Backend):
                 wrong = True
             if wrong:
                 raise InvokeError("OpenWhisk's answer has a durl that is none: is it of another version?")
-        return named.get(trans) or (next(iter(named.values())) if len(named) == 1 else None)
+        mine = named.get(trans) or named.get(template.rpartition("/")[2])
+        if named and mine is None:
+            raise InvokeError(f"OpenWhisk's answer has durls of {', '.join(sorted(named))}, and none of {trans} or {template}")
+        return mine
 
     # --- requests
 

@@ -76,15 +76,17 @@ class Runtime:
                 raise TypeError(f"{what} is {text!r}, and should be a name")
         if props is not None and not isinstance(props, dict):
             raise TypeError(f"props is {props!r}, and should be a dict")
+        if self._action._leads(trans):  # it would lead to the new element from now on, without a word to who uses it
+            raise InvokeError(f'"{trans}" is invoked already, or is a transport of this element: release it first, or take '
+                              "another name")
         durl = self.backend.invoke(template, trans, dict(props or {}))
         if durl is not None:
             adopt(self._action, trans, durl)
 
-    def invokeMem(self, template: str, trans: str, size: float) -> None:
-        """The same for a memory element of `size` bytes."""
-        if size != int(size) or size < 0:
-            raise ValueError(f"size is {size!r}, which is not a number of bytes")
-        self.invoke(template, trans, {"size": int(size)})
+    def invokeMem(self, template: str, trans: str, size: float | str) -> None:
+        """The same for a memory element of `size` bytes: a number, or a text such as "64 MB"."""
+        from . import _size
+        self.invoke(template, trans, {"size": _size.of(size)})
 
     def release(self, name: str) -> None:
         """Let go of an element: every use of its transports raises from now on, whatever its backend has to say."""
@@ -101,11 +103,11 @@ def adopt(action: LibdAction, name: str, durl: str) -> None:
     """Give an action the transport `name` to where `durl` leads, whatever that calls its element."""
     from weft._core import NotFoundError, durl_parse
     try:
-        action.config_transport(name, durl)
+        action._lead(name, durl)
     except NotFoundError:  # keep the name in the durl: replicas and named memory are found by it
         action.add_transport(f"{name};{durl_parse(durl)['impl']};")
         try:
-            action.config_transport(name, durl)
+            action._lead(name, durl)
         except BaseException:
             action.release_transport(name)
             raise

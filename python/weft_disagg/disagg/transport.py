@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     from weft._core import Transport as _Transport
 
-__all__ = ["LibdRDMAServer", "LibdRDMATransport", "LibdTransport"]
+__all__ = ["LibdRDMAServer", "LibdRDMATransport", "LibdTransport", "LibdTransportRDMA", "LibdTransportRDMAServer"]
 
 
 class LibdTransport(_Transport):
@@ -69,3 +69,7 @@ class LibdRDMAServer(LibdTransport):
         """Its durl, with which config_transport() of others leads here, and how long that is; (0, "") before it serves."""
         durl = self.durl or ""
         return len(durl), durl
+
+
+LibdTransportRDMA = LibdRDMATransport  # as libd calls them
+LibdTransportRDMAServer = LibdRDMAServer

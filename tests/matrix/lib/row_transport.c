@@ -48,6 +48,11 @@ ROW(weft_buffer_len, NEEDS_TRANSPORT | HELD)
     weft_buffer_len(s->buffer);
 }
 
+ROW(weft_buffer_holds, NEEDS_TRANSPORT | HELD)
+{
+    weft_buffer_holds(s->buffer);
+}
+
 ROW(weft_transport_reg, NEEDS_ACTION)
 {
     turn_status(t, weft_transport_reg(s->waiting, 64, NULL));
