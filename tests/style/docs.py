@@ -10,16 +10,32 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 LINES = "docs/guide/coming-from-execution-ucx.md"
 # what the page says its names are, and those that speak for themselves
-NAMES = """#include <weft/weft.h>
+NAMES = """#include <stdio.h>
+#include <string.h>
+#include <weft/function.h>
+#include <weft/weft.h>
+WEFT_FUNCTION(calc_add, "add", i32, (i32, a), (i32, b))
 enum { ID = 1, MY_REASON = 2 };
 void on_peer(weft_listener_t *, weft_ep_t *, void *);
 weft_on_failure_t try_again(weft_ep_t *, weft_status_t, void *);
 void step(weft_op_t *, void *);
+void run(void *), on_end(weft_ep_t *, weft_status_t, void *), on_kind(const weft_mem_kind_t *, void *);
+void on_line(weft_log_level_t, const char *, void *);
+weft_status_t my_alloc(const weft_mem_kind_t *, size_t, void **);
+void my_free(const weft_mem_kind_t *, void *, size_t);
+weft_status_t my_copy(const weft_mem_kind_t *, void *, const void *, size_t);
 void given_back(void *, void *);
 void on_message(weft_am_t *, void *);
 extern weft_runtime_t *rt;
 extern weft_ep_t *ep;
 extern weft_op_t op;
+extern weft_queue_t *queue;
+extern weft_op_t *ops[64];
+extern weft_ep_id_t id;
+extern weft_ep_info_t info;
+extern weft_ep_hooks_t hooks;
+extern weft_runtime_stats_t stats;
+extern weft_status_t status;
 extern weft_listener_t *listener;
 extern weft_token_t *token;
 extern weft_pool_t *pool;
@@ -40,9 +56,20 @@ extern weft_client_t *client;
 extern weft_method_t *method;
 extern weft_reply_t reply;
 extern weft_value_t sum, args[2];
+extern weft_call_opts_t call_opts;
+extern weft_client_opts_t client_opts;
+extern weft_client_stats_t client_stats;
+extern weft_service_stats_t service_stats;
+extern weft_stream_t *stream;
+extern weft_sig_t *sig;
+extern const weft_param_t *params;
+weft_code_t typed_add(weft_request_t *, void *, int32_t, int32_t, int32_t *);
+extern int64_t shape[2];
+extern uint64_t when, bytes;
+extern char text[4096];
 extern weft_tensor_t image;
 extern weft_code_t code;
-extern int32_t value;
+extern int32_t value, answer;
 extern const char *signature;
 extern void *context, *user;
 void add(weft_request_t *, void *), fn(weft_request_t *, void *);
@@ -50,10 +77,9 @@ enum { CATEGORY = 300 };
 extern weft_am_recv_opts_t recv_opts;
 extern weft_am_pull_opts_t pull_opts;
 extern const char *uri;
-extern void *blob, *buf, *ptr, *dst, *src, *user;
+extern void *blob, *buf, *ptr, *dst, *src, *user, *mine_too;
 extern size_t len, cap, n;
 extern int stopped, header;
-void line(void);
 """
 
 
@@ -98,16 +124,22 @@ def single_lines(text):
     return [m.group(1) for m in re.finditer(r"^\|.*\| `([^`]*)` \|$", text, re.M)]
 
 
+def statement(line):
+    code = line.replace("...", "")
+    return code if code.rstrip().endswith((";", "*/")) else f"(void)({code});"
+
+
+def compiled(lines):
+    body = "".join(f"void line_{i}(void);\nvoid line_{i}(void)\n{{\n    {statement(line)}\n}}\n" for i, line in enumerate(lines))
+    return checks.run([checks.CC, "-x", "c", "-std=c11", "-Wall", "-Wno-unused", "-Werror", "-fsyntax-only", "-I",
+                       os.path.join(checks.SOURCE, "include"), "-"], input=NAMES + body)
+
+
 def uncompiled(root):
-    found = []
-    for line in single_lines(checks.read(root, LINES)):
-        code = line.replace("...", "")
-        code = code if code.rstrip().endswith((";", "*/")) else f"(void)({code});"
-        done = checks.run([checks.CC, "-x", "c", "-std=c11", "-Wall", "-Wno-unused", "-Werror", "-fsyntax-only",
-                           "-I", os.path.join(checks.SOURCE, "include"), "-"], input=f"{NAMES}void line(void)\n{{\n    {code}\n}}\n")
-        if done.returncode:
-            found.append(f"{LINES}: {line}\n{done.stdout}")
-    return found
+    lines = single_lines(checks.read(root, LINES))
+    if not compiled(lines).returncode:
+        return []
+    return [f"{LINES}: {line}\n{done.stdout}" for line in lines if (done := compiled([line])).returncode]
 
 
 def unmentioned(root):
