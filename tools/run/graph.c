@@ -377,6 +377,14 @@ static void check_params(run_t *run)
         if (run_find(run, run->opts.params[i].name))
             run_problem(run, NULL, 0, "the parameter \"%s\" has the name of an element, whose results its dependents find there",
                         run->opts.params[i].name);
+    for (unsigned i = 0; i < run->n_static; i++) {
+        const run_element_t *e = run->elements[i];
+        for (unsigned k = 0; k < e->n_defaults; k++)
+            if (run_find(run, e->defaults[k].name))
+                run_problem(run, e->path, 0,
+                            "the parameter \"%s\" of \"%s\" has the name of an element, whose results are found there",
+                            e->defaults[k].name, e->name);
+    }
     for (unsigned i = 0; run_single(run) && i < run->n_static; i++) {
         const run_element_t *e = run->elements[i];
         for (unsigned k = 0; !e->memory && k < e->parents.n; k++)
