@@ -399,12 +399,17 @@ static void check_params(run_t *run)
 static void drop_unused(run_t *run)
 {
     unsigned n = 0;
+    clear_marks(run);
     for (unsigned i = 0; i < run->n_static; i++) {
         run_element_t *e = run->elements[i];
-        bool used = !e->memory || e->given;
-        for (unsigned k = 0; !used && k < run->n_static; k++)
-            used = uses(run->elements[k], e);
-        if (used) {
+        if (!e->memory || e->given)
+            e->mark = SEEN;
+        for (unsigned k = 0; k < e->n_uses; k++)
+            e->uses[k].element->mark = SEEN;
+    }
+    for (unsigned i = 0; i < run->n_static; i++) {
+        run_element_t *e = run->elements[i];
+        if (e->mark == SEEN) {
             e->index = n;
             run->elements[n++] = e;
         } else {
