@@ -140,6 +140,8 @@ def memory_larger_than_the_machine_is_refused():
         assert done.stdout == "", done.stdout
         said = json.loads(elements.fails(folder, *python, "--json").stdout)
         assert said["ok"] is False and "31457280 MiB" in said["error"], said
+    with elements.directory({"a.o.py": COMPUTE}) as (folder, python):
+        elements.fails(folder, *python, "--memory", "m=30T", says=["--memory m: its memory is 31457280 MiB"])
 
 
 def odd_directories():

@@ -103,6 +103,7 @@ WRONG = {
     "a wrong timeout": (dag(obj("a", limits={"timeout": "long"})), ["timeout", "milliseconds"]),
     "a parameter twice": (dag(obj("a", parameters=[{"key": "k", "value": 1}] * 2)), ["\"k\" is there twice"]),
     "a parameter without a value": (dag(obj("a", parameters=[{"key": "k"}])), ["{\"key\": NAME"]),
+    "a parameter of an element's name": (dag(obj("a", parameters=[{"key": "b", "value": 1}]), obj("b")), ["\"b\"", "name of an element"]),
     "a circle": (dag(obj("a", parents=["b"]), obj("b", parents=["a"])), ["circle"]),
     "a program that is no Python": (dag(obj("a", "x = 1\ndef main(params, action:\n")), ["dag.json: line 2 of the code of \"a\": SyntaxError"]),
     "a program without main": (dag(obj("a", "x = 1\n")), ["dag.json: the code of \"a\" has no function main"]),

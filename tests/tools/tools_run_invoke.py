@@ -52,6 +52,11 @@ time.sleep(0.1)
 return answer""", {"b.o.py": "#@ corunning: {words: }\ndef main(params, action):\n    return [params, len(action.run['transports'])]\n"})
     assert said["results"]["a"] == [{"ok": True}] and said["results"]["b"] == [[{}, 1]], said
     assert said["results"]["a.more"] == [[{"k": [1]}, 1]], said
+    said = asking("""
+for i in range(3):
+    ask({"do": "invoke", "template": "b", "trans": "more", "props": {"params": {"k": i}}})
+return 1""", {"b.o.py": "def main(params, action):\n    return params.get('k')\n", "a.more.2.o.py": "def main(params, action):\n    return 'own'\n"})
+    assert said["results"] == {"a": [1], "b": [None], "a.more.2": ["own"], "a.more": [0], "a.more.3": [1], "a.more.4": [2]}, said["results"]
     done = asking("return ask({'do': 'invoke', 'template': 'b', 'trans': 'more'})",
                   {"b.o.py": "def main(params, action):\n    if action.run['name'] != 'b':\n        raise ValueError('invoked')\n"}, good=False)
     assert "a.more failed: ValueError: invoked" in done.stderr, done.stderr

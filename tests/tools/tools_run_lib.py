@@ -69,7 +69,7 @@ def libraries_are_compiled_too():
     with elements.directory(files) as (folder, _):
         above = os.path.dirname(folder)
         put(folder, {"lib/pack/__init__.py": "from .near import x\n", "lib/pack/near.py": "x = 1\n", "lib/pack/deep.py": "import far\n",
-                     "lib/broken.py": "x = (\n", "lib/sys.py": "no Python (\n", "lib/unused.py": "no Python (\n"})
+                     "lib/broken.py": "x = (\n", "lib/sys.py": "no Python (\n", "lib/os.py": "no Python (\n", "lib/unused.py": "no Python (\n"})
         put(above, {"path/far.py": "import pack, more\n", "path/more/__init__.py": "", "path/more/thing.py": "def f():\n    return 1\n"})
         done = check(folder, "--path", os.path.join(above, "path"))
         assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -25,7 +25,7 @@ extern char **environ;
  * program imports whatever happens, and that lie in those directories, are compiled too. One line for each file that is wrong:
  * number of the program, path of the module or nothing, line, what is wrong. */
 static const char program[] =
-    "import sys, _ast\n"
+    "import os, sys, _ast\n"
     "sys.stdout.reconfigure(encoding='utf-8', errors='surrogateescape')\n"
     "n = 2 + int(sys.argv[1])\n"
     "paths, seen = sys.argv[2:n], set()\n"

@@ -377,6 +377,14 @@ static void check_params(run_t *run)
         if (run_find(run, run->opts.params[i].name))
             run_problem(run, NULL, 0, "the parameter \"%s\" has the name of an element, whose results its dependents find there",
                         run->opts.params[i].name);
+    for (unsigned i = 0; i < run->n_static; i++) {
+        const run_element_t *e = run->elements[i];
+        for (unsigned k = 0; k < e->n_defaults; k++)
+            if (run_find(run, e->defaults[k].name))
+                run_problem(run, e->path, 0,
+                            "the parameter \"%s\" of \"%s\" has the name of an element, whose results are found there",
+                            e->defaults[k].name, e->name);
+    }
     for (unsigned i = 0; run_single(run) && i < run->n_static; i++) {
         const run_element_t *e = run->elements[i];
         for (unsigned k = 0; !e->memory && k < e->parents.n; k++)
@@ -391,12 +399,17 @@ static void check_params(run_t *run)
 static void drop_unused(run_t *run)
 {
     unsigned n = 0;
+    clear_marks(run);
     for (unsigned i = 0; i < run->n_static; i++) {
         run_element_t *e = run->elements[i];
-        bool used = !e->memory || e->given;
-        for (unsigned k = 0; !used && k < run->n_static; k++)
-            used = uses(run->elements[k], e);
-        if (used) {
+        if (!e->memory || e->given)
+            e->mark = SEEN;
+        for (unsigned k = 0; k < e->n_uses; k++)
+            e->uses[k].element->mark = SEEN;
+    }
+    for (unsigned i = 0; i < run->n_static; i++) {
+        run_element_t *e = run->elements[i];
+        if (e->mark == SEEN) {
             e->index = n;
             run->elements[n++] = e;
         } else {

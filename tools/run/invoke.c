@@ -89,7 +89,7 @@ static run_element_t *find_invoked(run_t *run, const run_proc_t *owner, const ch
 static run_element_t *copy_of(const run_element_t *from, run_proc_t *owner, const char *trans)
 {
     run_element_t *e = run_alloc(sizeof *e);
-    e->name = run_printf("%s.%s", owner->label, trans);
+    e->name = run_invoked_name(owner, trans, from->memory);
     e->path = run_dup(from->path);
     e->trans = run_dup(trans);
     e->memory = from->memory;

@@ -200,7 +200,8 @@ static bool fits(run_t *run)
     for (unsigned i = 0; i < run->n_elements; i++) {
         const run_element_t *e = run->elements[i];
         if (e->memory && e->n_users && e->limits.mem + e->spare > most) {
-            run_fail(run, "%s.o.yaml: its memory is %llu MiB, and this machine has %llu MiB with its swap", e->name,
+            run_fail(run, "%s%s: its memory is %llu MiB, and this machine has %llu MiB with its swap",
+                     e->given ? e->path : e->name, e->described ? "" : ".o.yaml",
                      (unsigned long long)((e->limits.mem + e->spare) >> 20), (unsigned long long)(most >> 20));
             return false;
         }

@@ -78,7 +78,7 @@ static const tool_opt_t options[] = {
     {"graph", "[text|dot]", "show which elements wait for which and use what, and run none", TO_TAKE(take_graph)},
     {"param", "NAME=VALUE", "a parameter for every element, in params[NAME]: JSON, or else text; may be given several times",
      TO_TAKE(run_take_param)},
-    {"params", "FILE|{...}", "parameters from a JSON object: in a file, or here", TO_TAKE(run_take_params)},
+    {"params", "FILE", "parameters from a JSON object in a file; or the object itself: {...}", TO_TAKE(run_take_params)},
     {"memory", "NAME=SIZE",
      "memory that has no file NAME.o.yaml; NAME@0=SIZE, NAME@1=SIZE and so on are the copies of parallel memory",
      TO_TAKE(run_take_memory)},

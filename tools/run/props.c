@@ -63,6 +63,25 @@ const char *run_props_wrong(const run_element_t *template, run_value_t props)
     return NULL;
 }
 
+static bool is_taken(const run_t *run, const char *name)
+{
+    for (unsigned i = 0; i < run->n_elements; i++)
+        if (!strcmp(run->elements[i]->name, name))
+            return true;
+    return false;
+}
+
+/* Results are known by it: two of a name would be one. */
+char *run_invoked_name(const run_proc_t *owner, const char *trans, bool memory)
+{
+    char *name = run_printf("%s.%s", owner->label, trans);
+    for (unsigned n = 2; !memory && is_taken(owner->run, name); n++) {
+        free(name);
+        name = run_printf("%s.%s.%u", owner->label, trans, n);
+    }
+    return name;
+}
+
 bool run_has_transport(const run_proc_t *p, const char *name)
 {
     const run_element_t *e = p->element;

@@ -355,6 +355,8 @@ void run_given_configure(run_proc_t *p);
 /* NULL, or what is wrong; in a buffer of its own. */
 const char *run_props_wrong(const run_element_t *template, run_value_t props);
 bool run_has_transport(const run_proc_t *p, const char *name); /* from its start on */
+/* What an element that is invoked is called, yours to free: OWNER.TRANS, and a number if a compute element has that name. */
+char *run_invoked_name(const run_proc_t *owner, const char *trans, bool memory);
 
 /* --- plan.c, memory.c, loop.c, proc.c, talk.c, invoke.c ------------------------------------------------- */
 
