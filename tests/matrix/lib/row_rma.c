@@ -1,4 +1,6 @@
 /* tests/matrix/lib/row_rma.c - rows of weft/rma.h. */
+#include <stdio.h>
+
 #include "row.h"
 
 /* --- regions -------------------------------------------------------------------------------------------------------------- */
