@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 POLL = 1.0
 SILENT = 10.0
 REACH = 30.0
-PATIENCE = 20.0
+LOOK = 5.0
+NOTES = 4  # looks, and what is waited for is told
 SIGKILL, SIGTERM = 9, 15
 
 
@@ -36,6 +37,7 @@ class Element:
     def __init__(self, number: int, start: dict[str, Any]) -> None:
         self.number, self.start = number, start
         self.lines: list[str] = []
+        self.key, self.tries = "", 0
         self.worker: Worker | None = None
         self.future: Any = None
         self.over = False
@@ -92,6 +94,7 @@ class Worker:
         why = "it has not answered for 10 s" if isinstance(error, asyncio.TimeoutError) else sentence(error)
         self.stop()
         self.cluster.workers.pop(self.address, None)
+        self.cluster.avoided.add(self.address)
         for element in list(self.elements.values()):
             self.cluster.over(element, lost=why)
 
@@ -115,6 +118,7 @@ class Cluster:
         self.setup: list[str] = []
         self.plugin = ""
         self.addresses: list[str] = []  # of all workers
+        self.avoided: set[str] = set()  # of workers that do not answer
         self.threads: dict[str, int] = {}  # of a host
         self.resources: dict[str, float] = {}  # the most that a worker declares of each
         self.patient: Any = None
@@ -171,7 +175,7 @@ class Cluster:
 
         from distributed import Scheduler
         all_of_them = {"n_workers": -1} if "n_workers" in signature(Scheduler.identity).parameters else {}  # from 2025 on
-        known = await asyncio.wait_for(self.client.scheduler.identity(**all_of_them), REACH)
+        known = await asyncio.wait_for(self.client.scheduler.identity(**all_of_them), SILENT)
         self.threads, self.resources, self.addresses = {}, {}, list(known["workers"])
         for address, info in known["workers"].items():
             host = host_of(address)
@@ -223,23 +227,31 @@ class Cluster:
             element.lines.append(text)
 
     def _start(self, element: Element, text: str) -> None:
-        from .worker import Memory
-        from .worker import element as task
         self.elements[element.number] = element
         element.lines.append(text)
+        self._submit(element)
+
+    def _submit(self, element: Element) -> None:
+        """Let Dask find a place for it."""
+        from .worker import Memory
+        from .worker import element as task
         start = element.start
+        element.tries += 1
+        element.key = f"{start['label']}-{self.run}-{element.number}.{element.tries}"
         try:
             resources = self._resources(start.get("limits") or {})
         except Failed as error:
             self.launcher.say(did="over", n=element.number, status=1 << 8, error=str(error))
             element.over = True
             return
-        options: dict[str, Any] = {"key": f"{start['label']}-{self.run}-{element.number}", "pure": False}
+        options: dict[str, Any] = {"key": element.key, "pure": False}
         if resources:
             options["resources"] = resources
         near = self._near(start)
         if near:
             options.update(workers=near, allow_other_workers=True)
+        elif self.avoided and self._others():
+            options.update(workers=self._others())
         if start.get("memory"):
             element.future = self.client.submit(Memory, self.run, element.number, actor=True, **options)
         else:
@@ -270,7 +282,7 @@ class Cluster:
             busy = sum(1 for e in self.elements.values() if not e.over and not e.start.get("memory") and (
                 e.worker is not None and host_of(e.worker.address) == host))
             if start.get("memory") or busy < self.threads.get(host, 1):
-                return [a for a in self.addresses if host_of(a) == host]
+                return [a for a in self._others() if host_of(a) == host]
         return []
 
     # --- what workers say
@@ -328,26 +340,64 @@ class Cluster:
         from weft import __version__
         return str(__version__)
 
+    # --- what takes long
+
     async def patience(self) -> None:
-        """Say what is waited for, if nothing has a place for long: elements that wait for each other may need more threads."""
-        said = ""
+        """Now and then: does the scheduler answer, and do the workers that elements wait for? Say what is waited for, if it takes long:
+        elements that wait for each other may need more threads."""
+        said, looks = "", 0
         while True:
-            await asyncio.sleep(PATIENCE)
-            waiting = [e.start["label"] for e in self.elements.values() if not e.over and e.worker is None]
-            running = sum(1 for e in self.elements.values() if not e.over and e.worker is not None)
+            await asyncio.sleep(LOOK)
+            looks += 1
+            waiting = [e for e in self.elements.values() if not e.over and e.worker is None]
             try:
                 await self._look()
-            except Exception:
-                continue  # polls find out what is the matter
-            text = (f"{len(waiting)} processes of elements ({', '.join(waiting[:3])}{', ...' if len(waiting) > 3 else ''}) wait for a "
-                    f"free thread of the cluster; {running} run, and its workers have {sum(self.threads.values())}")
-            if waiting and text != said:
+                if waiting:
+                    await self._look_after(waiting)
+            except Exception as error:
+                why = "it has not answered for 10 s" if isinstance(error, asyncio.TimeoutError) else sentence(error)
+                self.launcher.say(did="failed", error=f"the scheduler of the cluster is lost: {why}")
+                return
+            if not waiting or looks % NOTES:
+                continue
+            names = [e.start["label"] for e in waiting]
+            running = sum(1 for e in self.elements.values() if not e.over and e.worker is not None)
+            text = (f"{len(names)} processes of elements ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) wait for a free "
+                    f"thread of the cluster; {running} run, and its workers have {sum(self.threads.values())}")
+            if text != said:
                 said = text
                 self.launcher.say(did="note", text=text)
 
+    async def _look_after(self, waiting: list[Element]) -> None:
+        """Dask waits minutes for a worker that is stopped or cut off, also with what it has not begun. Elements that wait for such a
+        worker are submitted once more, for others."""
+        processing = await asyncio.wait_for(self.client.scheduler.processing(), SILENT)
+        at = {element: address for address, keys in processing.items() for element in waiting
+              if any(str(key) == element.key for key in keys)}
+        silent = set()
+        for address in set(at.values()) | self.avoided:
+            try:
+                await asyncio.wait_for(self.call(address, "weft_alive"), SILENT)
+                self.avoided.discard(address)
+            except Exception:
+                silent.add(address)
+        self.avoided |= silent
+        for element, address in at.items():
+            if address in silent and not element.over and element.worker is None:
+                if not self._others():
+                    self.over(element, lost=f"{address} does not answer, and there is no other worker")
+                else:
+                    self.launcher.say(did="note", text=f"{address} does not answer; {element.start['label']} waits for another worker")
+                    self._cancel(element)
+                    self._submit(element)
+
+    def _others(self) -> list[str]:
+        """The workers that are not known to be silent."""
+        return [address for address in self.addresses if address not in self.avoided]
+
     def _done(self, element: Element, future: Any) -> None:
         """Dask has no more to do with a task."""
-        if element.over or future.status != "error":
+        if element.over or future is not element.future or future.status != "error":
             return
 
         async def why() -> None:
@@ -369,10 +419,25 @@ class Cluster:
         element.over = True
         if element.worker is not None:
             element.worker.elements.pop(element.number, None)
-        future, element.future = element.future, None
-        if future is not None and (element.worker is None or element.worker.lost):
-            asyncio.ensure_future(future.cancel())  # Dask shall not start it again
+        if element.worker is None or element.worker.lost:
+            self._cancel(element)
+        element.future = None
         element.lines = []
+
+    @staticmethod
+    def _cancel(element: Element) -> None:
+        """Dask shall not start it, or not again."""
+        future, element.future = element.future, None
+        if future is not None:
+            asyncio.ensure_future(_quietly(future.cancel()))
+
+
+async def _quietly(awaitable: Any) -> None:
+    """What comes of it is of no interest."""
+    try:
+        await awaitable
+    except Exception:
+        pass
 
 
 def host_of(address: str) -> str:

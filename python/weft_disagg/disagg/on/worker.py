@@ -195,7 +195,7 @@ class Run(WorkerPlugin):  # type: ignore[misc]
         """A worker of the cluster has it now."""
         find_weft(self.command)  # now, and not when an element is to start
         _hosts[self.run] = Host(worker, self.run, self.lines, self.command)
-        worker.handlers.update(weft_post=post, weft_poll=poll, weft_refuse=refuse)
+        worker.handlers.update(weft_post=post, weft_poll=poll, weft_refuse=refuse, weft_alive=alive)
 
     def teardown(self, worker: Any) -> None:
         """The run is over, or the worker ends."""
@@ -230,6 +230,11 @@ def post(run: str, lines: list[str]) -> bool:
         return False
     host.write(lines)
     return True
+
+
+def alive(run: str) -> bool:
+    """Whether the run is here."""
+    return run in _hosts
 
 
 def refuse(run: str, number: int) -> None:
