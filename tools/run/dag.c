@@ -87,10 +87,11 @@ static bool find(dag_t *d, run_value_t object, members_t *m)
 /* Without null, which says nothing. */
 static run_value_t member(const members_t *m, const char *name)
 {
+    run_value_t none = {0};
     for (unsigned i = 0; m->names[i]; i++)
-        if (!strcmp(m->names[i], name))
-            return m->values[i].p && *m->values[i].p == 'n' ? (run_value_t){0} : m->values[i];
-    return (run_value_t){0};
+        if (!strcmp(m->names[i], name) && m->values[i].p && *m->values[i].p != 'n')
+            return m->values[i];
+    return none;
 }
 
 /* --- an object -------------------------------------------------------------------------------------------------------------- */
