@@ -65,6 +65,7 @@ bool run_takes(run_t *run, FILE *f)
         if (n > 0 || (n < 0 && errno != EINTR))
             return true; /* or it is broken, and write() will fail */
         (void)run_limits_look(run, tool_now());
+        run_remotes_ping(run, tool_now());
         if (run->deaf)
             return false;
         if (run->failed && looks * LOOK > DEAF)

@@ -29,10 +29,24 @@ struct run_remote {
     run_remote_t *next;
 };
 
+/* --- remote.c --- */
+
+extern const run_host_ops_t run_remote_ops;
+void run_remote_open(run_t *run, run_remote_t *r);           /* the first line to it */
+void run_remote_say(run_remote_t *r, const char *what);      /* a line that is one word */
+void run_remote_lose(run_remote_t *r, const char *why);      /* it is gone with all that runs there */
+void run_remote_heard(run_lines_t *l, const char *text, size_t n);
+void run_remote_ended(run_lines_t *l);
+void run_remote_said(run_lines_t *l, const char *text, size_t n); /* on its standard error */
+
+/* --- remotes.c --- */
+
 /* Start the child of every host that --on names. False after a sentence. */
 bool run_remotes_open(run_t *run);
 /* True if everything that --on names is ready; also if it names nothing. */
 bool run_remotes_ready(const run_t *run);
+/* Say that we live, and nothing else: for whoever holds the loop up. */
+void run_remotes_ping(run_t *run, uint64_t now);
 /* From the loop: say that we live, look whether they do. When to come again. */
 uint64_t run_remotes_keep(run_t *run, uint64_t now);
 /* Tell all of them to end, and wait for that, within a bound. */
