@@ -28,7 +28,7 @@ def main(params, action):
     trans = action.get_transport("words", "rdma")
     trans.reg(1 << 20)
     me = int(os.environ["__OW_PAR"])
-    for k in range(5):
+    for k in range(20):
         trans.buf[:] = bytes([me + {step}]) * (1 << 20)
         trans.write(1 << 20, me << 20)
         trans.read(1 << 20, me << 20)
@@ -120,7 +120,7 @@ def test_one_of_them_is(what, how):
             if made is None:
                 made = stack.enter_context(daskside.cluster(workers=2, threads=2))
             idempotent = trial % 2 == 1
-            verdict = hit(made, write(made.folder, program(idempotent)), what, how, random.uniform(0.1, 2.5))
+            verdict = hit(made, write(made.folder, program(idempotent)), what, how, random.uniform(0.1, 2.2))
             counts[verdict] = counts.get(verdict, 0) + 1
             until(lambda made=made: not daskside.left(made.folder), f"cleaning up after {what} (seed {SEED}, trial {trial})")
             if what in ("worker", "scheduler", "agent"):  # the cluster is not whole any more

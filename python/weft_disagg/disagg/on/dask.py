@@ -128,19 +128,18 @@ class Cluster:
     async def open(self, opening: list[str], command: str) -> None:
         """Reach the cluster, and bring the run to its workers."""
         try:
-            from distributed import Client
-
+            dask = distributed()
             from .worker import TOPIC, Run
         except ImportError as error:
             raise Failed(f"{error}: pip install distributed installs Dask for {sys.executable}") from None
         try:
             if not self.where:
-                self.client = await self._own_cluster()
+                self.client = await self._own_cluster(dask)
             elif self.where.startswith("/"):
-                self.client = await Client(scheduler_file=self.where, asynchronous=True, timeout=REACH, set_as_default=False)
+                self.client = await dask.Client(scheduler_file=self.where, asynchronous=True, timeout=REACH, set_as_default=False)
             else:
                 scheme = "" if "://" in self.where else "tcp://"
-                self.client = await Client(scheme + self.where, asynchronous=True, timeout=REACH, set_as_default=False)
+                self.client = await dask.Client(scheme + self.where, asynchronous=True, timeout=REACH, set_as_default=False)
         except (OSError, ValueError, asyncio.TimeoutError) as error:
             raise Failed(f"no Dask scheduler answers at {self.where or 'this machine'} ({sentence(error)})") from None
         self.setup = opening
@@ -163,18 +162,16 @@ class Cluster:
         await self._look()
         self.patient = asyncio.ensure_future(self.patience())
 
-    async def _own_cluster(self) -> Any:
-        from distributed import Client, LocalCluster
-        self.own = await LocalCluster(asynchronous=True, processes=True, dashboard_address=None, threads_per_worker=2,
+    async def _own_cluster(self, dask: Any) -> Any:
+        self.own = await dask.LocalCluster(asynchronous=True, processes=True, dashboard_address=None, threads_per_worker=2,
                                       n_workers=len(os.sched_getaffinity(0)))
-        return await Client(self.own, asynchronous=True, set_as_default=False)
+        return await dask.Client(self.own, asynchronous=True, set_as_default=False)
 
     async def _look(self) -> None:
         """What the workers have."""
         from inspect import signature
-
-        from distributed import Scheduler
-        all_of_them = {"n_workers": -1} if "n_workers" in signature(Scheduler.identity).parameters else {}  # from 2025 on
+        known_words = signature(distributed().Scheduler.identity).parameters
+        all_of_them = {"n_workers": -1} if "n_workers" in known_words else {}  # from 2025 on
         known = await asyncio.wait_for(self.client.scheduler.identity(**all_of_them), SILENT)
         self.threads, self.resources, self.addresses = {}, {}, list(known["workers"])
         for address, info in known["workers"].items():
@@ -263,7 +260,7 @@ class Cluster:
         """Of the limits, those that workers declare as resources."""
         wanted: dict[str, float] = {}
         for limit, names in (("cpu", ("cpu", "CPU")), ("mem", ("mem", "memory", "MEMORY")), ("storage", ("storage", "STORAGE"))):
-            amount = limits.get(limit)
+            amount = float(limits.get(limit) or 0)
             for name in names if amount else ():
                 if name in self.resources:
                     if amount > self.resources[name]:
@@ -430,6 +427,12 @@ class Cluster:
         future, element.future = element.future, None
         if future is not None:
             asyncio.ensure_future(_quietly(future.cancel()))
+
+
+def distributed() -> Any:
+    """Dask's package, which is not needed to have this one."""
+    from importlib import import_module
+    return import_module("distributed")
 
 
 async def _quietly(awaitable: Any) -> None:

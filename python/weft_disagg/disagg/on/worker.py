@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,8 @@ TOPIC = "weft-run"
 BATCH = 1 << 20  # characters that one poll brings, about
 FULL = 8 << 20  # characters that wait to be polled: the agent is not read on
 PING = 2.0
+SILENT = 10.0  # seconds in which an agent must have said something
+OVER, PONG = '{"did": "over"', '{"did": "pong"'  # as agents write them
 CLOSING = 10.0
 
 _hosts: dict[str, Host] = {}
@@ -46,9 +49,10 @@ class Host:
         self.agent: subprocess.Popen[bytes] | None = None
         self.told: list[str] = []
         self.size = 0
+        self.said: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
         self.over: set[int] = set()
         self.ended = False
-        self.pinged = 0.0
+        self.pinged = self.heard = 0.0
         self.wake: asyncio.Event | None = None
 
     # --- the agent
@@ -63,31 +67,36 @@ class Host:
             self.agent = subprocess.Popen([weft, "run", "--agent", "--address", address, "--python", sys.executable],
                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                           start_new_session=True)
+            self.heard = time.monotonic()
             threading.Thread(target=self._read, args=(self.agent.stdout,), name="weft-run", daemon=True).start()
+            threading.Thread(target=self._write, args=(self.agent.stdin,), name="weft-run-lines", daemon=True).start()
             threading.Thread(target=self._read_errors, args=(self.agent.stderr,), name="weft-run-errors", daemon=True).start()
         self.write([*self.setup, '{"do": "begin"}'])
 
     def write(self, lines: list[str]) -> None:
-        """Lines for the agent."""
-        agent = self.agent
-        if agent is None or agent.stdin is None or not lines:
-            return
+        """Lines for the agent, from any thread. It may be stopped, and the worker's loop must not wait for it."""
+        self.said.put(lines)
+
+    def _write(self, stream: Any) -> None:
         try:
-            with self.lock:
-                agent.stdin.write("".join(line + "\n" for line in lines).encode())
-                agent.stdin.flush()
+            while (lines := self.said.get()) is not None:
+                stream.write("".join(line + "\n" for line in lines).encode())
+                stream.flush()
+            stream.close()  # it takes that for `close`
         except (OSError, ValueError):
             pass  # it has ended: its output says so
 
     def _read(self, stream: Any) -> None:
         for raw in stream:
+            self.heard = time.monotonic()
             line = raw.decode("utf-8", "replace").rstrip("\n")
-            if '"did": "over"' in line[:40] or '"did":"over"' in line[:40]:
+            if line.startswith(OVER):
                 number = json.loads(line).get("n")
                 with self.lock:
                     self.over.add(number)
                     self.lock.notify_all()
-            self.tell(line)
+            if not line.startswith(PONG):
+                self.tell(line)
         with self.lock:
             self.ended = True
             self.lock.notify_all()
@@ -116,6 +125,11 @@ class Host:
             self.wake = asyncio.Event()
         now = time.monotonic()
         if now - self.pinged > PING:
+            if self.agent is not None and not self.ended and self.size <= FULL:
+                if now - self.pinged > 3 * PING:
+                    self.heard = now  # this process was held up itself
+                elif now - self.heard > SILENT:
+                    self.agent.kill()  # it is stopped; its guard cleans up, and the end of its lines is told
             self.pinged = now
             self.write(['{"do": "ping"}'])
         self.wake.clear()
@@ -160,12 +174,9 @@ class Host:
             self.ended = True
             self.lock.notify_all()
             agent = self.agent
-        if agent is None or agent.stdin is None:
+        if agent is None:
             return
-        try:
-            agent.stdin.close()  # it takes that for `close`
-        except OSError:
-            pass
+        self.said.put(None)
         try:
             agent.wait(CLOSING)
         except subprocess.TimeoutExpired:
@@ -184,7 +195,7 @@ def find_weft(command: str) -> str:
     return found
 
 
-class Run(WorkerPlugin):  # type: ignore[misc]
+class Run(WorkerPlugin):
     """Brings a run to a worker, and takes it away again."""
 
     def __init__(self, run: str, setup: list[str], command: str) -> None:
@@ -197,11 +208,11 @@ class Run(WorkerPlugin):  # type: ignore[misc]
         _hosts[self.run] = Host(worker, self.run, self.lines, self.command)
         worker.handlers.update(weft_post=post, weft_poll=poll, weft_refuse=refuse, weft_alive=alive)
 
-    def teardown(self, worker: Any) -> None:
+    async def teardown(self, worker: Any) -> None:
         """The run is over, or the worker ends."""
         host = _hosts.pop(self.run, None)
         if host is not None:
-            host.close()
+            await asyncio.to_thread(host.close)
 
 
 def element(run: str, number: int) -> None:
