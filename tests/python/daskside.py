@@ -46,8 +46,9 @@ def env_of(folder):
 class Cluster:
     """A scheduler and workers, each a process. `start` starts a process; by default on this machine."""
 
-    def __init__(self, folder, workers=2, threads=2, resources=None, places=None):
+    def __init__(self, folder, workers=2, threads=2, resources=None, places=None, python=None, env=None):
         self.folder = folder
+        self.python, self.env = python or PYTHON, env or env_of(folder)
         self.places = places  # a host of tests/lib/hosts.py for the scheduler, and one for each worker
         self.scheduler = self.process(0, SCHEDULER, self.address_of(0))
         self.address = self.scheduler.stdout.readline().strip()
@@ -60,12 +61,12 @@ class Cluster:
         return self.places[place].address if self.places else "127.0.0.1"
 
     def process(self, place, program, *args):
-        command = [*PYTHON, "-c", program, *args]
+        command = [*self.python, "-c", program, *args]
         log = open(os.path.join(self.folder, "cluster.log"), "ab")
         with log:
             if self.places:
-                return self.places[place].start(*command, env=env_of(self.folder), stdout=subprocess.PIPE, stderr=log, text=True)
-            return subprocess.Popen(command, env=env_of(self.folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+                return self.places[place].start(*command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)
+            return subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def add(self):
         """One more worker."""

@@ -91,7 +91,10 @@ class Worker:
         if self.lost:
             return
         self.lost = True
-        why = "it has not answered for 10 s" if isinstance(error, asyncio.TimeoutError) else sentence(error)
+        if self.cluster.client.status != "running":
+            self.cluster.lose("the connection to it ended")
+        why = ("it has not answered for 10 s" if isinstance(error, asyncio.TimeoutError) else
+               "the scheduler cannot reach it" if isinstance(error, OSError) else sentence(error))
         self.stop()
         self.cluster.workers.pop(self.address, None)
         self.cluster.avoided.add(self.address)
@@ -122,6 +125,7 @@ class Cluster:
         self.threads: dict[str, int] = {}  # of a host
         self.resources: dict[str, float] = {}  # the most that a worker declares of each
         self.patient: Any = None
+        self.lost = False
 
     # --- beginning and end
 
@@ -190,13 +194,15 @@ class Cluster:
             for element in self.elements.values():
                 element.future = None
             try:
+                if self.lost:
+                    raise Failed("the scheduler is lost")
                 if self.plugin:
                     await asyncio.wait_for(self.client.unregister_worker_plugin(self.plugin), 12)
             except KeyError:
                 pass  # none has it
             except Exception as error:
                 warn(f"the workers may not all have cleaned up yet ({sentence(error)}); they do by themselves within half a minute")
-            await self.client.close()
+            await _quietly(asyncio.wait_for(self.client.close(), 5))
         if self.own is not None:
             await self.own.close()
 
@@ -337,6 +343,12 @@ class Cluster:
         from weft import __version__
         return str(__version__)
 
+    def lose(self, why: str) -> None:
+        """The scheduler is lost, and the run with it."""
+        if not self.lost:
+            self.lost = True
+            self.launcher.say(did="failed", error=f"the scheduler of the cluster is lost: {why}")
+
     # --- what takes long
 
     async def patience(self) -> None:
@@ -352,8 +364,8 @@ class Cluster:
                 if waiting:
                     await self._look_after(waiting)
             except Exception as error:
-                why = "it has not answered for 10 s" if isinstance(error, asyncio.TimeoutError) else sentence(error)
-                self.launcher.say(did="failed", error=f"the scheduler of the cluster is lost: {why}")
+                self.lose("it has not answered for 10 s" if isinstance(error, asyncio.TimeoutError) else
+                          "the connection to it ended" if isinstance(error, OSError) else sentence(error))
                 return
             if not waiting or looks % NOTES:
                 continue
@@ -474,4 +486,6 @@ async def main(where: str) -> None:
 
 def bridge() -> None:
     """For python -c."""
+    import logging
+    logging.disable(logging.CRITICAL)  # Dask logs every lost connection with a traceback; what is to be known is told by lines
     asyncio.run(main(sys.argv[1]))
