@@ -236,7 +236,7 @@ def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
         name = field(said, "name", str, "")
         if action._action is None:  # config_transport() would load the library in this thread
             raise Refused(f"the launcher configures the transport {name!r}, and this element has none")
-        action.config_transport(name, durl)
+        action._lead(name, durl)  # the launcher knows which element it means, whatever that is called
     elif said.get("do") == "terminate":
         action.terminate()
 
