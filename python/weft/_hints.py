@@ -171,7 +171,10 @@ def parameters(function: Callable[..., Any], name: str, hints: dict[str, Any], r
         else:
             if not left:
                 raise TypeError(f"{where} is one more than the signature has ({len(declared or ())} parameters)")
-            _, type_, stream = left.pop(0)
+            said, type_, stream = left.pop(0)
+            if parameter.name != said and parameter.name in {one for one, _, _ in declared or ()}:
+                raise TypeError(f"{where} stands where the signature has {said!r}: arguments are passed in the order of the "
+                                f"signature, and would be mixed up")
             base = typing.get_origin(hint) or hint
             items = is_array(hint) or (base in (list, *STREAMS) and any(map(is_array, typing.get_args(hint))))
             kind = Kind(type_, stream, base in WAITING, type_.startswith("[") and base is not _core.Tensor and not is_array(hint),

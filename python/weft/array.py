@@ -11,6 +11,7 @@ them under way at a time. Others may see a part of what is written until all of 
 """
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,15 @@ def _numpy() -> Any:
     return numpy
 
 
+def _whole(value: Any, what: str) -> int:
+    """A number without a fraction, as int: 2.5 bytes on is another place than 2."""
+    if hasattr(value, "__index__"):
+        return operator.index(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise TypeError(f"{what} is {value!r}, which is not a whole number")
+
+
 class RemoteArray:
     """An array in the memory of a peer, in C order, from `offset` bytes of a remote on.
 
@@ -45,8 +55,8 @@ class RemoteArray:
         np = _numpy()
         self._remote = remote
         self._dtype: numpy.dtype[Any] = np.dtype(dtype)
-        self._shape = tuple(int(n) for n in ((shape,) if not isinstance(shape, (tuple, list)) else shape))
-        self._offset = int(offset)
+        self._shape = tuple(_whole(n, "a length in shape") for n in ((shape,) if not isinstance(shape, (tuple, list)) else shape))
+        self._offset = _whole(offset, "offset")
         if self._dtype.hasobject:
             raise ValueError(f"dtype is {self._dtype}: elements that are objects of Python mean nothing in another process")
         if self._dtype.itemsize == 0:

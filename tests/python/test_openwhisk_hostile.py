@@ -73,7 +73,17 @@ HEADS = {
     "negative": (POST + b"Content-Length: -1\r\n\r\n", 400),
     "plus": (POST + b"Content-Length: +5\r\n\r\n", 400),
     "two lengths": (POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
-    "chunked": (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+    "chunks and a length": (POST + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+    "packed": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 400),
+    "chunks of nothing": (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "a chunk without a size": (POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n{}\r\n", 400),
+    "a chunk of minus one": (POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\n", 400),
+    "a chunk of 0x2": (POST + b"Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n", 400),
+    "a chunk longer than it says": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", 400),
+    "a chunk that is too large": (POST + b"Transfer-Encoding: chunked\r\n\r\nfffffff0\r\n{", 413),
+    "a chunk that is much too large": (POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 16 + b"\r\n{", 400),
+    "a line without end": (POST + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 5000, 400),
+    "many headers behind": (POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
     "too large": (POST + b"Content-Length: 99999999999\r\n\r\n", 413),
     "much too large": (POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n", 400),
     "many headers": (POST + b"A: b\r\n" * 200 + b"\r\n", 431),
@@ -261,7 +271,7 @@ def test_texts_that_no_encoding_has(fresh):
                  "params['y']}")
     answer = raw(fresh, POST + b"Content-Length: 28\r\n\r\n" + b'{"value": {"y": "\\ud800 \\""}}'[:28])
     assert status(answer) in (200, 400)
-    assert fresh.run({"raise": 1})[0] == 502
+    assert fresh.run({"raise": 1}) == (200, {"error": "\ud800"})
     assert fresh.run({"y": "\ud800"})[0] == 200
 
 

@@ -44,11 +44,12 @@ def test_the_fields_become_variables_and_do_not_stay(whisk):
                            name="it")
     assert status == 200 and said == {
         "__OW_NAMESPACE": "guest", "__OW_ACTION_NAME": "/guest/it", "__OW_ACTIVATION_ID": "a1", "__OW_TRANSACTION_ID": "t1",
+        "__OW_AID": "a1",
         "__OW_DEADLINE": str(deadline), "__OW_API_KEY": "guest:verysecret", "__OW_API_HOST": "http://127.0.0.1:1",
                                       "__OW_EXTRA": '{"a": 1}',
         "__OW_APP_ACTIVATION_ID": "app", "__OW_FUNCTION_ACTIVATION_ID": "fn", "__OW_NAME": "it"}
     status, said = one.ask("POST", "/run", {"value": {}, "activation_id": "b", "api_host": "http://127.0.0.1:2"})
-    assert (status, said) == (200, {"__OW_ACTIVATION_ID": "b", "__OW_API_HOST": "http://127.0.0.1:2"})
+    assert (status, said) == (200, {"__OW_ACTIVATION_ID": "b", "__OW_AID": "b", "__OW_API_HOST": "http://127.0.0.1:2"})
     assert one.ask("POST", "/run", {"value": {}}) == (200, {"__OW_API_HOST": "http://127.0.0.1:1"})
 
 
@@ -82,12 +83,12 @@ def test_what_is_no_result(whisk, value, says):
 
 def test_an_exception(whisk):
     one = whisk().loaded("def deep(): return 1 / 0\ndef main(params):\n    print('so far')\n    deep()")
-    assert one.run() == (502, {"error": "ZeroDivisionError: division by zero"})
+    assert one.run() == (200, {"error": "division by zero"})
     out, err = one.printed()
     assert out == "so far\n" + END
     assert err.startswith("Traceback (most recent call last):\n") and "in deep" in err and err.endswith("ZeroDivisionError: division by zero\n" + END)
     assert "disagg" not in err
-    assert one.run()[0] == 502 and one.printed()[1].count(SENTINEL) == 2  # the same process is there for the next one
+    assert one.run()[0] == 200 and one.printed()[1].count(SENTINEL) == 2  # the same process is there for the next one
 
 
 def test_it_ends_itself(whisk):

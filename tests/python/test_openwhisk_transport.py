@@ -193,7 +193,7 @@ def test_no_secret_is_printed(whisk):
         token = [part[6:] for part in mem.durl.split(";") if part.startswith("token,")][0]
         status, said = one.run({"durl": mem.durl}, transports=[mem.durl], api_key="23bc46b1-71f6:passw0rdpassw0rd")
     everything = said["error"] + "".join(one.printed())
-    assert status == 502 and "RuntimeError" in said["error"]
+    assert status == 200 and list(said) == ["error"]
     assert token not in everything and "passw0rd" not in everything
     assert everything.count("(secret)") + everything.count("(token)") >= 9
     assert one.printed()[0].endswith(f"(secret)\n{SENTINEL}\n")
@@ -209,7 +209,7 @@ def test_what_waits_is_ended_by_the_deadline(whisk):
                               or "TimeoutError" in said["error"]) and "time was over" in said["error"], said
     assert time.time() - begun > 0.5
     before = one.worker()
-    assert one.run({"trans": "nobody"})[0] == 502 and one.worker() == before  # it ended by itself, and the process stays
+    assert one.run({"trans": "nobody"})[0] == 200 and one.worker() == before  # it ended by itself, and the process stays
 
 
 def test_what_is_under_way_is_ended_by_the_deadline(whisk, child, tmp_path):
@@ -259,7 +259,7 @@ def test_memory_that_dies_while_it_is_read(whisk, child, transports):
         process.kill()
         process.wait(BOUND)
     status, said = answers[0]
-    assert status == 502 and "PeerError" in said["error"] and "time was over" not in said["error"], said
+    assert status == 200 and "the peer is lost" in said["error"] and "time was over" not in said["error"], said
 
 
 def test_an_element_that_serves(whisk):

@@ -142,7 +142,7 @@ def test_a_key_that_is_wrong_or_not_given(key, says):
         controller.create("words", MEMORY, type="memory")
         controller.create("uses", USES, **({} if key else {"provide-api-key": False}))
         status, said = controller.invoke("uses").wait()
-        assert status == 502 and says in said["error"] and "InvokeError" in said["error"], said
+        assert status == 200 and says in said["error"], said
         assert not controller.of("words")
         nothing_is_told(controller)
 
@@ -151,7 +151,7 @@ def test_an_action_that_is_not_there():
     with Controller() as controller:
         controller.create("uses", USES)
         status, said = controller.invoke("uses").wait()
-        assert status == 502 and "there is no action words: `wsk action list`" in said["error"]
+        assert status == 200 and "there is no action words: `wsk action list`" in said["error"]
 
 
 def test_a_stranger_cannot_say_where_the_memory_is():

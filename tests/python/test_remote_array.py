@@ -121,6 +121,10 @@ def test_what_is_refused(pair):
         for bad in ("nonsense", 7):
             with pytest.raises(TypeError):
                 weft.RemoteArray(remote, bad, 1)
+        for shape, offset in ((2.5, 0), ((1, 2.5), 0), (1, 2.5), (1, "1"), ("1", 0), (float("nan"), 0), (1, None)):
+            with pytest.raises(TypeError, match="whole number"):
+                weft.RemoteArray(remote, "u1", shape, offset)
+        assert weft.RemoteArray(remote, "u1", (4.0, numpy.int64(2)), 8.0).shape == (4, 2)
         for call in (lambda: array[0], lambda: numpy.asarray(array), lambda: list(array), lambda: array.__setitem__(0, 1)):
             with pytest.raises(TypeError, match="await"):
                 call()

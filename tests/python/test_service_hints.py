@@ -113,6 +113,17 @@ def test_a_signature_says_it_exactly():
     assert signature(f, signature="add(a: i32, b: i32) -> i32", name="sum") == "sum(a: i32, b: i32) -> i32"
 
 
+def test_parameters_are_not_mixed_up_with_those_of_the_signature():
+    def swapped(b, a): ...
+    def one(x, a): ...
+    def named(*, b, a): ...
+    def other(x, y): ...
+    for function in (swapped, one, named):
+        with pytest.raises(TypeError, match="in the order of the signature"):
+            signature(function, signature="sub(a: i64, b: i64) -> i64")
+    assert signature(other, signature="sub(a: i64, b: i64) -> i64") == "sub(a: i64, b: i64) -> i64"
+
+
 def test_methods_and_callable_objects():
     class Calc:
         def add(self, a: int) -> int: ...

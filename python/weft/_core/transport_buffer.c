@@ -1,4 +1,4 @@
-/* _core/transport_buffer.c - the buffer of a transport: reg() and buf; and _TransportBuffer, the memory of it, held for as long as
+/* _core/transport_buffer.c - the buffer of a transport: reg() and buf; and _TransportBuffer, its memory, held for as long as
  * somebody has a view of it.
  *
  * As in libd a second reg() keeps the buffer: arrays over it still see what is read, and what is in it stays. If it is to have

@@ -1,4 +1,4 @@
-"""One request to an HTTP server that may be slow, broken or hostile, and its answer: for openwhisk.py.
+"""One request to an HTTP server that may be slow, broken or hostile, and its answer: for openwhisk.py, invoker.py, _monitor.py.
 
     NAME -> CONNECTED -> ASKED -> ANSWERED   every step within one deadline, also against a server that trickles
 
@@ -138,13 +138,14 @@ class Server:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.tls else ''}://{host}:{self.port}"
 
-    def ask(self, method: str, path: str, body: Secret | None, authorization: Secret, until: float) -> Answer:
+    def ask(self, method: str, path: str, body: Secret | None, authorization: Secret | None, until: float,
+            kind: str = "application/json") -> Answer:
         """Send a request and read the answer to its end, by `until` on the monotonic clock. Problem: there is none."""
         began = time.monotonic()
         asked: list[bool] = []
         said = ""
         try:
-            return self._ask(method, path, body, authorization, until, asked)
+            return self._ask(method, path, body, authorization, until, asked, kind)
         except Problem as problem:
             said = str(problem)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -153,30 +154,32 @@ class Server:
         # the header.
         raise Problem(said, bool(asked))
 
-    def _ask(self, method: str, path: str, body: Secret | None, authorization: Secret, until: float, asked: list[bool]) -> Answer:
+    def _ask(self, method: str, path: str, body: Secret | None, authorization: Secret | None, until: float, asked: list[bool],
+             kind: str) -> Answer:
         with connected(self.host, self.port, until) as plain:
             if not self.tls:
-                return self._exchange(plain, method, path, body, authorization, until, asked)
+                return self._exchange(plain, method, path, body, authorization, until, asked, kind)
             context = ssl.create_default_context()
             if not self.check:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             plain.settimeout(left(until))
             with context.wrap_socket(plain, server_hostname=self.host) as sock:
-                return self._exchange(sock, method, path, body, authorization, until, asked)
+                return self._exchange(sock, method, path, body, authorization, until, asked, kind)
 
-    def _exchange(self, sock: socket.socket, method: str, path: str, body: Secret | None, authorization: Secret, until: float,
-                  asked: list[bool]) -> Answer:
+    def _exchange(self, sock: socket.socket, method: str, path: str, body: Secret | None, authorization: Secret | None,
+                  until: float, asked: list[bool], kind: str) -> Answer:
         connection: Any = http.client.HTTPConnection(self.host, self.port)
         connection.default_port = 443 if self.tls else 80
         connection.auto_open = 0
         connection.sock = Timed(sock, until)
         headers = {"Accept": "application/json", "Connection": "close", "User-Agent": "weft"}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = kind
         asked.append(True)
         try:
-            connection.request(method, path, body and body.text.encode(), {**headers, "Authorization": authorization.text})
+            connection.request(method, path, body and body.text.encode(),
+                               {**headers, **({"Authorization": authorization.text} if authorization else {})})
         except (BrokenPipeError, ConnectionResetError):
             pass  # the server may have answered and closed before it read everything
         answer = connection.getresponse()
@@ -205,7 +208,7 @@ class Server:
         if isinstance(error, ssl.SSLError) and not asked:
             return f"{self} does not speak TLS ({error.reason or error}): should the host begin with http:// ?"
         if isinstance(error, ConnectionRefusedError):
-            return f"nothing listens at {self}: is the address right, and is OpenWhisk up?"
+            return f"nothing listens at {self}: is the address right, and is the one who should listen there up?"
         if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead, ConnectionError, ssl.SSLError)):
             return f"{self} hung up before its answer was whole"
         if isinstance(error, (http.client.HTTPException, ValueError)):

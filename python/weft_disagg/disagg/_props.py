@@ -4,7 +4,7 @@
     size      bytes of one that is memory, or "64 MB"      grace, patience  seconds that memory waits for users (OpenWhisk)
     limits    {"mem": ...} is the same as size
 
-A key that is none of these is refused: a misspelt `size` would give memory of the template's size without a word.
+A key that is none of these is refused: a misspelt `size` would give memory of the size of the template, and no error.
 tests/python/test_scad_names.py and test_openwhisk_api.py hold us to it.
 """
 from __future__ import annotations
@@ -56,7 +56,8 @@ def check(props: dict[str, Any]) -> None:
         _known(word, LIMITS, "limits of props")
         if word != "mem":
             import warnings
-            warnings.warn(f"props: limits.{word} is ignored: a new element has that of its template", RuntimeWarning, stacklevel=5)
+            warnings.warn(f"props: limits.{word} is ignored: a new element has that of its template", RuntimeWarning,
+                          stacklevel=5)
     params = props.get("params")
     if params is not None and not isinstance(params, dict):
         raise InvokeError("props: params is not a dict")

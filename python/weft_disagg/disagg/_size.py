@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["of", "of_text"]
+__all__ = ["of", "of_limit", "of_text"]
 
 LARGEST = 1 << 46
 _TEXT = re.compile(r"([0-9]{1,20})(?:([kmgt])(?:i?b)?|b)", re.ASCII | re.IGNORECASE)
@@ -28,3 +28,8 @@ def of(value: object) -> int:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < LARGEST or value != int(value):
         raise ValueError(f"{value!r} is not a number of bytes")
     return int(value)
+
+
+def of_limit(text: object) -> int:
+    """Bytes of such a text in the metadata of an element, where a number without a unit means MB, as in Scad. ValueError."""
+    return of_text(f"{text}M" if isinstance(text, str) and text.strip().isdecimal() and text.isascii() else text)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft._core import BlockingAction
     from weft._core import Runtime as _CoreRuntime
 
+    from ._monitor import Monitor
     from .transport import LibdTransport
 
 __all__ = ["LibdAction"]
@@ -56,7 +57,8 @@ def complete(parts: dict[str, Any]) -> bool:
     """Whether a durl says all that a transport needs: where its element is; of a server, how much it serves."""
     if parts["impl"].endswith("_server"):
         return "size" in parts
-    return any(key in parts for key in ("url", "shm_id", "replicas", "token")) or (parts["impl"] == "rdma_local" and "size" in parts)
+    return (any(key in parts for key in ("url", "shm_id", "replicas", "token"))
+            or (parts["impl"] == "rdma_local" and "size" in parts))
 
 
 def same_element(name: str, named: str) -> bool:
@@ -81,18 +83,31 @@ class LibdAction:
         self.aid = str(aid)
         self.kw = {"server_url": server_url, **checked(kw)} if server_url else checked(kw)
         self.runtime = Runtime(self, backend)
+        self._monitor = self._monitored()
         self._runtime = runtime
         self._lock = RLock()
         self._action: BlockingAction | None = None
         self._transports: dict[str, LibdTransport] = {}
         self._types: dict[str, str] = {}
         self._led: set[str] = set()
+        self._keyless: set[str] = set()  # added by the program, and configured by an invoker of Scad's, which has no key
         self._released: list[LibdTransport] = []
         self._terminated = self._closed = False
         self._record = 0
         self._marks: list[tuple[str, str, int, float, float]] = []
         for durl in transports:
             self.add_transport(durl)
+
+    def _monitored(self) -> Monitor | None:
+        if not self.kw.get("plugins"):
+            return None  # the usual case, for which nothing is loaded
+        from ._monitor import Monitor, wanted
+        if not wanted(self.kw):
+            return None
+        import atexit
+        made = Monitor(self.kw["post_url"], self.aid, str(self.kw.get("name", "")))
+        atexit.register(made.post)  # of an action that is not closed
+        return made
 
     # --- what programs call
 
@@ -187,8 +202,8 @@ class LibdAction:
             from weft._core import durl_parse
             named = durl_parse(durl)["name"]
             if name in self._types and not same_element(name, named):
-                raise ValueError(f"the durl is that of the element {named!r}, and the transport {name!r} would read and write its "
-                                 f"memory: is it mixed up? The keys alone (url,...;token,...;) lead there all the same")
+                raise ValueError(f"the durl is that of the element {named!r}, and the transport {name!r} would read and write "
+                                 "its memory: is it mixed up? The keys alone (url,...;token,...;) lead there all the same")
         return self._lead(name, durl)
 
     def _lead(self, name: str, durl: str) -> int:
@@ -232,13 +247,20 @@ class LibdAction:
         return self._terminated or self._closed
 
     def profile(self, point: int = 0) -> None:
-        """Mark a point of the program, by a number of its own: profiled() has when that was. The last 4096 are kept."""
+        """Mark a point of the program, by a number of its own: profiled() has when that was. The last 4096 are kept.
+
+        With plugins="monitor" and post_url=URL it is posted there when the action is closed, as libd does.
+        """
         if not isinstance(point, int):
             raise TypeError(f"the point of a profile is a number, and not {point!r}")
         from time import monotonic
         with self._lock:
             self._marks.append(("", "profile", point, monotonic(), 0.0))
             del self._marks[:-4096]
+            if self._monitor is not None:
+                told, none = self.stats(), {"bytes_written": 0, "bytes_read": 0}
+                self._monitor.point(point, {name: (one["bytes_written"], one["bytes_read"]) for name in self._types
+                                            for one in [told.get(name, none)]})
 
     def record(self, n: int) -> None:
         """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are not among
@@ -272,6 +294,7 @@ class LibdAction:
             for known in [k for k in self._types if k == name or k.startswith(name + "@")]:
                 del self._types[known]
                 self._led.discard(known)
+                self._keyless.discard(known)
                 if known in self._transports:
                     self._released.append(self._transports.pop(known))
 
@@ -308,6 +331,10 @@ class LibdAction:
             action.terminate()
             action.close()
         self._tell()
+        if self._monitor is not None:
+            import atexit
+            self._monitor.post()
+            atexit.unregister(self._monitor.post)
 
     def __enter__(self) -> LibdAction:
         return self

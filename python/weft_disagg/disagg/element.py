@@ -240,7 +240,7 @@ def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
         if action._action is None and not action._closed:  # config_transport() would load the library in this thread
             raise Refused(f"the launcher configures the transport {name!r}, and this element has none")
         try:
-            action.config_transport(name, durl)
+            action._lead(name, durl)  # the launcher knows which element it means, whatever that is called
         except Exception:
             if not action._closed:  # else main() returned meanwhile, and nobody needs it
                 raise

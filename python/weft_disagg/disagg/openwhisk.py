@@ -8,8 +8,8 @@ WEFT_ELEMENT_CALLBACK_KEY, a secret of its own.
     configured  the memory element PUTs its durl to the runtime that runs us, at the URL it was given, which is for this transport
     release     the transport is gone (Runtime does that), so that the element sees its user go and ends
 
-A stock OpenWhisk has no request that ends an activation, and what Scad's own takes for it is not documented: an element learns
-that it was released when its last user ends.
+A stock OpenWhisk has no request that ends an activation: an element learns that it was released when its last user ends. Where
+__OW_INVOKER_API is set, which Scad's OpenWhisk does, its invoker is told as well (invoker.py).
 
 Promise: every call ends within its time, whatever answers; no request that may have been carried out is sent again; no key in any
 text. tests/python/test_openwhisk_api.py and test_openwhisk_whole.py hold us to it.
@@ -52,6 +52,38 @@ REFUSALS = {
 def unknown(said: str, post: bool) -> str:
     """A sentence about a request, with what that means for an element that was to be started."""
     return f"{said}{' ' if said.endswith('?') else '. '}It is not known whether it was started" if post else said
+
+
+def deadline(timeout: float) -> float:
+    """When everything has to be over, on the monotonic clock: after the timeout, and by the activation's deadline."""
+    seconds = float(timeout)
+    text = os.environ.get("__OW_DEADLINE", "")
+    if text.isascii() and text.isdecimal() and len(text) < 16:
+        seconds = min(seconds, int(text) / 1000 - time.time())
+    if seconds <= 0:
+        raise InvokeError("the deadline of this activation is over: nothing more is started in it")
+    return time.monotonic() + seconds
+
+
+def add_waiting(action: LibdAction, trans: str, impl: str) -> bool:
+    """Add a transport that waits to be configured. False: it is there, and waits."""
+    from weft._core import InvalidError, StateError
+    if any(c in trans for c in ";,@/") or not trans.isprintable():
+        raise InvokeError(f"{trans!r} is no name for a transport: it has none of ; , @ and /, and can be printed")
+    try:
+        action.add_transport(f"{trans};{impl};")
+        return True
+    except StateError:
+        pass
+    except InvalidError as error:
+        raise InvokeError(f"{trans!r} is no name for a transport: {error}") from None
+    try:
+        state = action.get_transport(trans, "rdma").state
+    except KeyError:
+        state = "serving"
+    if state != "waiting":
+        raise InvokeError(f'"{trans}" is invoked already: release it first, or take another name')
+    return False
 
 
 def backend(action: LibdAction) -> OpenWhisk:
@@ -143,7 +175,7 @@ class OpenWhisk(Backend):
         user, and for the first one.
         """
         from ._props import check, size_of
-        until = self._until()
+        until = deadline(self.timeout)
         path = path_of(template)
         check(props)
         params, size = props.get("params"), size_of(props)
@@ -170,9 +202,12 @@ class OpenWhisk(Backend):
         """Let go of what was invoked as `name`: its transports are released already, by which a memory element sees that it is
         not used any more.
 
-        No request is sent. An element that computes ends by itself.
+        OpenWhisk is not asked. Scad's invoker is, where there is one. An element that computes ends by itself.
         """
         self.activations.pop(name, None)
+        if os.environ.get("__OW_INVOKER_API"):
+            from .invoker import Invoker
+            Invoker(self._action).release(name)
 
     # --- what is sent
 
@@ -216,23 +251,9 @@ class OpenWhisk(Backend):
 
     def _add(self, trans: str) -> bool:
         """Add the transport, before anybody can configure it. False: it is there, and waits."""
-        from weft._core import InvalidError, StateError
-        if any(c in trans for c in ";,@/") or not trans.isprintable():
-            raise InvokeError(f"{trans!r} is no name for a transport: it has none of ; , @ and /, and can be printed")
-        try:
-            self._action.add_transport(f"{trans};rdma_tcp;")
-            return True
-        except StateError:
-            pass
-        except InvalidError as error:
-            raise InvokeError(f"{trans!r} is no name for a transport: {error}") from None
-        try:
-            state = self._action.get_transport(trans, "rdma").state
-        except KeyError:
-            state = "serving"
-        if trans in self.activations or state != "waiting":
+        if trans in self.activations:
             raise InvokeError(f'"{trans}" is invoked already: release it first, or take another name')
-        return False
+        return add_waiting(self._action, trans, "rdma_tcp")
 
     def _kind(self, template: str, path: str, props: dict[str, Any], until: float) -> str:
         """Whether a template is memory or computes."""
@@ -271,8 +292,8 @@ class OpenWhisk(Backend):
 
     @staticmethod
     def _durl(said: dict[str, Any], trans: str, template: str) -> str | None:
-        """The durl in an answer, if there is one: an OpenWhisk of Scad's may say at once where the element is, by the name that it
-        has here or by that of its template."""
+        """The durl in an answer, if there is one: an OpenWhisk of Scad's may say at once where the element is, by the name that
+        it has here or by that of its template."""
         from weft._core import durl_parse
         found = [said["durl"]] if "durl" in said else said.get("transports") or []
         named = {}
@@ -290,16 +311,6 @@ class OpenWhisk(Backend):
         return mine
 
     # --- requests
-
-    def _until(self) -> float:
-        """When everything has to be over: after the timeout, and by the activation's deadline."""
-        seconds = float(self.timeout)
-        deadline = os.environ.get("__OW_DEADLINE", "")
-        if deadline.isascii() and deadline.isdecimal() and len(deadline) < 16:
-            seconds = min(seconds, int(deadline) / 1000 - time.time())
-        if seconds <= 0:
-            raise InvokeError("the deadline of this activation is over: nothing more is started in it")
-        return time.monotonic() + seconds
 
     def _ask(self, method: str, path: str, body: Secret | None, what: str, until: float) -> Answer:
         """The answer to a request; asked again while it says that it did nothing and when to come back, and there is time."""

@@ -1,7 +1,7 @@
 """action.runtime: starting elements while a program runs, and letting them go.
 
-Who does that is a backend: the local launcher that started this element (launcher.py), OpenWhisk (openwhisk.py), or one of the
-program's own. tests/python/test_disagg_runtime.py holds us to it.
+Who does that is a backend: the local launcher that started this element (launcher.py), OpenWhisk (openwhisk.py), the invoker of
+Scad's OpenWhisk (invoker.py), or one of the program's own. tests/python/test_disagg_runtime.py holds us to it.
 """
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ class Backend:
 
 def find(action: LibdAction) -> Backend:
     """The backend that the environment names. InvokeError: it names none."""
+    if os.environ.get("__OW_INVOKER_API") and not (os.environ.get("__OW_API_HOST") and os.environ.get("__OW_API_KEY")):
+        from .invoker import Invoker
+        return Invoker(action)
     if os.environ.get("__OW_API_HOST"):
         from importlib import import_module
         try:
@@ -76,7 +79,7 @@ class Runtime:
                 raise TypeError(f"{what} is {text!r}, and should be a name")
         if props is not None and not isinstance(props, dict):
             raise TypeError(f"props is {props!r}, and should be a dict")
-        if self._action._leads(trans):  # it would lead to the new element from now on, without a word to who uses it
+        if self._action._leads(trans):  # it would lead to the new element, and its users would not know
             raise InvokeError(f'"{trans}" is invoked already, or is a transport of this element: release it first, or take '
                               "another name")
         durl = self.backend.invoke(template, trans, dict(props or {}))

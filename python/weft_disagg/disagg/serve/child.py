@@ -111,7 +111,7 @@ class Child:
             said = json.loads(line)
         except (ValueError, RecursionError):
             return
-        if isinstance(said, dict) and said.get("did") == "config":
+        if isinstance(said, dict) and said.get("did") in ("config", "add", "messages"):
             ask = said.get("ask")
             with self._lock:
                 waiting = self._asks.pop(ask, None) if isinstance(ask, int) else None

@@ -84,7 +84,7 @@ def memory_of(text: str, name: str, where: str) -> dict[str, Any]:
                        f"NAME.o.py")
     limits = said.get("limits")
     try:
-        found = {"name": name, "size": _size.of_text(limits["mem"] if isinstance(limits, dict) else "")}
+        found = {"name": name, "size": _size.of_limit(limits["mem"] if isinstance(limits, dict) else "")}
         if "spare" in said:
             found["spare"] = _size.of_text(said["spare"])
     except (KeyError, ValueError):
@@ -117,6 +117,8 @@ def environment(folder: str) -> list[str]:
 def find_entry(folder: str, name: str) -> str:
     """Which file of a zip is the action."""
     names = sorted(os.listdir(folder))
+    if name + ".o.py" in names and name + ".o.yaml" in names:
+        raise Unusable(f"the zip has both {name}.o.py and {name}.o.yaml, and an element either computes or is memory")
     for one in ("__main__.py", name + ".o.py", name + ".o.yaml"):
         if one in names:
             return one

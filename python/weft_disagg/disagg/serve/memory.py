@@ -21,6 +21,7 @@ import time
 
 from .. import _size
 from .._process import runtime
+from .._words import meant
 from ..element import Refused
 
 TYPE_CHECKING = False
@@ -34,13 +35,20 @@ TELLING, ONE_TRY = 20.0, 5.0
 AGAIN = (404, 408, 409, 429)  # the runtime may not be ready yet; the same for failures (5xx)
 MISSED = 3.0  # after these seconds a missing transport stays missing: released, or its activation is over
 LISTEN = "tcp://0.0.0.0:0"
+ASKED = ("name", "configure", "size", "grace", "patience", "function_activation_id", "app_activation_id")
 
 
 def serve(action: LibdAction, element: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
     """All of it; what the activation's result is."""
     if said.get("transports"):
+        if not any(ttype == "rdma_server" for ttype in action._types.values()):
+            raise Refused("a memory element was given transports, and none of them is a server "
+                          "(NAME;rdma_tcp_server;size,...;): it would serve nothing")
         return serve_transports(action, element["name"])
     asked = said["kw"].get("weft") or {}
+    for word in asked:
+        if word not in ASKED:
+            raise Refused(f"\"__weft\" has {word!r}, which is none of {', '.join(ASKED)}{meant(word, ASKED)}")
     name, url = asked.get("name") or element["name"], asked.get("configure")
     if not isinstance(name, str) or not isinstance(url, str):
         raise Refused("a memory element has to be told where its durl goes: the parameter \"__weft\": {\"name\": ..., "

@@ -23,6 +23,7 @@ from .._callback import key_for
 from . import code
 from .child import Child, Late, Lost, reap_others
 from .output import Output, Secrets
+from .routes import durls
 from .web import Refusal
 
 TYPE_CHECKING = False
@@ -60,7 +61,8 @@ class Runtime:
         self._load: dict[str, Any] = {}
         self._child: Child | None = Child(self.out.write_fd, self.err.write_fd)  # it starts before /init arrives
         self._activation: Activation | None = None
-        self._early: list[tuple[float, str, str, str]] = []  # (when, activation, transport, durl)
+        # (when, activation, transport or "" for one that is to be added, durl)
+        self._early: list[tuple[float, str, str, str]] = []
         self._over: list[str] = []  # ids of the last activations
         self._runs = 0
 
@@ -138,9 +140,10 @@ class Runtime:
             self._runs += 1
             activation.number = line["run"] = self._runs
             self._activation = activation
-            line["early"] = [text for when, aid, name, durl in self._early
-                             if aid in activation.ids and name in activation.named and begun - when < EARLY
-                             for text in (name, durl)]
+            early = [(name, durl) for when, aid, name, durl in self._early if aid in activation.ids and begun - when < EARLY]
+            line["added"] = [durl for name, durl in early if not name]
+            activation.named |= {durl.partition(";")[0] for durl in line["added"]}
+            line["early"] = [text for name, durl in early if name in activation.named for text in (name, durl)]
             self._early = [one for one in self._early if one[1] not in activation.ids]
         text, trace = "", ""
         try:
@@ -151,7 +154,7 @@ class Runtime:
         if text:
             no = self.failed(502, text, trace)
         else:
-            self.end_of_logs("")
+            self.end_of_logs(trace)
         with self._lock:
             self._activation = None
             self._over = [*activation.ids, *self._over][:16]
@@ -169,9 +172,7 @@ class Runtime:
             params = {}
         if not isinstance(params, (dict, list)):
             raise Refusal(400, "value of /run should be an object: the parameters of the activation")
-        transports = said.get("transports") or []
-        if not isinstance(transports, list) or not all(isinstance(one, str) for one in transports) or len(transports) > 1024:
-            raise Refusal(400, "transports of /run should be a list of durls")
+        transports = durls(said.get("transports"))
         for key in ("activation_id", "function_activation_id", "app_activation_id", "name"):
             if said.get(key) is not None and not isinstance(said[key], str):
                 raise Refusal(400, f"{key} of /run should be a text")
@@ -194,7 +195,9 @@ class Runtime:
                 self.secrets.add(weft["configure"].partition("key=")[2])
         aid = said.get("activation_id") or said.get("function_activation_id") or ""
         kw = {key: said[key] for key in ("name", "function_activation_id", "app_activation_id") if said.get(key) is not None}
-        if isinstance(profile, str):  # nothing is posted there
+        if isinstance(said.get("action_name"), str):  # as Scad's launcher has it
+            kw["name"] = "/".join(said["action_name"].split("/")[-2:])
+        if isinstance(profile, str):
             kw, profile = {**kw, "post_url": profile, "plugins": "monitor"}, 0
         line = {"do": "run", "id": aid, "params": params, "transports": transports, "profile": profile, "deadline": deadline,
                 "env": {**environment(said), "WEFT_ELEMENT_CALLBACK": self.callback, "WEFT_ELEMENT_CALLBACK_KEY": self.key},
@@ -236,8 +239,7 @@ class Runtime:
                 return None, "The action did not return: the runtime was told to end, and ended the action's process.", ""
             return None, f"The action did not return: {lost}" + ("" if str(lost).endswith("?") else "."), ""
 
-    @staticmethod
-    def outcome(child: Child, number: int, until: float | None, over: bool) -> tuple[Any, str, str]:
+    def outcome(self, child: Child, number: int, until: float | None, over: bool) -> tuple[Any, str, str]:
         """The last line of an activation. Late, Lost."""
         while True:
             said = child.answer(until)
@@ -246,10 +248,42 @@ class Runtime:
             if said.get("did") == "result" and isinstance(said.get("value"), (dict, list)):
                 return said["value"], "", ""
             if said.get("did") in ("error", "result"):
-                text = str(said.get("error") or "the action's result is not one")
-                return None, text + (" (the activation's time was over)" if over else ""), str(said.get("traceback") or "")
+                late, trace = " (the activation's time was over)" if over else "", str(said.get("traceback") or "")
+                if isinstance(said.get("raised"), str) and not over:  # by the program: a result, as in Scad's runtime
+                    return {"error": self.secrets.clean(said["raised"])}, "", trace + ("" if trace.endswith("\n") else "\n")
+                return None, str(said.get("error") or "the action's result is not one") + late, trace
 
-    # --- PUT /action/AID/transport/NAME
+    # --- /action/AID...
+
+    def later(self, aid: str, name: str, many: list[str]) -> bool:
+        """Whether the activation may be yet to come: then these durls are kept for it."""
+        with self._lock:
+            if self._activation is not None or self._state == "STOPPED" or aid in self._over:
+                return False
+            now = time.monotonic()
+            self._early = [*self._early, *((now, aid, name, durl) for durl in many)][-MOST_EARLY:]
+            return True
+
+    def running(self, aid: str) -> tuple[Activation, Child]:
+        """The activation that runs, and its process. Refusal: 404 it is another one."""
+        with self._lock:
+            activation, child = self._activation, self._child
+        if activation is None or child is None or aid not in activation.ids:
+            raise Refusal(404, "there is no such activation here: it is over, or has not begun")
+        return activation, child
+
+    def ask(self, child: Child, said: dict[str, Any]) -> dict[str, Any]:
+        """What the process of the running activation has to say. Refusal: it is gone, or does not want that."""
+        try:
+            got = child.ask(said, CONFIGURING)
+        except Late:
+            raise Refusal(503, "the action does not let itself be told; try again") from None
+        except Lost:
+            raise Refusal(404, "there is no such activation here: its process ended") from None
+        status = got.get("status")
+        if status != 200:
+            raise Refusal(status if status in (400, 403, 404, 409) else 400, self.secrets.clean(str(got.get("error"))))
+        return got
 
     def configure(self, aid: str, name: str, durl: str, key: str | None) -> int:
         """Say where a transport of the running activation leads: 200. Refusal: 404 there is none of them, 403 the key, 400 the
@@ -259,28 +293,34 @@ class Runtime:
         the activation.
         """
         self.secrets.add_durl(durl)
-        with self._lock:
-            activation, child = self._activation, self._child
-            if activation is None and key is None and self._state != "STOPPED" and aid not in self._over:
-                self._early = [*self._early, (time.monotonic(), aid, name, durl)][-MOST_EARLY:]
-                return 202
-        if activation is None or child is None or aid not in activation.ids:
-            raise Refusal(404, "there is no such activation here: it is over, or has not begun")
+        if key is None and self.later(aid, name, [durl]):
+            return 202
+        activation, child = self.running(aid)
         if key is not None:
             import hmac
             if not hmac.compare_digest(key_for(self.key, aid, name).encode(), key.encode("utf-8", "surrogatepass")):
                 raise Refusal(403, "the key is not that of this transport")
-        try:
-            said = child.ask({"do": "config", "run": activation.number, "name": name, "durl": durl,
-                              "keyed": key is not None or name in activation.named}, CONFIGURING)
-        except Late:
-            raise Refusal(503, "the action does not let itself be told; try again") from None
-        except Lost:
-            raise Refusal(404, "there is no such activation here: its process ended") from None
-        if said.get("status") != 200:
-            status = said.get("status")
-            raise Refusal(status if status in (400, 403, 404) else 400, self.secrets.clean(str(said.get("error"))))
+        self.ask(child, {"do": "config", "run": activation.number, "name": name, "durl": durl,
+                         "keyed": key is not None or name in activation.named})
         return 200
+
+    def add(self, aid: str, many: list[str], again: bool) -> int:
+        """Give the activation more transports: 200, or 202 if it is yet to come. Refusal: 409 there is one of that name, unless
+        it is said `again`; 400 a durl; 404 the activation is over."""
+        for durl in many:
+            self.secrets.add_durl(durl)
+        if self.later(aid, "", many):
+            return 202
+        activation, child = self.running(aid)
+        self.ask(child, {"do": "add", "run": activation.number, "durls": many, "again": again})
+        activation.named |= {durl.partition(";")[0] for durl in many}
+        return 200
+
+    def messages(self, aid: str) -> dict[str, str]:
+        """What the transports of the running activation have to say. Refusal: 404 there is no such activation."""
+        activation, child = self.running(aid)
+        found = self.ask(child, {"do": "messages", "run": activation.number}).get("messages")
+        return {name: text for name, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
 
     # --- the end
 
@@ -362,6 +402,8 @@ def environment(said: dict[str, Any]) -> dict[str, str]:
         if "\0" in text:
             raise Refusal(400, f"{key} of /run has a zero in it")
         found["__OW_" + key.upper()] = text
+    if "__OW_ACTIVATION_ID" in found:
+        found["__OW_AID"] = found["__OW_ACTIVATION_ID"]  # as Scad's launcher calls it
     return found
 
 

@@ -5,8 +5,8 @@ One thread accepts, one more per connection, one request per connection: a conne
 while the other begins to use it, and the one who invokes would take that for a failed activation.
 
 Bounds: HEAD bytes and HEADERS lines within HEAD_TIME; a body of what its route allows within BODY_TIME; MOST connections, and
-LARGE large bodies at a time. Whoever sends slowly is cut off by the time of the whole, and not of each piece.
-tests/python/test_openwhisk_hostile.py holds us to it.
+LARGE large bodies at a time. Whoever sends slowly is cut off by the time of the whole, and not of each piece. A body comes with
+its Content-Length or in chunks; the same bounds hold for both. tests/python/test_openwhisk_hostile.py holds us to it.
 """
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 HEAD, HEADERS = 32 << 10, 100
 HEAD_TIME, BODY_TIME, ANSWER_TIME, LINGER = 10.0, 60.0, 30.0, 2.0
 MOST, LARGE, LARGE_FROM = 64, 2, 1 << 20
+CHUNK_LINE = 4096
 
 REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
            408: "Request Timeout",
-           409: "Conflict", 411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large",
+           409: "Conflict", 413: "Content Too Large", 431: "Request Header Fields Too Large",
            500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable", 505: "HTTP Version Not Supported"}
+HEX = frozenset(b"0123456789abcdefABCDEF")
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
@@ -108,23 +110,65 @@ class Connection:
         path, _, query = words[1].decode("ascii").partition("?")
         return Request(words[0].decode("ascii"), path, query, headers(lines))
 
-    def body(self, request: Request, most: int) -> bytes:
-        """All of the body."""
-        if "transfer-encoding" in request.headers:
-            raise Refusal(411, "send the body in one piece, with its Content-Length")
+    def body(self, request: Request, most: int, large: Callable[[], None]) -> bytes:
+        """All of the body. large() is called before more than LARGE_FROM bytes of it are read, and may refuse them."""
+        chunked = request.headers.get("transfer-encoding")
         text = request.headers.get("content-length", "0")
+        if chunked is not None and (chunked.lower() != "chunked" or "content-length" in request.headers):
+            raise Refusal(400, "a body comes with its Content-Length, or with Transfer-Encoding: chunked, and not with both")
         if not text.isdecimal() or not text.isascii() or len(text) > 15:
             raise Refusal(400, "Content-Length is not a number")
         length = int(text)
         if length > most:
             raise Refusal(413, f"the body has {length} bytes, and {most} are the most here")
-        if len(self.rest) < length and request.headers.get("expect", "").lower() == "100-continue":
+        if length > LARGE_FROM:
+            large()
+        wanted = not self.rest if chunked else len(self.rest) < length
+        if wanted and request.headers.get("expect", "").lower() == "100-continue":
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         until, got = time.monotonic() + BODY_TIME, bytearray(self.rest[:length])
+        if chunked:
+            return self.chunks(until, most, large)
         while len(got) < length:
             got += self.more(until, "body of the request")
         del got[length:]
         return bytes(got)
+
+    def chunks(self, until: float, most: int, large: Callable[[], None]) -> bytes:
+        """A body that says the size of each piece before it."""
+        got, rest, asked = bytearray(), bytearray(self.rest), False
+        while size := self.chunk_size(rest, until):
+            if len(got) + size > most:
+                raise Refusal(413, f"the body has more than {most} bytes, which are the most here")
+            if not asked and len(got) + size > LARGE_FROM:
+                large()
+                asked = True
+            while len(rest) < size + 2:
+                rest += self.more(until, "body of the request")
+            if rest[size:size + 2] != b"\r\n":
+                raise Refusal(400, "a chunk of the body is longer than it says")
+            got += memoryview(rest)[:size]
+            del rest[:size + 2]
+        for _ in range(HEADERS + 1):  # headers that follow the last chunk, which nobody needs here
+            if not self.line(rest, until):
+                return bytes(got)
+        raise Refusal(431, f"more than {HEADERS} headers follow the body")
+
+    def chunk_size(self, rest: bytearray, until: float) -> int:
+        text = self.line(rest, until).partition(b";")[0].strip(b" \t")
+        if not text or len(text) > 15 or not set(text) <= HEX:
+            raise Refusal(400, "a chunk of the body does not begin with its size")
+        return int(text, 16)
+
+    def line(self, rest: bytearray, until: float) -> bytes:
+        """A line between chunks, taken from `rest`."""
+        while (end := rest.find(b"\r\n")) < 0 and len(rest) <= CHUNK_LINE:
+            rest += self.more(until, "body of the request")
+        if not 0 <= end <= CHUNK_LINE:
+            raise Refusal(400, "a line between the chunks of the body is too long")
+        found = bytes(rest[:end])
+        del rest[:end + 2]
+        return found
 
     def send(self, data: bytes) -> None:
         """All of it, within a bound."""
@@ -249,17 +293,19 @@ class Server:
                 self._idle.notify_all()
 
     def _one(self, connection: Connection) -> bytes:
+        taken: list[bool] = []
+
+        def large() -> None:
+            if not self._large.acquire(blocking=False):
+                raise Refusal(503, "others are sending large requests; try again in a moment")
+            taken.append(True)
         try:
             request = connection.head()
             most = self.route(request)
-            text = request.headers.get("content-length", "0")
-            large = text.isdecimal() and text.isascii() and len(text) < 16 and int(text) > LARGE_FROM
-            if large and not self._large.acquire(blocking=False):
-                raise Refusal(503, "others are sending large requests; try again in a moment")
             try:
-                request.body = connection.body(request, most)
+                request.body = connection.body(request, most, large)
             finally:
-                if large:
+                if taken:
                     self._large.release()
             return answer(*self.handle(request))
         except Refusal as no:

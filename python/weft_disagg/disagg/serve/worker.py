@@ -6,6 +6,7 @@ Lines over a socket that it inherits (WEFT_ELEMENT_FD) say what to do, as for a 
     {"do": "run", "run": N, ...}                {"did": "begin"}, {"did": "stats"}, then {"did": "result"} or {"did": "error"},
                                                 all with "run": N
     {"do": "config", "run": N, "ask": M, ...}   {"did": "config", "ask": M, "status": 200}, or another status and an "error"
+    {"do": "add", "run": N, "ask": M, ...}      the same for new transports; "messages": what they all have to say
     {"do": "terminate", "run": N}               action.terminate(): what waits in the activation is ended
     {"do": "close", "run": N}                   action.close(): what is under way is ended, too
 
@@ -26,7 +27,7 @@ import time
 from _queue import SimpleQueue
 
 from .. import element
-from ..action import LibdAction
+from ..action import LibdAction, complete
 from ..element import Lines, Refused, as_json, call, descriptors, failure, field, message, moved, takes_one
 from ..results import results
 
@@ -39,6 +40,14 @@ LAST = 2.0     # seconds between the end of the socket and the end of the proces
 OPENING = 5.0  # seconds that a new activation has to open its action
 OURS = (__file__, element.__file__)
 HIDDEN = ("WEFT_ELEMENT_CALLBACK", "WEFT_ELEMENT_CALLBACK_KEY")
+
+
+class Forbidden(Exception):
+    """A transport that needs a key; the sentence is for people."""
+
+
+class Nobody(Exception):
+    """There is no such transport."""
 
 
 def told(error: BaseException) -> tuple[str, str]:
@@ -63,6 +72,12 @@ def flush() -> None:
             pass
 
 
+def durl_parts(durl: str) -> dict[str, Any]:
+    """A durl, taken apart. ValueError: it is none."""
+    from weft._core import durl_parse
+    return durl_parse(durl)
+
+
 class Worker:
     """What is loaded, and the activation that runs."""
 
@@ -78,6 +93,7 @@ class Worker:
         self._opened = self._done = self._over = 0  # counts of runs: action opened, done, time over
         self._until: float | None = None
         self._before: dict[str, str | None] = {}
+        self._in_main = False
 
     def say(self, line: str) -> None:
         """A line for the runtime."""
@@ -93,8 +109,8 @@ class Worker:
                 said = message(line)
                 if said.get("do") in ("load", "run"):
                     self.jobs.put(said)
-                elif said.get("do") == "config":
-                    self.say(json.dumps({"did": "config", "ask": said.get("ask"), **self.config(said)}))
+                elif said.get("do") in ("config", "add", "messages"):
+                    self.say(json.dumps({"did": said["do"], "ask": said.get("ask"), **self.told_of(said)}))
                 elif said.get("do") in ("terminate", "close"):
                     self.end(int(said["run"]), said["do"] == "close")
         except (OSError, Refused, KeyError, ValueError):
@@ -117,33 +133,48 @@ class Worker:
             if close:
                 action.close()
 
-    def config(self, said: dict[str, Any]) -> dict[str, Any]:
-        """Say where a transport leads; the status and the sentence that the one who said so gets."""
+    def told_of(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Something about transports of the running activation; the status and the sentence that the one who said so gets."""
         number = said.get("run", 0)
         with self._changed:
             self._changed.wait_for(lambda: self._opened >= number or self._done >= number, OPENING)
             action = self._action if self._opened == number > self._done else None
         if action is None:
             return {"status": 404, "error": "there is no such activation here: it is over, or has not begun"}
+        from weft._core import ClosedError, NotFoundError, StateError, WeftError
+        try:
+            how = {"config": self.config, "add": self.add, "messages": self.messages}[said["do"]]
+            return {"status": 200, **how(action, said)}
+        except (NotFoundError, ClosedError, Nobody):
+            return {"status": 404, "error": f"there is no transport {str(said.get('name'))[:80]!r} in this activation"}
+        except Forbidden as error:
+            return {"status": 403, "error": str(error)}
+        except (WeftError, ValueError, TypeError, OSError, Refused) as error:
+            taken = isinstance(error, StateError) and said["do"] == "add"
+            return {"status": 409 if taken else 400, "error": self.lines.clean(str(error))}
+
+    def config(self, action: LibdAction, said: dict[str, Any]) -> dict[str, Any]:
+        """Say where a transport leads."""
         name, durl = field(said, "name", str, ""), field(said, "durl", str, "")
         self.lines.know(durl)
-        nobody = {"status": 404, "error": f"there is no transport {name[:80]!r} in this activation"}
-        from weft import ClosedError, NotFoundError, WeftError
-        try:
-            if not said.get("keyed"):
-                try:
-                    action.get_transport(name)
-                except MemoryError:
-                    return nobody
-                except KeyError:
-                    pass  # the transport is a server, so it exists
-                return {"status": 403, "error": "this transport is configured with a key: ?key=..."}
-            action.config_transport(name, self.bounded(durl))
-        except (NotFoundError, ClosedError):
-            return nobody
-        except (WeftError, ValueError, TypeError, OSError) as error:
-            return {"status": 400, "error": self.lines.clean(str(error))}
-        return {"status": 200}
+        if not said.get("keyed") and name not in action._keyless:
+            raise Forbidden("this transport is configured with a key: ?key=...") if name in action._types else Nobody
+        action.config_transport(name, self.bounded(durl))
+        return {}
+
+    def add(self, action: LibdAction, said: dict[str, Any]) -> dict[str, Any]:
+        """Add transports; `again`: those that are there stay as they are."""
+        for durl in field(said, "durls", list, []):
+            self.lines.know(durl)
+            if not said.get("again") or durl.partition(";")[0] not in action._types:
+                action.add_transport(self.bounded(durl))
+        return {}
+
+    @staticmethod
+    def messages(action: LibdAction, said: dict[str, Any]) -> dict[str, Any]:
+        """What the transports have to say, as far as they have."""
+        all_of_them = {name: trans.get_msg() for name, trans in action.raw_transports.items()}
+        return {"messages": {name: text for name, (size, text) in all_of_them.items() if size > 0}}
 
     def bounded(self, durl: str) -> str:
         """A durl whose operations end with the activation's time, where it says nothing else."""
@@ -217,7 +248,7 @@ class Worker:
 
     def run(self, said: dict[str, Any]) -> None:
         """One activation."""
-        number, action = said["run"], None
+        number, action, self._in_main = said["run"], None, False
         self.say(json.dumps({"did": "begin", "run": number}))
         try:
             deadline = said.get("deadline")
@@ -228,8 +259,10 @@ class Worker:
         except BaseException as error:
             self.not_a_copy()
             text, trace = told(error)
-            last = json.dumps({"did": "error", "run": number, "error": self.lines.clean(text),
-                               "traceback": self.lines.clean(trace)})
+            failed = {"did": "error", "run": number, "error": self.lines.clean(text), "traceback": self.lines.clean(trace)}
+            if self._in_main and isinstance(error, Exception) and not isinstance(error, Refused):
+                failed["raised"] = self.lines.clean(str(error)) or type(error).__name__
+            last = json.dumps(failed)
         self.not_a_copy()
         with self._changed:
             self._done, self._action = number, None
@@ -237,6 +270,8 @@ class Worker:
         stats: dict[str, dict[str, int]] = {}
         if action is not None:
             stats = moved(action)
+            if action._monitor is not None and self._until is not None:  # posting the profile leaves time for the result
+                action._monitor.within = min(action._monitor.within, max(self._until - time.time(), 0) / 2)
             action.close()
         flush()
         self.say(json.dumps({"did": "stats", "run": number, "transports": stats}))
@@ -249,6 +284,7 @@ class Worker:
             for durl in field(said, "transports", list, []):
                 self.lines.know(durl)
                 action.add_transport(self.bounded(durl))
+            self.added(action, field(said, "added", list, []))
             if said.get("profile"):
                 action.record(said["profile"])
             early = field(said, "early", list, [])
@@ -265,6 +301,16 @@ class Worker:
             self._changed.notify_all()
         return action
 
+    def added(self, action: LibdAction, durls: list[str]) -> None:
+        """Transports that came before the activation. One that /run has as well is told where it leads, unless it knows."""
+        for durl in durls:
+            self.lines.know(durl)
+            name = durl.partition(";")[0]
+            if name not in action._types:
+                action.add_transport(self.bounded(durl))
+            elif not action._leads(name) and complete(durl_parts(durl)):
+                action.config_transport(name, self.bounded(durl))
+
     def value(self, said: dict[str, Any], action: LibdAction) -> Any:
         """What the activation comes to."""
         params = said.get("params")
@@ -273,7 +319,10 @@ class Worker:
             return serve(action, self.memory, said)
         if self.main is None:
             raise Refused("no code is loaded")
-        value = call(self.main, params if takes_one(self.main) else results(params), action)
+        given = params if takes_one(self.main) else results(params)
+        self._in_main = True
+        value = call(self.main, given, action)
+        self._in_main = False
         if not isinstance(value, (dict, list, tuple)):
             raise Refused(f"The action did not return a dictionary or an array, but {type(value).__name__}.")
         return value
