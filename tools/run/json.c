@@ -40,6 +40,18 @@ bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, 
     return !at->bad;
 }
 
+bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out)
+{
+    if (!at->at) {
+        *at = reader(array.p, array.n);
+        wefti_json_array(at);
+    }
+    if (!wefti_json_item(at))
+        return false;
+    *value_out = wefti_json_raw(at);
+    return !at->bad;
+}
+
 run_value_t run_json_get(run_value_t object, const char *name)
 {
     run_value_t found = {0}, key, value;
