@@ -327,6 +327,7 @@ typedef struct weft_transport_stats {
     uint64_t connects, losses;                   /* how often it became READY; how often it was lost */
     uint64_t replicas, failovers, takeovers;     /* elements that are connected now; reads that went to another; how often it
                                                     became the writer */
+    uint64_t ready_at;                           /* when it became READY last, a time of weft_now(); 0: never */
 } weft_transport_stats_t;
 #define WEFT_TRANSPORT_STATS_INIT WEFT_INIT(weft_transport_stats_t)
 WEFT_API weft_status_t weft_transport_get_stats(weft_transport_t *trans, weft_transport_stats_t *stats_out);

@@ -68,7 +68,9 @@ class RemoteArray:
             size *= n
         self._size = size
         if self._offset + self.nbytes > remote.nbytes:
-            raise ValueError(f"{self.nbytes} bytes from {offset} on are not within the {remote.nbytes} of the remote")
+            whose = getattr(remote, "name", None)
+            raise ValueError(f"{self.nbytes} bytes from {offset} on are not within the {remote.nbytes} of the "
+                             f"{'remote' if whose is None else f'transport {whose}'}")
         # An array with our strides, without memory of its own: numpy computes indices with it, and nobody reads its content.
         strides, step = [], self._dtype.itemsize
         for n in reversed(self._shape):

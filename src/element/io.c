@@ -93,6 +93,10 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     element_io_t *parent = io->parent;
     size_t item = io->item;
     uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* the sentence from below */
+    if (st == WEFT_ERR_RANGE && op) {
+        uint64_t ours = wefti_range_sentence(io);
+        detail = ours ? ours : detail;
+    }
     if (wefti_list_linked(&io->link))
         wefti_list_remove(&io->link);
     if (io->timed)
@@ -285,6 +289,8 @@ static weft_status_t look(const weft_transport_t *t, unsigned what)
 
 static weft_status_t not_usable(const weft_transport_t *t, weft_status_t why)
 {
+    if (why == WEFT_ERR_RANGE)
+        return wefti_range_durl(t);
     return weft_fail(why, "the transport %s is %s: %s", t->name, weft_transport_state_name(t->state), weft_status_text(why));
 }
 

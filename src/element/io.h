@@ -9,6 +9,25 @@ typedef struct io_scratch {
     element_io_t *io;
 } io_scratch_t;
 
+/* --- range.c ------------------------------------------------------------------------------------------------------------- */
+
+/* An access, for a sentence. */
+typedef struct element_range {
+    unsigned what; /* IO_READ, IO_WRITE, IO_ATOMIC */
+    size_t size;
+    uint64_t addr;
+    size_t offset;
+    bool buffered; /* offset is one in the registered buffer */
+    size_t item, n; /* of a batch; n 0: of none */
+} element_range_t;
+/* WEFT_ERR_RANGE, with the sentence: outside of the buffer; of the memory, of so many bytes; the memory is smaller than the durl
+ * says. */
+weft_status_t wefti_range_local(const weft_transport_t *t, const element_range_t *r);
+weft_status_t wefti_range_remote(const weft_transport_t *t, const element_range_t *r, uint64_t len);
+weft_status_t wefti_range_durl(const weft_transport_t *t); /* driver only */
+/* The sentence of an io that ends with WEFT_ERR_RANGE, for weft_ext_op_complete(). Driver only. */
+uint64_t wefti_range_sentence(const element_io_t *io);
+
 /* --- io.c ---------------------------------------------------------------------------------------------------------------- */
 
 /* What the end of a connection means to the transport's user. */
@@ -28,17 +47,17 @@ weft_status_t wefti_io_post(element_io_t *io, weft_op_t *op); /* hand an io that
 
 /* Are transport and operation there, and is the transport a server or not? */
 weft_status_t wefti_io_check(const weft_transport_t *t, const weft_op_t *op, bool server);
-weft_status_t wefti_io_not_local(const weft_transport_t *t, size_t size, size_t offset); /* why not */
+weft_status_t wefti_io_not_local(const weft_transport_t *t, const element_range_t *r); /* why not */
 weft_status_t wefti_io_no_memory(weft_transport_t *t, bool slow); /* for one that came in: it goes out */
 weft_status_t wefti_io_released(const weft_transport_t *t);
 
 /* --- inline, for the short path ------------------------------------------------------------------------------------------ */
 
 /* With the lock: is there a buffer, and are these bytes in it? */
-static inline weft_status_t wefti_io_check_local(const weft_transport_t *t, size_t size, size_t offset)
+static inline weft_status_t wefti_io_check_local(const weft_transport_t *t, const element_range_t *r)
 {
-    bool in = t->buf && offset <= t->buf->len && size <= t->buf->len - offset;
-    return in ? WEFT_OK : wefti_io_not_local(t, size, offset);
+    bool in = t->buf && r->offset <= t->buf->len && r->size <= t->buf->len - r->offset;
+    return in ? WEFT_OK : wefti_io_not_local(t, r);
 }
 
 /* Take an io to be used again, or a new one, with the transport's lock. NULL: no memory. */

@@ -71,6 +71,7 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
     if (!st && !weft_op_done(&io->inner))
         return not_at_once(io, op);
     weft_status_t came = st ? st : io->inner.status;
+    element_range_t range = {what, size, io->addr, io->offset, true, 0, 0};
     weft_ep_id_t from = io->inner.from;
     io->buf = NULL;
     io->route = NULL;
@@ -85,6 +86,8 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
     pthread_mutex_unlock(&t->lock);
     wefti_free(io);
     weft_buffer_drop(buf);
+    if (came == WEFT_ERR_RANGE)
+        (void)wefti_range_remote(t, &range, route->len);
     wefti_route_unref(route); /* the transport may go with it, if its action was closed meanwhile */
     wefti_io_go_out(t);
     if (st)
@@ -121,7 +124,7 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
         pthread_mutex_unlock(&t->lock);
         return wefti_io_released(t);
     }
-    st = wefti_io_check_local(t, size, offset);
+    st = wefti_io_check_local(t, &(element_range_t){what, size, addr, offset, true, 0, 0});
     if (st) {
         t->stats.failed++;
         pthread_mutex_unlock(&t->lock);

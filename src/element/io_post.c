@@ -20,12 +20,11 @@ weft_status_t wefti_io_check(const weft_transport_t *t, const weft_op_t *op, boo
     return WEFT_OK;
 }
 
-weft_status_t wefti_io_not_local(const weft_transport_t *t, size_t size, size_t offset)
+weft_status_t wefti_io_not_local(const weft_transport_t *t, const element_range_t *r)
 {
     if (!t->buf)
         return weft_fail(WEFT_ERR_STATE, "the transport %s has no buffer: call weft_transport_reg() first", t->name);
-    return weft_fail(WEFT_ERR_RANGE, "%zu bytes at offset %zu are not in the buffer of %zu that is registered with %s", size,
-                     offset, t->buf->len, t->name);
+    return wefti_range_local(t, r);
 }
 
 /* For a thread that is inside: it goes out. */
@@ -111,13 +110,14 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
     wefti_list_init(&io->children);
     pthread_mutex_lock(&trans->lock);
     bool own = all_own(items, n);
-    st = own ? WEFT_OK : wefti_io_check_local(trans, 0, 0);
+    st = own ? WEFT_OK : wefti_io_check_local(trans, &(element_range_t){0});
     for (size_t i = 0; !st && i < n; i++) {
         uint8_t *at = (uint8_t *)items[i].own;
         if (items[i].what != WEFT_RMA_DO_READ && items[i].what != WEFT_RMA_DO_WRITE)
             st = weft_fail(WEFT_ERR_INVALID, "item %zu of the batch is neither a read nor a write", i);
         if (!st && !at)
-            st = wefti_io_check_local(trans, items[i].size, items[i].offset);
+            st = wefti_io_check_local(trans, &(element_range_t){items[i].what == WEFT_RMA_DO_READ ? IO_READ : IO_WRITE,
+                                                                items[i].size, items[i].addr, items[i].offset, true, i, n});
         if (st)
             break;
         if (!at)

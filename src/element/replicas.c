@@ -214,6 +214,8 @@ static void mirror_opened(weft_op_t *op, void *user)
     } else if (len < r->durl.bytes) {
         weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", r->durl.name,
                  (unsigned long long)len, (unsigned long long)r->durl.bytes);
+        if (route->t)
+            wefti_transport_has(route->t, len);
         wefti_replicas_over(r, WEFT_ERR_RANGE);
     } else {
         r->make = r->repair = r->force = false;

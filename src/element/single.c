@@ -88,6 +88,7 @@ static void attached(weft_op_t *op, void *user)
     } else if (t->durl.bytes > op->len) {
         weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", t->name,
                  (unsigned long long)op->len, (unsigned long long)t->durl.bytes);
+        wefti_transport_has(t, op->len);
         over(s, WEFT_ERR_RANGE);
     } else {
         weft_remote_get_info(route->remote, &info);

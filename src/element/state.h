@@ -192,6 +192,7 @@ void wefti_transport_terminated(weft_transport_t *t);
 void wefti_transport_up(weft_transport_t *t, element_route_t *route);
 void wefti_transport_down(weft_transport_t *t, element_route_t *route, weft_status_t why);
 void wefti_transport_count(weft_transport_t *t, uint64_t *counter);
+void wefti_transport_has(weft_transport_t *t, uint64_t len); /* so long is the memory, which is of no use to it */
 
 /* --- lease.c  --------------------------------------------------------------------------------------------------------- */
 

@@ -38,6 +38,13 @@ void wefti_transport_count(weft_transport_t *t, uint64_t *counter)
     pthread_mutex_unlock(&t->lock);
 }
 
+void wefti_transport_has(weft_transport_t *t, uint64_t len)
+{
+    pthread_mutex_lock(&t->lock);
+    t->stats.len = len;
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* --- states  ---------------------------------------------------------------------------------------------------------- */
 
 /* false: it is released, and stays so. */
@@ -149,9 +156,11 @@ void wefti_transport_up(weft_transport_t *t, element_route_t *route)
 {
     assert(t->coming == route);
     t->coming = NULL;
+    uint64_t now = weft_now(t->rt);
     pthread_mutex_lock(&t->lock);
     bool may = t->state != WEFT_TRANSPORT_RELEASED;
     if (may) {
+        t->stats.ready_at = now;
         t->route = route;
         t->state = WEFT_TRANSPORT_READY;
         t->why = WEFT_OK;
@@ -213,6 +222,10 @@ static void go(weft_transport_t *t, const weft_durl_t *durl)
     wefti_route_part(was);
     unpin(t);
     if (t->server) {
+        uint64_t now = weft_now(t->rt);
+        pthread_mutex_lock(&t->lock);
+        t->stats.ready_at = now;
+        pthread_mutex_unlock(&t->lock);
         set_state(t, WEFT_TRANSPORT_READY, WEFT_OK);
         wefti_ios_each(t, wefti_io_go_if_waiting, WEFT_OK);
         return;

@@ -99,6 +99,7 @@ def test_transports_are_used_and_what_moved_is_told(element):
                 return bytes(trans.buf[1000:1005]).decode()
             """, transports=[words.durl, "unused;rdma_tcp;"]).end()
     assert outcome(said) == {"did": "result", "value": "hello"} and status == 0, err
+    assert said[1].pop("peak_bytes", 1) > 0  # where it was mapped
     assert said[1] == {"did": "stats", "transports": {"words": {"reads": 1, "writes": 1, "bytes_read": 100,
                                                                 "bytes_written": 4096}}}
 

@@ -74,7 +74,7 @@ def test_many_more_pieces_than_are_under_way_at_once(trans):
 
 def test_what_is_out_of_range_is_named(trans):
     kept, good = bytearray(b"k" * 8), bytearray(8)
-    with pytest.raises(weft.RangeError, match=f"item 1 of 2 .a read of 8 bytes at {SIZE - 4}"):
+    with pytest.raises(weft.RangeError, match=f"item 1 of 2, a read of 8 bytes at addr {SIZE - 4}"):
         trans.read_many([(0, good), (SIZE - 4, kept)])
     with pytest.raises(weft.RangeError, match="a write of 8 bytes"):
         trans.write_many([((1 << 64) - 1, kept)])

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "run.h"
+#include "trace.h"
 
 void run_complain(run_t *run, const char *text)
 {
@@ -114,6 +114,8 @@ static void tell_run(run_proc_t *p)
         free(text);
     }
     tool_json_close(&j, ']');
+    if (p->run->trace)
+        tool_json_count(&j, "trace", RUN_TRACE_ROWS);
     tool_json_end(&j);
     run_json_end(&j);
     run_tell(p, &line);

@@ -1,6 +1,7 @@
 /* tools/run/report.c - how it went: a table and results for people, one JSON object for programs.
  *
- * Time is from the first start to the last result of an element's copies; cpu is their sum, peak memory that of the largest.
+ * Time is from the first start to the last result of an element's copies; cpu is their sum, peak memory that of the largest:
+ * of a compute element without memory elements that it had mapped, of a memory element what anybody has touched of it.
  * Bytes read and written are those that a compute element moved; of a memory element those that its users moved.
  * tests/tools/tools_run.py checks it. */
 #include <stdlib.h>
@@ -18,6 +19,18 @@ static double seconds(struct timeval t)
     return (double)t.tv_sec + (double)t.tv_usec / 1e6;
 }
 
+/* The kernel's figure has what is mapped of memory elements in it. So a copy that uses some says what is its own, and the
+ * launcher has looked now and then. */
+static uint64_t peak_of(const run_proc_t *p)
+{
+    uint64_t most = (uint64_t)p->usage.ru_maxrss << 10, said = p->peak_said < most ? p->peak_said : most;
+    if (p->element->memory)
+        return p->peak ? p->peak : most;
+    if (said || (p->peak && p->element->n_uses))
+        return said > p->peak ? said : p->peak;
+    return most;
+}
+
 static figures_t figures_of(const run_t *run, const run_element_t *e)
 {
     figures_t f = {0};
@@ -28,8 +41,8 @@ static figures_t figures_of(const run_t *run, const run_element_t *e)
             continue;
         f.cpu += seconds(p->usage.ru_utime) + seconds(p->usage.ru_stime);
         f.throttled += p->throttled;
-        if ((uint64_t)p->usage.ru_maxrss << 10 > f.peak_bytes)
-            f.peak_bytes = (uint64_t)p->usage.ru_maxrss << 10;
+        if (peak_of(p) > f.peak_bytes)
+            f.peak_bytes = peak_of(p);
     }
     return f;
 }

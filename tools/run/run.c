@@ -13,10 +13,13 @@ static void free_all(run_t *run)
     run_proc_t *next;
     for (run_proc_t *p = run->procs; p; p = next) {
         next = p->next;
+        run_trace_free_proc(p);
         run_proc_free(p);
     }
-    for (unsigned i = 0; i < run->n_elements; i++)
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        free(run->elements[i]->traffic);
         run_element_free(run->elements[i]);
+    }
     for (unsigned i = 0; i < run->n_secrets; i++) {
         explicit_bzero(run->secrets[i], strlen(run->secrets[i]));
         free(run->secrets[i]);
@@ -100,10 +103,12 @@ static int go(run_t *run)
 {
     bool good;
     run->terminal = tool_is_terminal(stderr) && !run->opts.json;
+    if (run->opts.trace && !run_trace_begin(run))
+        return TOOL_FAILED;
     good = run_go(run);
     if (run->n_elements && run->started)
         run_report(run);
-    if (run->opts.trace && !run_trace(run))
+    if (run->opts.trace && !run_trace_end(run))
         good = false;
     return good ? TOOL_OK : run->signalled ? 128 + run->signalled : TOOL_FAILED;
 }

@@ -51,13 +51,13 @@ bool run_json(const char *text, size_t n, run_value_t *value_out);
 run_value_t run_json_get(run_value_t object, const char *name); /* the last of that name, as Python has it */
 /* The members of an object: *at is {0} at first. False: there are no more. */
 bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, run_value_t *value_out);
+bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out); /* the same for an array */
 bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
 char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
 /* A text of any bytes as the member `line`, or `base64` if it is not UTF-8; and such a member, into an empty text. */
 void run_json_add_bytes(tool_json_t *j, const char *text, size_t n);
 bool run_json_bytes(run_value_t object, run_text_t *out);
 bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
-bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out); /* the items of an array, likewise */
 char *run_json_twice(run_value_t v); /* a name that an object in it has more than once, yours to free; NULL: none */
 
 /* --- elements -------------------------------------------------------------------------------------------------- */
@@ -65,6 +65,9 @@ char *run_json_twice(run_value_t v); /* a name that an object in it has more tha
 typedef struct run_element run_element_t;
 typedef struct run_hold run_hold_t;   /* of limits.c: a process */
 typedef struct run_holds run_holds_t; /* of limits.c: a run */
+typedef struct run_trace run_trace_t; /* of trace.c: a run; of trace_rows.c: a transport of a process, a memory element */
+typedef struct run_track run_track_t;
+typedef struct run_traffic run_traffic_t;
 
 /* A name in a file, and where. */
 typedef struct run_name {
@@ -145,6 +148,7 @@ struct run_element {
     uint64_t question; /* of one that was invoked: its owner waits for the answer to this; 0: nobody does */
     bool stopping;     /* of a memory element */
     uint64_t bytes_read, bytes_written; /* by itself; of a memory element: by its users */
+    run_traffic_t *traffic;
 };
 
 /* --- options --------------------------------------------------------------------------------------------------- */
@@ -219,6 +223,9 @@ struct run_proc {
     char *limit_hit;                         /* a sentence; NULL: it was over none */
     double throttled;                        /* seconds for which its limit of processors stopped it */
     uint64_t peak;                           /* bytes of its own memory that were seen; of a memory element: touched */
+    uint64_t peak_said;                      /* by itself, because it has memory elements mapped */
+    run_track_t *tracks;
+    uint64_t n_rows, rows_dropped;           /* of the trace */
     char *durl, *result, *error, *traceback; /* durl: of one replica */
     run_proc_t *next;                        /* of all */
     /* on another machine */
@@ -279,6 +286,7 @@ struct run {
     int *cpus;
     unsigned n_cpus;
     run_holds_t *holds;
+    run_trace_t *trace; /* NULL: none is written */
     const char *limits_by[2]; /* how mem and cpu are held: "cgroup v2", "watching", ...; NULL: no element has that limit */
     char **secrets;     /* the region keys in durls: never shown */
     unsigned n_secrets;
@@ -404,6 +412,8 @@ void run_ended(run_proc_t *p);                /* for hosts: it has been waited f
 void run_proc_free(run_proc_t *p);
 
 void run_heard(run_proc_t *p, const char *line, size_t n);
+/* The memory element behind a transport of a process; NULL: memory of its own, or not of this run. */
+run_element_t *run_behind(const run_proc_t *p, const char *trans);
 void run_tell(run_proc_t *p, const run_text_t *line); /* with its newline */
 void run_tell_config(run_proc_t *p, const char *trans, const char *durl);
 
@@ -467,7 +477,10 @@ void run_progress_wipe(run_t *run);                      /* before something els
 const char *run_time_text(uint64_t ns, char *buf, size_t cap);
 const char *run_bytes_text(uint64_t n, char *buf, size_t cap);
 void run_report(run_t *run);
-bool run_trace(run_t *run);
+bool run_trace_begin(run_t *run);
+bool run_trace_end(run_t *run);
+void run_trace_rows(run_proc_t *p, run_value_t line); /* what it says of its calls */
+void run_trace_free_proc(run_proc_t *p);
 const char *run_state_text(const run_t *run, const run_element_t *e);  /* one of the words of --json */
 char *run_state_whole(const run_t *run, const run_element_t *e); /* with what a person asks next; yours to free */
 /* How long processes of it were waited for after their results, before they were ended; 0: they ended by themselves. */

@@ -31,10 +31,14 @@ void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
 
 /* --- from a compute element ---------------------------------------------------------------------------------------------- */
 
-/* The memory element behind a transport: "words", or "words@3". */
-static run_element_t *behind(const run_element_t *e, const char *trans)
+/* "words", or "words@3", or what it has invoked: then the last of that name. */
+run_element_t *run_behind(const run_proc_t *p, const char *trans)
 {
+    const run_element_t *e = p->element;
     size_t n = strcspn(trans, "@");
+    for (unsigned i = p->run->n_elements; i-- > p->run->n_static;)
+        if (p->run->elements[i]->owner == p && p->run->elements[i]->memory && !strcmp(p->run->elements[i]->trans, trans))
+            return p->run->elements[i];
     for (unsigned i = 0; i < e->n_uses; i++)
         if (strlen(e->uses[i].element->name) == n && !strncmp(e->uses[i].element->name, trans, n))
             return e->uses[i].element;
@@ -48,7 +52,7 @@ static void take_stats(run_proc_t *p, run_value_t transports)
     while (run_json_next(transports, &at, &name, &stats)) {
         char *trans = run_json_string(name);
         uint64_t in = 0, out = 0;
-        run_element_t *m = trans ? behind(p->element, trans) : NULL;
+        run_element_t *m = trans ? run_behind(p, trans) : NULL;
         free(trans);
         run_json_count(run_json_get(stats, "bytes_read"), &in);
         run_json_count(run_json_get(stats, "bytes_written"), &out);
@@ -78,6 +82,9 @@ static void hear_compute(run_proc_t *p, run_value_t line)
         p->began = tool_now();
     } else if (run_json_is(did, "stats")) {
         take_stats(p, run_json_get(line, "transports"));
+        (void)run_json_count(run_json_get(line, "peak_bytes"), &p->peak_said);
+    } else if (run_json_is(did, "trace")) {
+        run_trace_rows(p, line);
     } else if (run_json_is(did, "error")) {
         take_error(p, line);
     } else if (run_json_is(did, "result")) {

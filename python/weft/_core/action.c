@@ -232,12 +232,13 @@ static PyObject *terminate(PyObject *self, PyObject *unused)
 
 /* --- profile ------------------------------------------------------------------------------------------------------------- */
 
-void weftpy_action_profiled(weftpy_action_t *a, PyObject *name, const char *did, uint64_t size, uint64_t began)
+void weftpy_action_profiled(weftpy_action_t *a, const struct weftpy_profiled *one)
 {
     weftpy_profile_t *p = a->profile;
-    struct weftpy_profiled *one = &p->of[p->n++ % p->room];
-    PyObject *before = one->name;
-    *one = (struct weftpy_profiled){Py_NewRef(name), did, size, began, weftpy_clock() - began};
+    struct weftpy_profiled *at = &p->of[p->n++ % p->room];
+    PyObject *before = at->name;
+    *at = *one;
+    Py_INCREF(at->name);
     Py_XDECREF(before);
 }
 
@@ -257,21 +258,43 @@ static PyObject *profile(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyObject *profiled(PyObject *self, PyObject *unused)
+static PyObject *profiled_row(const struct weftpy_profiled *one)
 {
-    SELF;
+    return Py_BuildValue("(OsKdd)", one->name, one->what, (unsigned long long)one->size, (double)one->began / 1e9,
+                         (double)one->took / 1e9);
+}
+
+static PyObject *recorded_row(const struct weftpy_profiled *one)
+{
+    return Py_BuildValue("(OsKKKK)", one->name, one->what, (unsigned long long)one->size, (unsigned long long)one->began,
+                         (unsigned long long)one->took, (unsigned long long)one->waited);
+}
+
+static PyObject *rows_of(weftpy_action_t *a, PyObject *(*row_of)(const struct weftpy_profiled *one))
+{
     PyObject *list = PyList_New(0);
     weftpy_profile_t *p = a->profile;
     uint64_t n = p ? p->n : 0, first = p && n > p->room ? n - p->room : 0;
     for (uint64_t i = first; list && p == a->profile && i < n; i++) {
-        const struct weftpy_profiled *one = &p->of[i % p->room];
-        PyObject *row = Py_BuildValue("(OsKdd)", one->name, one->what, (unsigned long long)one->size, (double)one->began / 1e9,
-                                      (double)one->took / 1e9);
+        PyObject *row = row_of(&p->of[i % p->room]);
         if (!row || PyList_Append(list, row))
             Py_CLEAR(list);
         Py_XDECREF(row);
     }
     return list;
+}
+
+static PyObject *profiled(PyObject *self, PyObject *unused)
+{
+    return rows_of((weftpy_action_t *)self, profiled_row);
+}
+
+static PyObject *recorded(PyObject *self, PyObject *unused)
+{
+    SELF;
+    uint64_t n = a->profile ? a->profile->n : 0;
+    PyObject *rows = rows_of(a, recorded_row);
+    return rows ? Py_BuildValue("(KN)", (unsigned long long)n, rows) : NULL;
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
@@ -313,6 +336,11 @@ static PyMethodDef methods[] = {
     {"profiled", profiled, METH_NOARGS,
      DOC("profiled($self)",
          "The last operations since profile(n): (transport, what, bytes, when it began on the monotonic clock, seconds).")},
+    {"recorded", recorded, METH_NOARGS,
+     DOC("recorded($self)",
+         "How many operations there were since profile(n), and the last of them: (transport, what, bytes, when "
+         "it began on the monotonic clock, how long it took, how long of that it waited for the element), in "
+         "nanoseconds.")},
     {"close", weftpy_handle_close, METH_NOARGS,
      DOC("close($self)", "Close it with all of its transports. Gives when nothing of it is under way any more.")},
     WEFTPY_HANDLE_WITH,

@@ -113,6 +113,8 @@ static int tell(weftpy_awaited_t *awaited)
 static void over(weftpy_awaited_t *awaited, bool somebody)
 {
     awaited->under_way = false;
+    if (awaited->began)
+        weftpy_io_profiled(awaited->made, awaited->what, awaited->size, awaited->began, awaited->op.status);
     if (somebody && tell(awaited))
         PyErr_WriteUnraisable((PyObject *)awaited);
     else if (!somebody && !awaited->op.status && awaited->gives->drop)

@@ -13,7 +13,7 @@ typedef struct weftpy_profile {
     struct weftpy_profiled {
         PyObject *name;      /* the name of the transport */
         const char *what;
-        uint64_t size, began, took;
+        uint64_t size, began, waited, took; /* waited: of the time it took, until its transport was usable */
     } of[];
 } weftpy_profile_t;
 
@@ -42,7 +42,7 @@ typedef struct weftpy_transport {
 int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is closed */
 /* a Remote or Block of the transport of that name */
 int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle);
-void weftpy_action_profiled(weftpy_action_t *action, PyObject *name, const char *what, uint64_t size, uint64_t began);
+void weftpy_action_profiled(weftpy_action_t *action, const struct weftpy_profiled *one); /* takes a reference to its name */
 
 /* durl.c */
 PyObject *weftpy_durl_parse(PyObject *module, PyObject *text);
@@ -71,6 +71,8 @@ PyObject *weftpy_io_go_with(weftpy_transport_t *trans, const weftpy_io_t *io, co
                             PyObject *held);
 /* complete when the element is reached */
 weft_status_t weftpy_io_post_ready(weft_transport_t *of, const weftpy_io_t *io, weft_op_t *op);
+/* For profile(): an operation of a transport is over, whose `made` is as above. */
+void weftpy_io_profiled(PyObject *made, const char *what, uint64_t size, uint64_t began, weft_status_t status);
 PyObject *weftpy_io_go(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made);
 
 /* transport_io.c and transport_many.c: the methods that move bytes. Those that end in _async are for an event loop. */
@@ -103,6 +105,8 @@ typedef struct weftpy_awaited {
     weftpy_runtime_t *run;
     PyObject *completion_fd, *future, *held, *made;
     const weftpy_gives_t *gives;
+    const char *what;        /* for weftpy_io_profiled() */
+    uint64_t size, began;    /* began 0: it is not recorded */
     struct weftpy_awaited *next; /* on the list of the completion fd */
     bool under_way;
 } weftpy_awaited_t;

@@ -40,6 +40,11 @@ static const char *advice(weftpy_transport_t *t, weft_status_t status)
 static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_transport_t *t = transport_of(made);
+    const char *said = op->status == WEFT_ERR_RANGE ? strstr(weft_op_error(op), ": ") : NULL;
+    if (said) { /* "transport: NAME: ...", or "transport: transport NAME: ...": the library has all of the numbers */
+        weftpy_raise_text(run->st, op->status, strncmp(said, ": transport ", 12) ? "transport %s" : "%s", said + 2);
+        return;
+    }
     if (PyTuple_Check(made)) {
         const weftpy_io_t *w = PyCapsule_GetPointer(PyTuple_GetItem(made, 1), NULL);
         for (size_t i = 0; i < w->n; i++)
@@ -90,6 +95,19 @@ static weft_status_t post(weftpy_transport_t *t, const weftpy_io_t *w, weft_op_t
     return status;
 }
 
+void weftpy_io_profiled(PyObject *made, const char *what, uint64_t size, uint64_t began, weft_status_t status)
+{
+    weftpy_transport_t *t = transport_of(made);
+    weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
+    struct weftpy_profiled one = {.name = t->name, .what = what, .size = status ? 0 : size, .began = began};
+    if (!t->action->profile)
+        return;
+    one.took = weftpy_clock() - began;
+    if (t->action->h.of && t->action->h.run->rt && !weft_transport_get_stats(t->of, &s) && s.ready_at > began)
+        one.waited = s.ready_at - began < one.took ? s.ready_at - began : one.took;
+    weftpy_action_profiled(t->action, &one);
+}
+
 static PyObject *wait_for(weftpy_transport_t *t, const weftpy_io_t *w, const weftpy_gives_t *gives, PyObject *made)
 {
     weftpy_runtime_t *run = t->action->h.run;
@@ -100,8 +118,8 @@ static PyObject *wait_for(weftpy_transport_t *t, const weftpy_io_t *w, const wef
         return weftpy_transport_raise(t, status);
     if (weftpy_wait(run, &op))
         return NULL;
-    if (began && t->action->profile)
-        weftpy_action_profiled(t->action, t->name, w->name, w->size, began);
+    if (began)
+        weftpy_io_profiled(made, w->name, w->size, began, op.status);
     return weftpy_op_value(run, &op, gives, made);
 }
 
@@ -118,6 +136,9 @@ static PyObject *for_a_loop(weftpy_transport_t *t, const weftpy_io_t *w, const w
         return NULL;
     }
     weft_transport_get_stats(t->of, &s);
+    awaited->what = w->name;
+    awaited->size = w->size;
+    awaited->began = t->action->profile ? weftpy_clock() : 0;
     if (s.path != WEFT_RMA_MAPPED) /* on the mapped path it may be complete when the post returns */
         weftpy_awaited_direct(awaited);
     weft_status_t status = post(t, w, &awaited->op);

@@ -263,8 +263,8 @@ class LibdAction:
                                             for one in [told.get(name, none)]})
 
     def record(self, n: int) -> None:
-        """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are not among
-        them."""
+        """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are among them,
+        as read_async and so on."""
         with self._lock:
             if self._action is not None:
                 self._action.profile(n)

@@ -4,8 +4,8 @@ Lines of JSON say what to run. They come over a socket that the process inherits
 go there; without that variable lines come from stdin and answers go to the descriptor after --out. stdout is the program's.
 docs/design/launcher.md has every line.
 
-    {"do": "run", "file": ..., "params": ..., "transports": [...]}
-        ->  {"did": "begin"}, {"did": "stats", ...}, then {"did": "result", ...} or
+    {"do": "run", "file": ..., "params": ..., "transports": [...], "trace": 20000}
+        ->  {"did": "begin"}, {"did": "trace", ...} if it was asked for, {"did": "stats", ...}, then {"did": "result", ...} or
             {"did": "error", "error": ..., "traceback": ...}; exit status 0 or 1
     {"do": "config", ...}, {"do": "terminate"}: at any time
 
@@ -36,6 +36,8 @@ LINE_MOST = 1 << 28
 MODULE = "__element__"
 ROOT = os.environ.pop("WEFT_ELEMENT_ROOT", "")  # not left to the library, which knows no such variable
 DEEP = 400  # the deepest nesting of a result; the launcher accepts a bit more
+ROWS = 500  # of the trace, in a line
+REGION = b"/memfd:weft-region"  # the memory file of an element's memory, in /proc
 
 
 class Refused(Exception):
@@ -96,7 +98,7 @@ def message(line: bytes) -> dict[str, Any]:
     return said
 
 
-WANTED = {"str": "a text", "dict": "an object", "list": "a list of texts"}
+WANTED = {"str": "a text", "dict": "an object", "list": "a list of texts", "int": "a number"}
 
 
 def field(said: dict[str, Any], name: str, kind: type, default: Any) -> Any:
@@ -264,15 +266,68 @@ def descriptors(argv: list[str]) -> tuple[int, int]:
     return (0 if argv else fd), fd
 
 
-def moved(action: LibdAction) -> dict[str, dict[str, int]]:
-    """Operations and bytes by transport."""
-    return {name: {key: told[key] for key in ("reads", "writes", "bytes_read", "bytes_written")} for name,
-            told in action.stats().items()}
+def kilobytes(text: bytes, name: bytes, start: int = 0) -> int:
+    """The bytes that a line "Name:  123 kB" of /proc says; 0 if there is none."""
+    at = text.find(name, start)
+    return int(text[at + len(name):text.index(b"kB", at)]) << 10 if at >= 0 else 0
+
+
+def own_peak() -> int:
+    """The most memory that this process had, without the memory of elements that is mapped now: others have that."""
+    own = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.fsencode(os.readlink(f"/proc/self/fd/{fd}")).startswith(REGION):
+                own.add(os.stat(f"/proc/self/fd/{fd}").st_ino)
+        except OSError:
+            pass  # the one of the list itself
+    with open("/proc/self/smaps", "rb") as f:
+        maps = f.read()
+    with open("/proc/self/status", "rb") as f:
+        peak = kilobytes(f.read(), b"\nVmHWM:")
+    at = maps.find(REGION)
+    while at >= 0:
+        if int(maps[maps.rindex(b"\n", 0, at) + 1:at].split()[4]) not in own:
+            peak -= kilobytes(maps, b"\nRss:", at)
+        at = maps.find(REGION, at + 1)
+    return peak
+
+
+def moved(action: LibdAction) -> dict[str, Any]:
+    """What is told last: operations and bytes by transport, and the peak of memory, where the kernel's own would mislead."""
+    stats = action.stats()
+    said: dict[str, Any] = {"did": "stats", "transports": {
+        name: {key: told[key] for key in ("reads", "writes", "bytes_read", "bytes_written")} for name, told in stats.items()}}
+    if any(told["path"] == "mapped" for told in stats.values()):
+        try:
+            said["peak_bytes"] = own_peak()
+        except (OSError, ValueError, IndexError):
+            pass  # a /proc that is not as it was: the launcher has figures of its own
+    return said
+
+
+def trace(action: LibdAction) -> tuple[list[list[Any]], int]:
+    """Calls on transports and points of profile(), in order: [transport, what, bytes or the point, when it began, how long it
+    took, how long of that it waited for the element], in nanoseconds; and how many earlier ones are not among them."""
+    calls, rows = action._action.recorded() if action._action is not None else (0, [])
+    points = [["", what, point, int(when * 1e9), 0, 0] for _, what, point, when, _ in action._marks]
+    return sorted([*map(list, rows), *points], key=lambda row: row[3]), calls - len(rows)
+
+
+def say_trace(lines: Lines, action: LibdAction) -> None:
+    """In lines of bounded length."""
+    from time import monotonic_ns
+    rows, dropped = trace(action)
+    for at in range(0, len(rows), ROWS):
+        lines.say(lines.clean(dumps({"did": "trace", "now": monotonic_ns(), "rows": rows[at:at + ROWS]})))
+    if dropped:
+        lines.say(dumps({"did": "trace", "rows": [], "dropped": dropped}))
 
 
 def run(lines: Lines) -> int:
     """The whole life of an element; its exit status."""
     action: LibdAction | None = None
+    traced = 0
     listening = allocate_lock()
     try:
         first = lines.read()
@@ -283,6 +338,9 @@ def run(lines: Lines) -> int:
             raise Refused("the first thing a launcher says is what to run")
         lines.say('{"did": "begin"}')
         action = LibdAction(None, str(said.get("id", "")), name=str(said.get("name", "")))
+        traced = field(said, "trace", int, 0)
+        if traced:
+            action.record(traced)
         for durl in field(said, "transports", list, []):
             lines.know(durl)
             action.add_transport(durl)
@@ -303,8 +361,10 @@ def run(lines: Lines) -> int:
         text, trace = failure(error)
         last = dumps({"did": "error", "error": lines.clean(text), "traceback": lines.clean(trace)})
         status = 1
-    stats: dict[str, dict[str, int]] = {}
+    stats: dict[str, Any] = {"did": "stats", "transports": {}}
     if action is not None:
+        if traced:
+            say_trace(lines, action)
         stats = moved(action)
         action.close()
     for stream in (sys.stdout, sys.stderr):
@@ -312,7 +372,7 @@ def run(lines: Lines) -> int:
             stream.flush()
         except (AttributeError, OSError, ValueError):
             pass  # the program closed it
-    lines.say(dumps({"did": "stats", "transports": stats}))
+    lines.say(dumps(stats))
     lines.say(last)
     listening.acquire()  # the interpreter crashes if it ends while a thread is starting
     return status
