@@ -205,6 +205,7 @@ def memory_is_counted_at_its_element():
             own = bytearray(b'x') * (40 << 20)
             trans = action.get_transport('words', 'rdma')
             trans.reg(1 << 20)
+            trans.wait_ready(60)
             for i in range(params['mib']):
                 trans.write(1 << 20, i << 20)
             return [trans.stats()['path'], len(own)]
