@@ -14,6 +14,7 @@ from ._core_elements import Action as Action
 from ._core_elements import BlockingAction as BlockingAction
 from ._core_elements import BlockingMemoryElement as BlockingMemoryElement
 from ._core_elements import BlockingTransport as BlockingTransport
+from ._core_elements import BufferView as BufferView
 from ._core_elements import MemoryElement as MemoryElement
 from ._core_elements import Transport as Transport
 from ._core_elements import _Awaited as _Awaited
