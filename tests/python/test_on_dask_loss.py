@@ -4,6 +4,7 @@ ON_TRIALS is how often each is tried (2).
 """
 # ctest: long computes no-asan no-tsan timeout=1800: the C of the launcher is tested by tools_run_ssh; here it is about Dask
 import contextlib
+import faulthandler
 import json
 import os
 import random
@@ -120,6 +121,7 @@ def test_one_of_them_is(what, how):
     with contextlib.ExitStack() as stack:
         made = None
         for trial in range(TRIALS):
+            faulthandler.dump_traceback_later(6 * daskside.BOUND, exit=True)  # each has its own time
             if made is None:
                 made = stack.enter_context(daskside.cluster(workers=2, threads=2))
             idempotent = trial % 2 == 1
