@@ -250,7 +250,9 @@ def main(params, action):
             assert (cpus, nice) == (1, min(19, os.nice(0) + 6)), said
         else:
             assert one(said)["cpu_seconds"] / one(said)["seconds"] < 0.6, said  # it would use a whole one
-            assert one(said)["throttled_seconds"] > 0 and (cpus, nice) == (len(os.sched_getaffinity(0)), os.nice(0)), said
+            # on a machine that is busy with other things it does not get as much as it may have
+            assert one(said).get("throttled_seconds", 0) > 0 or os.getloadavg()[0] > 2 * len(os.sched_getaffinity(0)), said
+            assert (cpus, nice) == (len(os.sched_getaffinity(0)), os.nice(0)), said
 
 
 # --- with the Python package ---------------------------------------------------------------------------------------------------
