@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 
-from controllerside import BOUND, Controller
+from controllerside import BOUND, KEY, Controller
 from disagg._props import PROPS
+from onside import COMMAND as WEFT
+from onside import Cloud
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 GUIDE = os.path.join(ROOT, "docs", "guide", "openwhisk.md")
@@ -101,7 +103,7 @@ class Commands:
 
 
 def test_its_commands_do_what_they_say(tmp_path):
-    build, actions = shells()
+    build, _, actions = shells()
     with Controller() as controller:
         commands = Commands(tmp_path, controller)
         try:
@@ -118,6 +120,24 @@ def test_its_commands_do_what_they_say(tmp_path):
         assert pushing == ["push", image] and {made["--docker"] for made in commands.created.values()} == {image}
 
 
+def test_a_whole_directory_is_run(tmp_path):
+    """The program of docs/guide/elements.md, by the commands of this page."""
+    _, whole, _ = shells()
+    with open(os.path.join(ROOT, "docs", "guide", "elements.md"), encoding="utf-8") as f:
+        program = re.findall(r"```sh\n(.*?)```", f.read(), re.S)[0]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "wsk").write_text('#!/bin/sh\nprintf "APIHOST=%s\\nAUTH=%s\\n" "$4" "$6" > "$HOME/.wskprops"\n')
+    (tmp_path / "bin" / "wsk").chmod(0o755)
+    with Cloud(tmp_path) as cloud:
+        env = {key: value for key, value in cloud.environment(KEY=KEY).items() if not key.startswith("__OW_")}
+        env["PATH"] = os.pathsep.join([str(tmp_path / "bin"), os.path.dirname(WEFT), env["PATH"]])
+        commands = whole.replace("openwhisk.example.org", cloud.host).replace("weft run", f"weft run --python {sys.executable}")
+        done = subprocess.run(["bash", "-e"], input=program + commands, cwd=tmp_path, env=env, capture_output=True, text=True,
+                              timeout=4 * BOUND, check=False)
+        assert done.returncode == 0 and 'all: {"sum": 328350}' in done.stdout, done.stdout + done.stderr
+        cloud.nothing_is_left(done)
+
+
 def test_the_sentences_in_its_table_are_those_of_the_package():
     said = ""
     for path in glob.glob(os.path.join(ROOT, "python", "weft_disagg", "disagg", "**", "*.py"), recursive=True):
@@ -127,7 +147,7 @@ def test_the_sentences_in_its_table_are_those_of_the_package():
                     said += "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values) + "\n"
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     said += node.value + "\n"
-    rows = re.findall(r"^\| (`.*) \| .* \|$", page().split("## When something goes wrong")[1], re.M)
+    rows = re.findall(r"^\| (`[^|]*) \| .* \|$", page().split("## When something goes wrong")[1], re.M)
     wanted = [words for row in rows for words in re.findall(r"`([^`]+)`", row)] + ["could not be told to"]
     assert len(wanted) > 15
     assert not [words for words in wanted if words not in said]

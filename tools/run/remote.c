@@ -53,6 +53,10 @@ void run_remote_open(run_t *run, run_remote_t *r)
         tool_json_text(&j, "python", run->opts.python);
     if (strcmp(run->opts.weft, "weft") != 0)
         tool_json_text(&j, "weft", run->opts.weft);
+    if (run->opts.image)
+        tool_json_text(&j, "image", run->opts.image);
+    if (run->opts.address)
+        tool_json_text(&j, "address", run->opts.address);
     tool_json_raw(&j, "keep", run->opts.keep ? "true" : "false");
     finish(r, &line, &j);
 }

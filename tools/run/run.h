@@ -168,7 +168,8 @@ typedef struct run_given_transport {
 
 typedef struct run_opts {
     const char *dir, *python, *trace; /* dir: a directory, or a file (elements.c) */
-    const char *on, *ssh, *weft, *address; /* on: NULL: this machine; ssh, weft: commands; address: an agent's */
+    const char *on, *ssh, *weft, *image; /* on: NULL: this machine; ssh, weft: commands; image: of OpenWhisk's actions */
+    const char *address;                 /* at which other machines reach this one */
     bool check, strict, json, keep, graph, dot, agent;
     bool python_said; /* python is not the default */
     uint64_t jobs, timeout_ns; /* 0: no bound */

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
 import time
+
+from .bridge import find_weft
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,17 +182,6 @@ class Host:
         except subprocess.TimeoutExpired:
             agent.kill()  # its guard cleans up
             agent.wait()
-
-
-def find_weft(command: str) -> str:
-    """The weft command of this machine. FileNotFoundError: there is none."""
-    if command:
-        return command
-    beside = os.path.join(os.path.dirname(sys.executable), "weft")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("weft")
-    if not found:
-        raise FileNotFoundError(f"the command weft is neither beside {sys.executable} nor in PATH")
-    return found
 
 
 class Run(WorkerPlugin):
