@@ -125,7 +125,7 @@ def processes_in(folder):
 
 
 def bridge_of(process):
-    """The process that speaks with OpenWhisk."""
+    """The process that speaks with OpenWhisk; 0: the command has ended."""
     def find():
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
@@ -134,7 +134,8 @@ def bridge_of(process):
                     if parent == process.pid and b"disagg.on.openwhisk" in g.read():
                         return int(pid)
         return 0
-    return until(find, "a bridge")
+    found = until(lambda: find() or process.poll() is not None, "a bridge")
+    return 0 if found is True else found
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
 """`weft run --on openwhisk DIR`: a directory of elements on a small OpenWhisk, with the same results as on this machine."""
-# ctest: timeout=1800
+# ctest: long timeout=1800
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from controllerside import KEY
-from onside import ROOT, Cloud, cloud  # noqa: F401  (a fixture)
+from onside import COMMAND, LONG, ROOT, Cloud, cloud  # noqa: F401  (a fixture)
 
 BOTH = pytest.mark.parametrize("how", [(), ("--address", "none")], ids=["line", "record"])
 HANGS = "import time\ndef main(params, action):\n    print('up', flush=True)\n    time.sleep(600)\n"
@@ -402,3 +405,23 @@ def test_what_is_missing_is_asked_for(cloud):
     (cloud.folder / ".wskprops").write_text(f"APIHOST={cloud.host}\nAUTH={KEY}\n")
     assert cloud.finish(cloud.start(small, env=none)).returncode == 0
     assert cloud.results(small, on="openwhisk://" + cloud.host)["results"] == {"a": [1]}
+
+
+def test_the_guide_s_commands_run_the_guide_s_program(tmp_path):
+    """That of docs/guide/elements.md, by those of docs/guide/openwhisk.md."""
+    shells = []
+    for name in ("elements", "openwhisk"):
+        with open(os.path.join(ROOT, "docs", "guide", name + ".md"), encoding="utf-8") as f:
+            shells.append(re.findall(r"```sh\n(.*?)```", f.read(), re.S))
+    program, whole = shells[0][0], shells[1][1]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "wsk").write_text('#!/bin/sh\nprintf "APIHOST=%s\\nAUTH=%s\\n" "$4" "$6" > "$HOME/.wskprops"\n')
+    (tmp_path / "bin" / "wsk").chmod(0o755)
+    with Cloud(tmp_path) as cloud:
+        env = {key: value for key, value in cloud.environment(KEY=KEY).items() if not key.startswith("__OW_")}
+        env["PATH"] = os.pathsep.join([str(tmp_path / "bin"), os.path.dirname(COMMAND), env["PATH"]])
+        commands = whole.replace("openwhisk.example.org", cloud.host).replace("weft run", f"weft run --python {sys.executable}")
+        done = subprocess.run(["bash", "-e"], input=program + commands, cwd=tmp_path, env=env, capture_output=True, text=True,
+                              timeout=LONG, check=False)
+        assert done.returncode == 0 and 'all: {"sum": 328350}' in done.stdout, done.stdout + done.stderr
+        cloud.nothing_is_left(done)

@@ -4,6 +4,7 @@ nothing is left behind."""
 import contextlib
 import json
 import os
+import random
 import signal
 import threading
 import time
@@ -365,3 +366,55 @@ def test_the_bridge_stops(cloud):
     assert done.returncode == 1 and "it has not answered for 10 s" in done.stderr, done.stderr
     until(lambda: not cloud.running() and not cloud.inside(), "the end of all activations")
     assert cloud.results(SMALL)["results"]["b"] == [8]
+
+
+# --- at any moment --------------------------------------------------------------------------------------------------------------
+
+def kill_container(cloud, process, chance, part=""):
+    """One in which something runs, if there is any."""
+    running = [one for one in cloud.running() if one.container is not None and one.action.endswith(part)]
+    if running:
+        with contextlib.suppress(AssertionError, OSError):  # it has just ended
+            cloud.kill(chance.choice(running))
+
+
+def stop_launcher(cloud, process, chance):
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2 * chance.random())
+    process.send_signal(signal.SIGCONT)
+
+
+def kill_bridge(cloud, process, chance):
+    pid = bridge_of(process)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+HITS = {"launcher killed": lambda cloud, process, chance: process.kill(), "launcher stopped": stop_launcher, "container": kill_container,
+        "launcher told to end": lambda cloud, process, chance: process.terminate(),
+        "memory": lambda cloud, process, chance: kill_container(cloud, process, chance, "/numbers"),
+        "bridge": kill_bridge}
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("WHISK_SEEDS", "3"))))
+@pytest.mark.parametrize("what", HITS)
+def test_at_any_moment(cloud, what, seed):
+    """WHISK_SEEDS=50 tries more of them."""
+    chance = random.Random(f"{what} {seed}")
+    process = cloud.start(SQUARES, "--json")
+    time.sleep(3 * chance.random())
+    if process.poll() is None:
+        HITS[what](cloud, process, chance)
+    done = cloud.finish(process, clean=what != "bridge")
+    if what == "bridge":  # nobody could clean up: the next run does
+        until(lambda: not cloud.running() and not cloud.inside(), "the end of all activations")
+        assert cloud.results(SMALL)["results"]["b"] == [8]
+    if done.returncode == 0:
+        assert json.loads(done.stdout)["results"]["all"] == [GOOD], done
+    elif done.returncode == 1:
+        assert "weft run: " in done.stderr and json.loads(done.stdout)["ok"] is False, done
+    else:
+        assert (what, done.returncode) in (("launcher killed", -9), ("launcher told to end", 143), ("launcher told to end", -15)), done
+    if what == "launcher stopped":
+        assert done.returncode == 0, done

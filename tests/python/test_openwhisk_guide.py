@@ -9,10 +9,7 @@ import subprocess
 import sys
 import threading
 
-from controllerside import BOUND, KEY, Controller
-from disagg._props import PROPS
-from onside import COMMAND as WEFT
-from onside import Cloud
+from controllerside import BOUND, Controller
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 GUIDE = os.path.join(ROOT, "docs", "guide", "openwhisk.md")
@@ -118,24 +115,6 @@ def test_its_commands_do_what_they_say(tmp_path):
         assert building[0] == "build" and os.path.exists(os.path.join(ROOT, building[building.index("-f") + 1]))
         image = building[building.index("-t") + 1]
         assert pushing == ["push", image] and {made["--docker"] for made in commands.created.values()} == {image}
-
-
-def test_a_whole_directory_is_run(tmp_path):
-    """The program of docs/guide/elements.md, by the commands of this page."""
-    _, whole, _ = shells()
-    with open(os.path.join(ROOT, "docs", "guide", "elements.md"), encoding="utf-8") as f:
-        program = re.findall(r"```sh\n(.*?)```", f.read(), re.S)[0]
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "wsk").write_text('#!/bin/sh\nprintf "APIHOST=%s\\nAUTH=%s\\n" "$4" "$6" > "$HOME/.wskprops"\n')
-    (tmp_path / "bin" / "wsk").chmod(0o755)
-    with Cloud(tmp_path) as cloud:
-        env = {key: value for key, value in cloud.environment(KEY=KEY).items() if not key.startswith("__OW_")}
-        env["PATH"] = os.pathsep.join([str(tmp_path / "bin"), os.path.dirname(WEFT), env["PATH"]])
-        commands = whole.replace("openwhisk.example.org", cloud.host).replace("weft run", f"weft run --python {sys.executable}")
-        done = subprocess.run(["bash", "-e"], input=program + commands, cwd=tmp_path, env=env, capture_output=True, text=True,
-                              timeout=4 * BOUND, check=False)
-        assert done.returncode == 0 and 'all: {"sum": 328350}' in done.stdout, done.stdout + done.stderr
-        cloud.nothing_is_left(done)
 
 
 def test_the_sentences_in_its_table_are_those_of_the_package():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = "weft-run-"
-MAKING, OPENING, SWEEPING, AGAIN = 60.0, 30.0, 5.0, 0.5  # seconds
+MAKING, OPENING, SWEEPING, AGAIN = 60.0, 40.0, 5.0, 0.5  # seconds
 RUNTIME = 96              # MB that the runtime and the agent take beside the process
 MEMORY = (128, 256, 512)  # MB of an action: the least, the usual, the most, where OpenWhisk does not say
 TIME = 300_000            # ms: the longest, where OpenWhisk does not say
@@ -109,16 +109,21 @@ class Actions:
         self._names: set[str] = set()
         self._opened = False
         self._opening: asyncio.Future[Any] | None = None
+        self._sweeping: asyncio.Future[None] | None = None
 
     def path(self, name: str) -> str:
         """Of an action, in the paths of the API."""
         return f"{self.package}/{quote(name, safe='')}"
 
     async def open(self) -> None:
-        """Make the package. Failed: OpenWhisk says no, or nothing."""
-        await self._greet()
+        """Make the package. Failed: OpenWhisk says no, or nothing, within OPENING: the launcher waits for a minute."""
+        until = time.monotonic() + OPENING
+
+        def left() -> float:
+            return max(1.0, until - time.monotonic())
+        await self._greet(until)
         try:
-            limits = await self.api.patiently("GET", f"{HERE}/limits", "say what it allows", seconds=OPENING)
+            limits = await self.api.patiently("GET", f"{HERE}/limits", "say what it allows", seconds=left())
         except Refused:
             limits = {}  # of an older version
         self._learn(limits if isinstance(limits, dict) else {})
@@ -129,22 +134,21 @@ class Actions:
         self._opened = True
         self._opening = asyncio.ensure_future(self.api.patiently(
             "PUT", f"{HERE}/packages/{self.package}?overwrite=true", "make a package for the run", Secret(json.dumps(body)),
-            OPENING))
+            left()))
         self._code = await asyncio.to_thread(zipped, self.files)
         self.files = {}
         await asyncio.shield(self._opening)
-        await self._sweep()
+        self._sweeping = asyncio.ensure_future(self._sweep())
 
-    async def _greet(self) -> None:
+    async def _greet(self, until: float) -> None:
         """The first request: what is wrong with the address or the key shows at once."""
-        until = asyncio.get_running_loop().time() + OPENING
         while True:
             try:
-                said = await self.api.ask("GET", "/api/v1/namespaces", "say whose namespace the key is for", seconds=OPENING)
+                said = await self.api.ask("GET", "/api/v1/namespaces", "say whose namespace the key is for")
                 break
             except Busy as error:
                 wait = error.after if error.after is not None else 1.0
-                if asyncio.get_running_loop().time() + wait > until:
+                if time.monotonic() + wait > until:
                     raise
                 await asyncio.sleep(wait)
         if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
@@ -221,8 +225,8 @@ class Actions:
         """Delete all of it, by then on the monotonic clock; a sentence if that did not work."""
         if not self._opened:
             return ""
-        making = [one for one in (*self._made.values(), self._opening) if one is not None and not one.done()]
-        if making:  # or it may be there after it was deleted
+        making = [one for one in (*self._made.values(), self._opening, self._sweeping) if one is not None and not one.done()]
+        if making:  # what is made after it was deleted would stay
             await asyncio.wait(making, timeout=max(0.0, until - time.monotonic()) / 2)
         try:
             await self._delete(self.package, sorted(self._names), until)
