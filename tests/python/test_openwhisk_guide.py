@@ -10,6 +10,7 @@ import sys
 import threading
 
 from controllerside import BOUND, Controller
+from disagg._props import PROPS
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 GUIDE = os.path.join(ROOT, "docs", "guide", "openwhisk.md")

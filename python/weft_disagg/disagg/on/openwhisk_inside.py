@@ -315,9 +315,9 @@ class Alone(Part):
         if did == "printed":
             stream = sys.stderr if said.get("stream") == 2 else sys.stdout
             try:
-                print(said.get("line", ""), file=stream, flush=True)
+                print(text_of(said), file=stream, flush=True)
             except UnicodeEncodeError:  # a half of a letter, which is no text
-                print(str(said.get("line", "")).encode("utf-8", "replace").decode(), file=stream, flush=True)
+                print(text_of(said).encode("utf-8", "replace").decode(), file=stream, flush=True)
         elif did == "asked":
             no = {"ok": False, "error": "nothing can be invoked: the run was started with --address none, and has no line to "
                                         "its launcher"}
@@ -325,6 +325,14 @@ class Alone(Part):
                                    "line": json.dumps(no) + "\n"}))
         elif did != "pong":
             self.told.append(said)
+
+
+def text_of(said: dict[str, Any]) -> str:
+    """What an element printed. An agent gives bytes that are no text in another form: OpenWhisk's logs are text."""
+    if "base64" in said:
+        from base64 import b64decode
+        return b64decode(str(said["base64"])).decode("utf-8", "replace")
+    return str(said.get("line", ""))
 
 
 def read_line(sock: socket.socket, most: int = 4096) -> bytes:
