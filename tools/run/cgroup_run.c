@@ -122,7 +122,7 @@ static bool may_enter(const char *dir)
     }
     pid = fork();
     if (!pid)
-        _exit(!run_cgroup_put(probe, "cgroup.procs", "0"));
+        _exit(run_cgroup_put(probe, "cgroup.procs", "0") ? 0 : 1);
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     rmdir(probe);
