@@ -249,8 +249,9 @@ def main(params, action):
         if way == "watching":
             assert (cpus, nice) == (1, min(19, os.nice(0) + 6)), said
         else:
-            assert one(said)["cpu_seconds"] / one(said)["seconds"] < 0.6, said  # it would use a whole one
-            assert one(said)["throttled_seconds"] > 0 and (cpus, nice) == (len(os.sched_getaffinity(0)), os.nice(0)), said
+            share = one(said)["cpu_seconds"] / one(said)["seconds"]  # it would use a whole one; on a busy machine it may not get its part
+            assert share < 0.6 and (one(said).get("throttled_seconds", 0) > 0 or share < 0.24), said
+            assert (cpus, nice) == (len(os.sched_getaffinity(0)), os.nice(0)), said
 
 
 # --- with the Python package ---------------------------------------------------------------------------------------------------
