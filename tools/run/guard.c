@@ -139,8 +139,8 @@ static void clean_up(const char *scratch)
 {
     struct stat st;
     kill_those_of(scratch);
-    run_cgroups_sweep(scratch);
-    if (!lstat(scratch, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & KEPT))
+    if (run_cgroups_sweep(scratch) && !lstat(scratch, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+        !(st.st_mode & KEPT))
         remove_all(scratch);
 }
 
@@ -305,6 +305,7 @@ bool run_guard_begin(run_t *run)
 
 void run_guard_end(run_t *run)
 {
+    bool gone;
     if (run->guard_fd >= 0) {
         (void)!write(run->guard_fd, "x", 1);
         close(run->guard_fd);
@@ -326,10 +327,10 @@ void run_guard_end(run_t *run)
         if (!kill_all(NULL) || i)
             pause_a_little();
     }
-    run_limits_end(run);
+    gone = run_limits_end(run);
     if (run->scratch && run->opts.keep)
         tool_error("the working directories are in %s", run->scratch);
-    else if (run->scratch)
+    else if (run->scratch && gone) /* else the next run finds in it what is left */
         remove_all(run->scratch);
     if (run->lock_fd >= 0)
         close(run->lock_fd);

@@ -456,7 +456,7 @@ uint64_t run_limits_look(run_t *run, uint64_t now); /* ends what is over a limit
 bool run_limits_kept(run_proc_t *p);               /* before a result counts; false: limit_hit says why, and the run has failed */
 void run_limits_sample(run_proc_t *p);             /* before it is asked to end: what it has now */
 void run_limits_over(run_proc_t *p);               /* it was waited for: fills limit_hit */
-void run_limits_end(run_t *run);                   /* when no process is left */
+bool run_limits_end(run_t *run);                   /* when no process is left; false: the scratch directory has to stay */
 uint64_t run_memory_size(const run_element_t *memory); /* bytes of all its copies and replicas */
 
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */
