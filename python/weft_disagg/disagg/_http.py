@@ -1,5 +1,5 @@
-"""One request to an HTTP server that may be slow, broken or hostile, and its answer: for openwhisk.py, invoker.py, _monitor.py and
-on/openwhisk_api.py.
+"""One request to an HTTP server that may be slow, broken or hostile, and its answer: for openwhisk.py, invoker.py, _monitor.py
+and on/openwhisk_api.py.
 
     NAME -> CONNECTED -> ASKED -> ANSWERED   every step within one deadline, also against a server that trickles
 

@@ -111,14 +111,15 @@ def field(said: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def load(said: dict[str, Any]) -> ModuleType:
-    """The element's program, run up to its main(). Paths that are not whole are below WEFT_ELEMENT_ROOT, where a launcher on another
-    machine has put the program."""
+    """The element's program, run up to its main(). Paths that are not whole are below WEFT_ELEMENT_ROOT, where a launcher on
+    another machine has put the program."""
     file = field(said, "file", str, "")
     if not file:
         raise Refused("the launcher named no file to run")
     file = os.path.join(ROOT, file)
     path = field(said, "path", str, "")
-    sys.path[:0] = [os.path.normpath(os.path.join(ROOT, one)) for one in [*([path] if path else []), *field(said, "paths", list, [])]]
+    paths = [*([path] if path else []), *field(said, "paths", list, [])]
+    sys.path[:0] = [os.path.normpath(os.path.join(ROOT, one)) for one in paths]
     module = type(sys)(MODULE)
     module.__file__ = file
     sys.modules[MODULE] = module

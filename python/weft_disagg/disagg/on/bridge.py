@@ -1,6 +1,6 @@
 """What bridges share: the lines between the launcher and its bridge, over the socket that is standard input and output.
 
-    opening -> open     the launcher has said `open`, the files of the program, and more: `setup` has what every machine is told first
+    opening -> open     the launcher has said `open`, the files of the program, and more
     open -> closed      the launcher said `close`, or is gone: the bridge cleans up, and ends its lines by ending itself
 
 A bridge answers pings by itself, so its loop must not be held up for seconds. tests/python/test_on_dask.py holds us to it.

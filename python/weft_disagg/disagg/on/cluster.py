@@ -4,9 +4,9 @@ An element:    submitted -> placed    a worker has begun its task and asked; wha
                placed -> over         its agent said so, or its worker is lost, which is told as such
                submitted -> over      it was told to end before it had a place
 
-Which worker is the scheduler's choice, by the resources that `limits` ask for where workers declare any of these names; an element
-that uses memory is sent to the memory's host while there is a free thread there. Everything goes through the scheduler: a launcher
-need not be reachable from workers, and workers need no port of ours. worker.py is the other half.
+Which worker is the scheduler's choice, by the resources that `limits` ask for where workers declare any of these names; an
+element that uses memory is sent to the memory's host while there is a free thread there. Everything goes through the scheduler:
+a launcher need not be reachable from workers, and workers need no port of ours. worker.py is the other half.
 
 A worker is lost when the scheduler cannot reach it, or when it has not answered a poll for SILENT seconds.
 tests/python/test_on_dask.py holds us to it.
@@ -27,6 +27,7 @@ POLL = 1.0
 SILENT = 10.0
 REACH = 30.0
 LOOK = 5.0
+INSTALL = "install Weft and its disagg package there, the same version as here"
 NOTES = 4  # looks, and what is waited for is told
 SIGKILL, SIGTERM = 9, 15
 
@@ -155,14 +156,12 @@ class Cluster:
         except asyncio.TimeoutError:
             raise Failed("the workers of the cluster do not answer") from None
         except Exception as error:
-            raise Failed(f"the workers cannot take part ({sentence(error)}): install Weft and its disagg package on them, the same "
-                         f"version as here") from None
+            raise Failed(f"the workers cannot take part ({sentence(error)}): {INSTALL}") from None
         finally:
             self.plugin = plugin.name  # some may have it
         for worker, said in (told or {}).items():
             if isinstance(said, dict) and said.get("status") == "error":
-                raise Failed(f"{worker} cannot take part ({said.get('exception')}): install Weft and its disagg package on it, the "
-                             f"same version as here")
+                raise Failed(f"{worker} cannot take part ({said.get('exception')}): {INSTALL}")
         await self._look()
         self.patient = asyncio.ensure_future(self.patience())
 
@@ -201,7 +200,8 @@ class Cluster:
             except KeyError:
                 pass  # none has it
             except Exception as error:
-                warn(f"the workers may not all have cleaned up yet ({sentence(error)}); they do by themselves within half a minute")
+                warn(f"the workers may not all have cleaned up yet ({sentence(error)}); they do so by themselves within half a "
+                     f"minute")
             await _quietly(asyncio.wait_for(self.client.close(), 5))
         if self.own is not None:
             await self.own.close()
@@ -352,8 +352,8 @@ class Cluster:
     # --- what takes long
 
     async def patience(self) -> None:
-        """Now and then: does the scheduler answer, and do the workers that elements wait for? Say what is waited for, if it takes long:
-        elements that wait for each other may need more threads."""
+        """Now and then: does the scheduler answer, and do the workers that elements wait for? Say what is waited for, if it takes
+        long: elements that wait for each other may need more threads."""
         said, looks = "", 0
         while True:
             await asyncio.sleep(LOOK)
@@ -371,15 +371,16 @@ class Cluster:
                 continue
             names = [e.start["label"] for e in waiting]
             running = sum(1 for e in self.elements.values() if not e.over and e.worker is not None)
-            text = (f"{len(names)} processes of elements ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) wait for a free "
-                    f"thread of the cluster; {running} run, and its workers have {sum(self.threads.values())}")
+            first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            text = (f"{len(names)} processes of elements ({first}) wait for a free thread of the cluster; {running} run, and its "
+                    f"workers have {sum(self.threads.values())}")
             if text != said:
                 said = text
                 self.launcher.say(did="note", text=text)
 
     async def _look_after(self, waiting: list[Element]) -> None:
-        """Dask waits minutes for a worker that is stopped or cut off, also with what it has not begun. Elements that wait for such a
-        worker are submitted once more, for others."""
+        """Dask waits minutes for a worker that is stopped or cut off, also with what it has not begun. Elements that wait
+        for such a worker are submitted once more, for others."""
         processing = await asyncio.wait_for(self.client.scheduler.processing(), SILENT)
         at = {element: address for address, keys in processing.items() for element in waiting
               if any(str(key) == element.key for key in keys)}
@@ -396,7 +397,8 @@ class Cluster:
                 if not self._others():
                     self.over(element, lost=f"{address} does not answer, and there is no other worker")
                 else:
-                    self.launcher.say(did="note", text=f"{address} does not answer; {element.start['label']} waits for another worker")
+                    text = f"{address} does not answer; {element.start['label']} waits for another worker"
+                    self.launcher.say(did="note", text=text)
                     self._cancel(element)
                     self._submit(element)
 

@@ -1,7 +1,7 @@
 """The bridge to a Dask cluster, as a program: `weft run --on dask://HOST:PORT DIR` starts it, and says by lines what to run.
 
-Most of the time until the first element runs is the time to load Dask. So that begins before the launcher has said anything, and without what
-a bridge has no use for. cluster.py has what it does then. tests/python/test_on_dask.py holds us to it.
+Most of the time until the first element runs is the time to load Dask. So that begins before the launcher has said anything,
+and without what a bridge has no use for. cluster.py has what it does then. tests/python/test_on_dask.py holds us to it.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .bridge import Failed, Launcher
 from .cluster import Cluster, distributed
 
 def be_quick() -> None:
-    """Dask loads a third faster without what a bridge does not need: arrays, pictures for notebooks, and YAML that is read by Python."""
+    """Dask loads a third faster without what a bridge does not need: arrays, pictures for notebooks, YAML read by Python."""
     for name in ("numpy", "jinja2"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     from importlib import import_module
