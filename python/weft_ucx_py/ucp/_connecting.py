@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import weft
+
 from . import comm
 from ._libs import ucx_api
 from ._libs.arr import Array
@@ -57,7 +59,10 @@ async def _introduced(ctx: ApplicationContext, ucx_ep: Any, listener: bool, erro
         msg_tag, ctrl_tag = _new_tags(ucx_ep.handle)
         peer = await exchange_peer_info(ucx_ep, msg_tag, ctrl_tag, listener, ctx.connect_timeout)
     except BaseException:
-        ucx_ep.close()
+        if ucx_ep._connecting is None or ucx_ep._connecting.done():
+            ucx_ep.close()
+        else:
+            ucx_ep.abort()  # nobody waits for it any more
         raise
     tags = UCXPYTags(msg_send=peer["msg_tag"], msg_recv=msg_tag, ctrl_send=peer["ctrl_tag"], ctrl_recv=ctrl_tag)
     ep = Endpoint(ucx_ep, ctx, tags)
@@ -101,7 +106,8 @@ def _handler_ended(ref: weakref.ref[ApplicationContext], func: EndpointHandler) 
         if ctx is not None:
             ctx._handlers.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)):  # a normal end: the peer has closed
+        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)) or isinstance(
+                getattr(error, "__cause__", None), (weft.PeerError, weft.ClosedError)):  # a normal end: the peer is gone
             logger.debug("the listener's function %r ended: %s: %s", func, type(error).__name__, error)
         elif error is not None:
             task.get_loop().call_exception_handler({"message": f"ucp: the listener's function {func!r} failed",
