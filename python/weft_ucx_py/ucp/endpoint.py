@@ -175,28 +175,29 @@ class Endpoint:
             self._ctx.continuous_ucx_progress()
         if logger.level <= _DEBUG:
             logger.debug(self._name("Send", self._send_count, wire, buffer))
-        count, waited = self._send_count, False
+        count = self._send_count
         try:
             try:
                 op = endpoint.send(buffer, wire)
             except TypeError:
                 op = endpoint.send(memory_of(buffer, False), wire)
-            self._send_count += 1
-            if op.done():
-                await op
-            else:
-                waited = True
-                await self._sent(op)
+            self._send_count = count + 1
+            if not op.done():
+                return await self._sent(op, count, wire, buffer)
+            await op
         except weft.WeftError as error:
-            raise self._send_failure(error, waited, self._name("Send", count, wire, buffer)) from None
+            raise self._send_failure(error, False, self._name("Send", count, wire, buffer)) from None
         return True
 
-    async def _sent(self, op: Any) -> None:
+    async def _sent(self, op: Any, count: int, wire: int, buffer: Any) -> bool:
         self._sends.add(op)
         try:
             await op
+        except weft.WeftError as error:
+            raise self._send_failure(error, True, self._name("Send", count, wire, buffer)) from None
         finally:
             self._sends.discard(op)
+        return True
 
     def _name(self, what: str, count: int, wire: int, buffer: Any) -> str:
         """What is being done, as the log and exceptions have it."""
@@ -221,7 +222,7 @@ class Endpoint:
         if logger.level <= _DEBUG:
             logger.debug(self._name("Recv", self._recv_count, wire, buffer))
         count, memory = self._recv_count, buffer
-        self._recv_count += 1
+        self._recv_count = count + 1
         if force_tag or own is None:
             name, array_ = self._name("Recv", count, wire, buffer), buffer if isinstance(buffer, Array) else Array(buffer)
             if self._ep._status is not None and not self._ctx.worker.tag_probe(wire):
