@@ -177,6 +177,45 @@ def test_what_is_known_of_an_endpoint_that_is_closed(both):
     assert both.b.info()
 
 
+# --- workers by their address
+
+
+ANSWER = """
+import sys
+from ucp._libs import ucx_api
+from ucp._libs.utils_test import blocking_recv
+worker = ucx_api.UCXWorker(ucx_api.UCXContext({"TLS": sys.argv[1]}))
+print(bytes(worker.get_address()).hex(), flush=True)
+peer = ucx_api.UCXEndpoint.create_from_worker_address(worker, bytes.fromhex(sys.stdin.readline()), True)
+buffer = bytearray(4)
+blocking_recv(worker, peer, buffer, tag=1)
+for i in range(20):
+    ucx_api.tag_send_nb(peer, bytes(buffer), 4, 2 + i, None)
+"""
+
+
+@pytest.mark.parametrize("tls", ["sm", "tcp"])
+def test_the_last_words_of_a_worker_come_before_its_end(child, tls):
+    """A worker that ends has two connections to another: the one it made, by which it sends, and the one the other made, whose end
+    cancels the receives there. What it sent arrives first, as in UCX, which has one connection for both."""
+    worker = ucx_api.UCXWorker(ucx_api.UCXContext({"TLS": tls}))
+    for _ in range(8):
+        process = child(ANSWER, tls)
+        address = ucx_api.UCXAddress.from_buffer(bytes.fromhex(process.stdout.readline()))
+        ep = ucx_api.UCXEndpoint.create_from_worker_address(worker, address, True)
+        calls, buffers = Calls(), [bytearray(4) for _ in range(20)]
+        for i, buffer in enumerate(buffers):
+            ucx_api.tag_recv_nb(worker, buffer, 4, 2 + i, calls, ep=ep)
+        print(bytes(worker.get_address()).hex(), file=process.stdin, flush=True)
+        ucx_api.tag_send_nb(ep, b"word", 4, 1, None)
+        until(lambda: len(calls) == 20, worker)
+        assert [c[1] for c in calls] == [None] * 20 and all(buffer == b"word" for buffer in buffers)
+        until(lambda: not ep.is_alive(), worker)
+        assert process.wait(60) == 0
+        ep.close()
+    worker.close()
+
+
 # --- the address of a worker that is gone
 
 

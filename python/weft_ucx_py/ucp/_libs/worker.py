@@ -262,14 +262,17 @@ class UCXWorker(UCXObject):
         for request in tuple(self._requests):
             if not request._out:  # sends still have time to finish
                 request._end("the worker was closed")
-        for wep in tuple(self._came):
-            self._leave(wep.close())
-        self._came.clear()
         try:
             if not self._by_hand and self._runtime.loop.is_closed():
                 self._runtime._attach(self._hand)
                 self._by_hand = True
-            self._wait_for_peers()
+            until = time.monotonic() + _LEAVE
+            self._wait_for_peers(until)
+            # now, and not before: their end cancels receives of the peer, and what we sent by our own connections is to come first
+            for wep in tuple(self._came):
+                self._leave(wep.close())
+            self._came.clear()
+            self._wait_for_peers(until)
             self._runtime._close()
         except weft.WeftError as error:
             raise translated(error) from error
@@ -277,9 +280,8 @@ class UCXWorker(UCXObject):
             self._hand.run()
             self._hand.close()
 
-    def _wait_for_peers(self) -> None:
+    def _wait_for_peers(self, until: float) -> None:
         """Until what is closing has closed. Peers that are workers of this process are driven meanwhile, and call nobody."""
-        until = time.monotonic() + _LEAVE
         while time.monotonic() < until and (self._later or not all(op.done() for op in self._leaving)):
             for op in [op for op in self._later if op.done()]:
                 self._connected(op)
