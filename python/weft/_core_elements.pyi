@@ -1,9 +1,9 @@
 """Programs in elements in the extension, as type checkers see them."""
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self
 
 from ._buffers import AnyBuffer
 from ._core import Op, Runtime, WeftError

@@ -18,7 +18,7 @@ from ._libs import ucx_api
 from ._libs.arr import Array
 from .endpoint import Endpoint, UCXPYTags
 from .exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError
-from .utils import get_ucxpy_logger, hash64bits
+from .utils import get_ucxpy_logger, hash64bits, within
 
 if TYPE_CHECKING:
     from .core import ApplicationContext
@@ -38,9 +38,11 @@ async def exchange_peer_info(endpoint: Any, msg_tag: int, ctrl_tag: int, listene
     `stream_timeout`."""
     mine = _PEER_INFO.pack(msg_tag, ctrl_tag, hash64bits(msg_tag, ctrl_tag))
     theirs = bytearray(_PEER_INFO.size)
-    async with asyncio.timeout(stream_timeout):
+
+    async def exchange() -> None:
         await comm.stream_send(endpoint, Array(mine), len(mine), name="exchange_peer_info")
         await comm.stream_recv(endpoint, Array(theirs), len(theirs), name="exchange_peer_info")
+    await within(stream_timeout, exchange())
     peer_msg, peer_ctrl, check = _PEER_INFO.unpack(theirs)
     if check != hash64bits(peer_msg, peer_ctrl):
         raise UCXError("the peer did not introduce itself as ucp does: it speaks another protocol" if listener else

@@ -72,18 +72,23 @@ async def _run_ssh_cluster(args: Any, server_host: str, worker_hosts: list[str],
     """Run all to their end: what the server printed."""
     server = await _start(server_host, get_server_command(args, num_workers))
     processes = [server]
+    endings: list[asyncio.Task[str]] = []
     try:
         info = await _where(server_host, server)
         for i, host in enumerate(worker_hosts):
             processes.append(await _start(host, get_worker_command(info, args, num_workers, i)))
-        printed = await asyncio.gather(*(_ended(host, p) for host, p in zip([server_host, *worker_hosts], processes)))
+        endings = [asyncio.create_task(_ended(host, p)) for host, p in zip([server_host, *worker_hosts], processes)]
+        printed = await asyncio.gather(*endings)
     finally:
         for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
             if process.returncode is None:
-                if process.stdin is not None:
-                    process.stdin.close()
                 process.kill()
-                await process.wait()
+        if endings:
+            await asyncio.wait(endings)
+        for process in processes:
+            await process.wait()
     for host, text in zip(worker_hosts, printed[1:]):
         if text:
             logger.warning("[%s] a worker printed: %s", host, text)
