@@ -268,7 +268,7 @@ class UCXWorker(UCXObject):
                 self._by_hand = True
             until = time.monotonic() + _LEAVE
             self._wait_for_peers(until)
-            # now, and not before: their end cancels receives of the peer, and what we sent by our own connections is to come first
+            # now, and not before: their end cancels receives of the peer, and what we sent by our own connections comes first
             for wep in tuple(self._came):
                 self._leave(wep.close())
             self._came.clear()
