@@ -3,9 +3,9 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextvars import Context
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self
 
 from ._buffers import AnyBuffer
 

@@ -1,5 +1,5 @@
-"""The wheels: `pip install .` makes one for every CPython from 3.11 on, with the library and the command; those of `ucp` and
-`disagg` are apart."""
+"""The wheels: `pip install .` makes one for every CPython from 3.11 on (for 3.10 one of its own: test_old_python.py), with the library
+and the command; those of `ucp` and `disagg` are apart."""
 # ctest: long computes
 import os
 import re
@@ -21,6 +21,16 @@ async def main():
         peer = await accepting
         await ep.send(b"through a wheel", tag=1)
         print((await peer.recv(tag=1)).decode(), weft.__version__)
+    # what makes Python objects of a length and bytes: a wheel is compiled in another way than the builds that are tested
+    async with weft.registry("memory://wheel") as registry:
+        await registry.enter("calc", "tcp://127.0.0.1:1", instance="a", data=b"1 f() -> i32")
+        assert (await registry.find("calc"))[0].data == b"1 f() -> i32"
+    async with weft.Runtime() as left, weft.Runtime() as right:
+        listener, server = right.listen("tcp://127.0.0.1:0"), right.store_server(1 << 20)
+        accepting = listener.accept()
+        ep, peer = await left.connect(listener.uri), await accepting
+        async with await ep.store() as store:
+            assert store.info["id"] == store.id
 asyncio.run(main())
 """
 
