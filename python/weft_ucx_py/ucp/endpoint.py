@@ -27,6 +27,7 @@ import array
 import asyncio
 import collections
 import logging
+import operator
 import struct
 import weakref
 from collections.abc import Callable
@@ -140,7 +141,7 @@ class Endpoint:
 
     def _tag(self, own: int | None, tag: Any, force: bool) -> int:
         if force and tag is not None:
-            return int(tag)
+            return operator.index(tag)  # not int(): a fraction would be another tag
         if own is None:
             raise UCXError("an endpoint made of a worker's address has no tags of its own: give a tag, a number below 2**64, "
                            "and force_tag=True")

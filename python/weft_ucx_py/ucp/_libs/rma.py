@@ -241,7 +241,12 @@ class UCXRkey(UCXObject):
             return  # memory of no bytes: nobody has to be asked
         try:
             # the key of the worker at the other end; with only one region key, that one
-            key = self._region_keys.get(self._ep._endpoint.info["peer_name"]) or next(iter(self._region_keys.values()))
+            key = self._region_keys.get(self._ep._endpoint.info["peer_name"])
+            if key is None:
+                if len(self._region_keys) > 1:
+                    self._failed(UCXError("the key is of memory of other workers than the one at the other end of this endpoint"))
+                    return
+                key = next(iter(self._region_keys.values()))
             op = self._ep._endpoint.attach(key)
         except weft.WeftError as error:
             self._failed(translated(error, "unpack_rkey"))
