@@ -293,11 +293,27 @@ def test_a_killed_peer_ends_what_waits_for_it(child, mode):
         process.kill()
         ends = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), BOUND)
         assert [type(e) for e in ends[:3]] == [ucxx.exceptions.UCXCanceledError] * 3
-        assert isinstance(ends[3], (ucxx.exceptions.UCXConnectionResetError, ucxx.exceptions.UCXCanceledError))
+        assert isinstance(ends[3], (ucxx.exceptions.UCXConnectionResetError, ucxx.exceptions.UCXEndpointTimeoutError))
         await until(lambda: calls == [1])
         assert not ep.alive
-        with pytest.raises(ucxx.exceptions.UCXConnectionResetError):
+        with pytest.raises((ucxx.exceptions.UCXConnectionResetError, ucxx.exceptions.UCXEndpointTimeoutError)):
             await ep.send(b"x")
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("mode", ["thread", "blocking"])
+def test_receives_end_without_error_handling_too(child, mode):
+    process, port = server(child, "await asyncio.Event().wait()")
+    ucxx.init(progress_mode=mode)
+
+    async def body():
+        ep = await ucxx.create_endpoint("127.0.0.1", port, endpoint_error_handling=False)
+        waiting = [asyncio.ensure_future(w) for w in (ep.recv(bytearray(1)), ep.recv_multi(tag=2), ep.am_recv())]
+        await asyncio.sleep(0)
+        process.kill()
+        ends = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), BOUND)
+        assert [type(e) for e in ends] == [ucxx.exceptions.UCXCanceledError] * 3
+        ep.abort()
     asyncio.run(body())
 
 

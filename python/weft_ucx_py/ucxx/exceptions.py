@@ -200,8 +200,9 @@ def translated(error: BaseException, by_address: bool = False) -> UCXError:
     if kind is None:  # ucp says only UCXError; what Weft said is its cause
         causes = [error, *([error.__cause__] if error.__cause__ is not None else [])]
         kind = next((ours for cause in causes for theirs, ours in _OF_WEFT if isinstance(cause, theirs)), UCXError)
-    if by_address and (kind in (UCXNotConnectedError, UCXUnreachableError, UCXTimedOutError)
-                       or kind is UCXError and ("unreachable" in str(error) or "timeout" in str(error))):
+    if kind is UCXError:  # ucp may say it in the words of UCX
+        kind = next((ours for ours, _, words in _STATUSES if words in str(error)), kind)
+    if by_address and kind in (UCXNotConnectedError, UCXUnreachableError, UCXTimedOutError):
         kind = UCXEndpointTimeoutError
     result = made(kind, str(error) or type(error).__name__)
     result.__cause__ = error

@@ -54,7 +54,10 @@ class UCXEndpoint:
         self._on_close = None
         self._waiting = weakref.WeakSet()
         ref = weakref.ref(self)
-        worker._locked(self._inner.set_close_callback, lambda: _ended(ref))
+        with worker:
+            worker._guarded(self._inner.set_close_callback, lambda: _ended(ref))
+            if not self._inner._error_handling:  # then nobody is told of a loss; receives end all the same
+                _watch(self._inner, ref)
         return self
 
     @classmethod
@@ -281,6 +284,24 @@ class UCXEndpoint:
         if array.cuda and not self._worker._context.cuda_support:
             raise ValueError("memory on a GPU cannot be sent or received here: there is no driver for it, or UCX_TLS excludes it")
         return array
+
+
+def _watch(inner: ucx_api.UCXEndpoint, ref: weakref.ref[UCXEndpoint]) -> None:
+    """Have the receives of an endpoint without error handling end when its connection does, or when it never comes about."""
+    wep, before = inner._endpoint, inner._endpoint.on_close
+
+    def lost(_: Any = None) -> None:
+        ep = ref()
+        if ep is not None:
+            ep._end_waiting()
+
+    def closed(gone: Any) -> None:
+        if before is not None:
+            before(gone)
+        lost()
+    wep.on_close = closed
+    if inner._connecting is not None:
+        inner._connecting.add_done_callback(lambda op: lost() if op.cancelled() or op.exception() is not None else None)
 
 
 def _ended(ref: weakref.ref[UCXEndpoint]) -> None:

@@ -250,7 +250,10 @@ class UCXWorker:
             pending = [request for request in tuple(self._pending) if not request._state.done]
             for request in pending:
                 request._cancel()
-            return len(pending) + int(self._guarded(self._inner.cancel_inflight_messages))
+            others = [request for request in tuple(self._inner._requests) if request._pending]
+            for other in others:
+                self._guarded(self._inner.request_cancel, other)
+            return len(pending) + len(others)
 
     # --- connecting
 
