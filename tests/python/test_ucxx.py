@@ -1,4 +1,5 @@
 """ucxx as UCXX's users know it: messages, several at once, probes, active messages, listeners and their handlers, endings, options."""
+# ctest: long
 import asyncio
 import gc
 import logging
