@@ -226,8 +226,9 @@ class Endpoint:
         self._recv_count = count + 1
         if force_tag or own is None:
             name, array_ = self._name("Recv", count, wire, buffer), buffer if isinstance(buffer, Array) else Array(buffer)
-            if self._ep._status is not None and not self._ctx.worker.tag_probe(wire):
-                await self._raise_late(name)
+            probe = self._ctx.worker.tag_probe
+            if self._ep._status is not None and not probe(wire):
+                await self._raise_late(name, there=lambda: probe(wire))
             await comm.tag_recv(self._ep, array_, size, wire, name=name)
         else:
             late = self._ep._status is not None
@@ -323,7 +324,7 @@ class Endpoint:
             self._ctx.continuous_ucx_progress()
         name = f"[AM Recv #{self._recv_count:03d}] ep: {self._uid:#x}"
         if self._ep._status is not None and not self._ep.am_probe():
-            await self._raise_late(name, "While waiting for am_recv the endpoint was closed", self._ep)
+            await self._raise_late(name, "While waiting for am_recv the endpoint was closed", self._ep.am_probe)
         logger.debug(name)
         self._recv_count += 1
         received = await comm.am_recv(self._ep, name=name)
@@ -353,13 +354,14 @@ class Endpoint:
                 return known
         return translated(error, name, by_address=self._ep._by_address)
 
-    async def _raise_late(self, name: str, text: str = "the peer closed the endpoint", ep: Any = None) -> None:
-        """Raise what a receive gets that begins after the peer is gone, and for which nothing has come. ep: return if an active
-        message has."""
+    async def _raise_late(self, name: str, text: str = "the peer closed the endpoint",
+                          there: Callable[[], bool] = lambda: False) -> None:
+        """Raise what a receive gets that begins after the peer is gone, and for which nothing has come; return if it has come
+        now."""
         if not self._peer_shut:
             # let the loop handle what came before the end: a message, or the control message, which the peer sends first
             await asyncio.sleep(0)
-            if ep is not None and self._ep is ep and ep.am_probe():
+            if self._weft is not None and there():
                 return
             if self._peer_shut or self._weft is None:
                 raise UCXCanceled(f"<{name}>: {text}")
