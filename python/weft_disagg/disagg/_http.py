@@ -210,7 +210,7 @@ class Server:
         if isinstance(error, ssl.SSLError) and not asked:
             return f"{self} does not speak TLS ({error.reason or error}): should the host begin with http:// ?"
         if isinstance(error, ConnectionRefusedError):
-            return f"nothing listens at {self}: is the address right, and is the one who should listen there up?"
+            return f"nothing listens at {self}: is the address right, and does the server there run?"
         if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead, ConnectionError, ssl.SSLError)):
             return f"{self} hung up before its answer was whole"
         if isinstance(error, (http.client.HTTPException, ValueError)):
