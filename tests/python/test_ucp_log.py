@@ -107,3 +107,23 @@ def test_log_errors(caplog):
     finally:
         logger.removeHandler(caplog.handler)
     assert "swallowed" in caplog.text and "raised" in caplog.text
+
+
+def test_variables_that_are_no_options(caplog, monkeypatch):
+    """UCX says once: unused environment variable: UCX_TSL (maybe: UCX_TLS?) (set UCX_WARN_UNUSED_ENV_VARS=n to suppress this warning)"""
+    from ucp._libs import ucx_api
+    monkeypatch.setenv("UCX_TSLS", "tcp")
+    monkeypatch.setenv("UCX_BEES_KNEES", "1")
+    monkeypatch.setenv("UCX_IB_GID_INDEX", "1")
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    logger = logging.getLogger("ucx")
+    logger.addHandler(caplog.handler)
+    try:
+        for quiet in ("n", "y", "y"):
+            monkeypatch.setenv("UCX_WARN_UNUSED_ENV_VARS", quiet)
+            ucx_api.UCXContext().close()
+            assert (caplog.text == "") == (quiet == "n")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.text.count("UCX_TSLS, which is no option of UCX and is ignored; is UCX_TLS meant?") == 1, caplog.text
+    assert caplog.text.count("UCX_BEES_KNEES, which is no option of UCX and is ignored (") == 1 and "GID" not in caplog.text

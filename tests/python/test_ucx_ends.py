@@ -1,6 +1,8 @@
 """ucp._libs.ucx_api: how endpoints end, as UCX-Py has it. What it does was seen by running it (0.45 with UCX 1.13)."""
 import asyncio
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -241,3 +243,34 @@ sys.stdin.readline()
             ucp.progress()
     with pytest.raises(exceptions.UCXError, match="Destination is unreachable|Endpoint timeout"):
         asyncio.run(main())
+
+
+SENDS_AND_GOES = """
+import sys
+from ucp._libs import ucx_api
+from ucp._libs.utils_test import blocking_send
+worker = ucx_api.UCXWorker(ucx_api.UCXContext())
+address = ucx_api.UCXAddress.from_buffer(bytes.fromhex(sys.argv[1]))
+ep = ucx_api.UCXEndpoint.create_from_worker_address(worker, address, endpoint_error_handling=True)
+for i in range(3):
+    blocking_send(worker, ep, b"message %d" % i, 7)
+ep.close()
+"""
+
+
+def test_a_message_outlives_the_peer_that_reached_us_by_address():
+    """In UCX-Py messages wait at the worker: the peer has sent, closed and ended before the receive is posted."""
+    worker = ucx_api.UCXWorker(ucx_api.UCXContext())
+    process = subprocess.Popen([sys.executable, "-c", SENDS_AND_GOES, bytes(worker.get_address()).hex()])
+    until(lambda: process.poll() is not None and worker._unread, worker)
+    assert process.returncode == 0
+    for i in range(3):
+        calls, into = Calls(), bytearray(9)
+        ucx_api.tag_recv_nb(worker, into, 9, 7, calls)
+        until(lambda: calls, worker)
+        assert calls[0][1] is None and into == b"message %d" % i
+    process = subprocess.Popen([sys.executable, "-c", SENDS_AND_GOES, bytes(worker.get_address()).hex()])
+    first, = worker._unread
+    until(lambda: process.poll() is not None and worker._unread != {first}, worker)
+    assert len(worker._unread) == 1, "a connection is kept though nothing of it waits"
+    worker.close()

@@ -32,6 +32,7 @@ SILENCE = 120.0  # a peer that is silent for these seconds is lost; UCX waits as
 _HOLD = 24 * 3600.0  # how long a large message may wait for its receive: in effect for ever
 
 _logger = logging.getLogger("ucx")
+_warned: set[str] = set()  # of what: once is enough
 
 
 def get_current_options() -> dict[str, str]:
@@ -80,6 +81,10 @@ class UCXContext(UCXObject):
     def __init__(self, config_dict: Mapping[str, str] | None = None, feature_flags: Iterable[Feature] = _FEATURES) -> None:
         super().__init__()
         self._config, given = options.merged(config_dict or {})
+        for said in options.unused():
+            if said not in _warned:
+                _warned.add(said)
+                _logger.warning("%s", said)
         self._features = frozenset(feature_flags)
         for feature in self._features:
             if not isinstance(feature, Feature):

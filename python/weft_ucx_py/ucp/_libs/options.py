@@ -9,6 +9,7 @@ tests/python/test_ucx_api.py holds us to it.
 """
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -122,6 +123,22 @@ def current(env: Mapping[str, str] | None = None) -> dict[str, str]:
             _check(name, value)
             made[name] = value
     return made
+
+
+def unused(env: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each variable that looks like an option and is none, as UCX says it. UCX_WARN_UNUSED_ENV_VARS=n: none."""
+    given = os.environ if env is None else env
+    if given.get("UCX_WARN_UNUSED_ENV_VARS", "y").lower() in ("n", "no", "off", "0", "false"):
+        return []
+    said = []
+    for variable in sorted(given):
+        name = variable[4:]
+        if variable.startswith("UCX_") and name not in KNOWN and not name.startswith(_FAMILIES):
+            near = difflib.get_close_matches(name, KNOWN, 1, 0.75)
+            meant = f"; is UCX_{near[0]} meant?" if near else ""
+            said.append(f"the environment has {variable}, which is no option of UCX and is ignored{meant} "
+                        "(UCX_WARN_UNUSED_ENV_VARS=n ends this warning)")
+    return said
 
 
 def merged(options: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:

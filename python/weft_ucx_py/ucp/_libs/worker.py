@@ -59,6 +59,7 @@ class UCXWorker(UCXObject):
         self._eps: weakref.WeakValueDictionary[int, UCXEndpoint] = weakref.WeakValueDictionary()  # by the id of Weft's endpoint
         self._by_peer: weakref.WeakValueDictionary[str, UCXEndpoint] = weakref.WeakValueDictionary()  # made to an address
         self._came: set[weft.Endpoint] = set()  # endpoints that connected by the worker's address
+        self._unread: set[weft.Endpoint] = set()  # of those, the closed ones whose messages nobody has received yet
         self._early: weakref.WeakKeyDictionary[weft.Endpoint, list[weft.Message]] = weakref.WeakKeyDictionary()
         self._leaving: set[Any] = set()  # closings under way
         self._later: dict[Any, weft.Endpoint] = {}  # closings that wait for a connection
@@ -237,6 +238,11 @@ class UCXWorker(UCXObject):
         else:
             self._early.setdefault(wep, []).append(message)
 
+    def _keep_unread(self, ended: weft.Endpoint) -> None:
+        """What a peer sent before it closed can still be received, as from UCX: messages go with Weft's endpoint, so that it is
+        kept. Those that have been read meanwhile go."""
+        self._unread = {wep for wep in (*self._unread, ended) if wep.probe(0, 0) is not None}
+
     def _adopt(self, ep: UCXEndpoint, wep: weft.Endpoint) -> None:
         """What came for an endpoint before it was made."""
         for message in self._early.pop(wep, ()):
@@ -272,6 +278,7 @@ class UCXWorker(UCXObject):
             for wep in tuple(self._came):
                 self._leave(wep.close())
             self._came.clear()
+            self._unread.clear()
             self._wait_for_peers(until)
             self._runtime._close()
         except weft.WeftError as error:
@@ -354,4 +361,5 @@ def _came(worker: UCXWorker) -> Callable[[weft.Endpoint], None]:
         own = ref()
         if own is not None:
             own._came.discard(wep)
+            own._keep_unread(wep)
     return came
