@@ -68,7 +68,7 @@ def what_is_wrong_is_said():
              ({"do": "invoke", "template": "words", "trans": "x", "props": [1]}, "object"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": "much"}}, "64M"), ({"do": "release", "name": "nobody"}, "nobody"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"mem": -1}}}, "mem"),
-             ({"do": "invoke", "template": "words", "trans": "x", "props": {"siez": 4096}}, "did you mean \"size\"?"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"sizes": 4096}}, "did you mean \"size\"?"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"memory": "2M"}}}, "\"memory\""),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": "2M"}}, "limits is not an object"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": 1, "limits": {"mem": "2M"}}}, "both are there"),

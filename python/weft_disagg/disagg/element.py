@@ -336,8 +336,8 @@ def run(lines: Lines) -> int:
             leave(lines, None)
         last = '{"did": "result", "value": ' + as_json(value) + "}"
         if len(last) >= LAST_MOST // 4 and len(last.encode()) > LAST_MOST:
-            raise Refused(f"the result has {len(last.encode()) >> 20} MiB as JSON, and {LAST_MOST >> 20} is the most: put large data "
-                          "into a memory element, and return what the next element needs to find it there")
+            raise Refused(f"the result has {len(last.encode()) >> 20} MiB as JSON, and {LAST_MOST >> 20} is the most: put large "
+                          "data into a memory element, and return what the next element needs to find it there")
         status = 0
     except BaseException as error:  # also SystemExit and KeyboardInterrupt: the launcher waits for the last line
         if lines.forked:
