@@ -46,6 +46,8 @@ def env_of(folder):
 class Cluster:
     """A scheduler and workers, each a process. `start` starts a process; by default on this machine."""
 
+    args: tuple[str, ...] = ()  # more of the launcher's
+
     def __init__(self, folder, workers=2, threads=2, resources=None, places=None, python=None, env=None):
         self.folder = folder
         self.python, self.env = python or PYTHON, env or env_of(folder)
@@ -133,7 +135,7 @@ def write(folder, files):
 
 def start(cluster, path, *args, on=None, text=True):
     """The launcher."""
-    command = [WEFT, "run", path, "--on", on or cluster.on, "--python", sys.executable, "--weft", WEFT, *args]
+    command = [WEFT, "run", path, "--on", on or cluster.on, "--python", sys.executable, "--weft", WEFT, *cluster.args, *args]
     if cluster.places:
         return cluster.places[0].start(*command, env=env_of(cluster.folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=text)
     return subprocess.Popen(command, env=env_of(cluster.folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

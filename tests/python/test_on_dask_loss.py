@@ -86,8 +86,8 @@ def judge(what, how, code, out, err):
     return "failed"
 
 
-def hit(made, path, what, how, when):
-    """One trial."""
+def hit(made, path, what, how, when, stops=(0.1, 1, 12)):
+    """One trial; a launcher is stopped for one of those times, in seconds."""
     launcher = start(made, path, "--json")
     hurt = []
     while launcher.poll() is None and not victims(made, launcher, what):  # those that the run starts
@@ -101,7 +101,7 @@ def hit(made, path, what, how, when):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, how)
     if what == "launcher" and how == signal.SIGSTOP:  # its bridge keeps the run, which waits for it
-        time.sleep(random.choice((0.1, 1, 12)))
+        time.sleep(random.choice(stops))
         launcher.send_signal(signal.SIGCONT)
     code, out, err = finish(launcher)
     verdict = judge(what, how, code, out, err)
