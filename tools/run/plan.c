@@ -326,7 +326,11 @@ static void compute_failed(run_t *run, run_proc_t *p)
         run_fail(run, "%s %s%s", p->label, how,
                  p->element->idempotent ? "" : "; with `idempotent: true` in its head it would be started again elsewhere");
     } else if (p->flooded) {
-        run_fail(run, "%s said a line of more than %d MiB, which is no result", p->label, RUN_LINE_MAX >> 20);
+        run_fail(
+            run,
+            "%s said a line of more than %d MiB, which is no result: put large data into a memory element, and return what the "
+            "next element needs to find it there",
+            p->label, RUN_LINE_MAX >> 20);
     } else if (WIFEXITED(p->status) && WEXITSTATUS(p->status) && !p->began) {
         run_fail(
             run,

@@ -54,6 +54,7 @@ bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, 
 bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out); /* the same for an array */
 bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
 char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
+char *run_json_shown(run_value_t v);               /* the same for people: a zero is \0 */
 /* {"who": "what", "n": n, ...: a line to an agent or from one, and its end, which sends it. n 0: of no process. */
 tool_json_t run_line_begin(run_text_t *line, const char *who, const char *what, uint64_t n);
 void run_line_end(run_text_t *line, tool_json_t *j, run_lines_t *to);

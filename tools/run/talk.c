@@ -67,8 +67,8 @@ static void take_stats(run_proc_t *p, run_value_t transports)
 
 static void take_error(run_proc_t *p, run_value_t line)
 {
-    p->error = run_json_string(run_json_get(line, "error"));
-    p->traceback = run_json_string(run_json_get(line, "traceback"));
+    p->error = run_json_shown(run_json_get(line, "error"));
+    p->traceback = run_json_shown(run_json_get(line, "traceback"));
     if (!p->error)
         p->error = run_dup("it did not say why");
 }
