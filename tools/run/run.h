@@ -378,6 +378,8 @@ void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2,
 void run_complain(run_t *run, const char *text); /* a sentence for people, without what is secret */
 void run_enlist(run_t *run, run_element_t *e);   /* one more element */
 void run_start_ready(run_t *run);
+/* The names of elements with copies that would run if there were a place for them under --jobs; how many these are. */
+unsigned run_held_back(const run_t *run, run_text_t *names);
 bool run_window_full(run_t *run); /* no more compute elements may start now */
 uint64_t run_window_keep(run_t *run, uint64_t now); /* from the loop: perhaps they may; when to look again */
 /* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is;
