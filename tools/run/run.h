@@ -21,6 +21,7 @@ enum {
     RUN_COPIES_MAX = 1024,
     RUN_ELEMENTS_MAX = 4096,
     RUN_RETRIES_MAX = 100,
+    RUN_INVOKED_DEEPEST = 16, /* elements that were invoked by one that was invoked, and so on */
     RUN_RETRIES_DEFAULT = 3, /* of an element that is idempotent */
     RUN_LINE_MAX = 64 << 20 /* bytes of the longest line that an element may say */
 };
