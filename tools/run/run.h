@@ -100,6 +100,7 @@ typedef struct run_merged {
 typedef struct run_param {
     char *name, *value; /* JSON */
     bool of_file;       /* of --params: --param counts instead, where both have it */
+    bool twice;         /* there was another --param of that name */
 } run_param_t;
 
 typedef struct run_limits {
@@ -152,6 +153,7 @@ struct run_element {
     char *params;      /* of a compute element that was invoked: JSON */
     uint64_t question; /* of one that was invoked: its owner waits for the answer to this; 0: nobody does */
     bool stopping;     /* of a memory element */
+    bool offered, wanted; /* of a memory element: nobody names it, so all have it; a transport to it was asked for */
     uint64_t bytes_read, bytes_written; /* by itself; of a memory element: by its users */
     run_traffic_t *traffic;
 };
@@ -218,6 +220,7 @@ struct run_proc {
     int status;        /* as waitpid() has it */
     bool over, lost;   /* waited for; lost: a replica that is gone while others serve */
     bool flooded;      /* it said a line that is too long */
+    bool told_stats;   /* it said which transports it used */
     run_asked_t asked; /* how far it has been told to end */
     uint64_t ask_at;   /* when the next step of that is due */
     uint64_t started, began, ended;
@@ -356,6 +359,7 @@ bool run_given_check(const run_opts_t *o); /* do they agree? False after a sente
 void run_given_free(run_opts_t *o);
 /* The elements of --memory. */
 void run_given_elements(run_t *run);
+void run_given_unused(run_t *run); /* after a run: warnings of those that nobody asked for */
 /* Is there a transport of that name, or to a copy of it, NAME@i? */
 bool run_given_has(const run_opts_t *o, const char *name);
 /* The element's own parameters, but for those that the command line has. */

@@ -59,6 +59,7 @@ static void take_stats(run_proc_t *p, run_value_t transports)
         p->element->bytes_read += in;
         p->element->bytes_written += out;
         if (m) {
+            m->wanted = true;
             m->bytes_read += in;
             m->bytes_written += out;
         }
@@ -81,6 +82,7 @@ static void hear_compute(run_proc_t *p, run_value_t line)
     if (run_json_is(did, "begin") && !p->began) {
         p->began = tool_now();
     } else if (run_json_is(did, "stats")) {
+        p->told_stats = true;
         take_stats(p, run_json_get(line, "transports"));
         (void)run_json_count(run_json_get(line, "peak_bytes"), &p->peak_said);
     } else if (run_json_is(did, "trace")) {
