@@ -336,6 +336,7 @@ void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsign
 bool run_size(const char *text, uint64_t *out);
 /* The same, and without a unit MB, as Scad has it. */
 bool run_size_mb(const char *text, uint64_t *out);
+bool run_size_large(const char *text); /* is it one, and larger than both take, which is 64 TB? */
 /* Resolve names, look for cycles. False after sentences. */
 bool run_link(run_t *run);
 bool run_single(const run_t *run); /* is one program run, without the others of its directory? */
