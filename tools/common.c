@@ -198,13 +198,15 @@ size_t tool_harmless(const char *s, size_t n, bool lines)
 
 void tool_put_plain(FILE *f, const char *s, size_t n)
 {
-    for (size_t len; n; s += len, n -= len) {
-        len = tool_harmless(s, n, true);
-        if (len)
-            fwrite(s, 1, len, f);
-        else
-            fprintf(f, "\\x%02x", (unsigned char)*s);
-        len += !len;
+    while (n) {
+        size_t plain = 0, len;
+        while (plain < n && (len = tool_harmless(s + plain, n - plain, true)))
+            plain += len;
+        fwrite(s, 1, plain, f); /* as much as can be: stderr has no buffer */
+        if (plain < n)
+            fprintf(f, "\\x%02x", (unsigned char)s[plain++]);
+        s += plain;
+        n -= plain;
     }
 }
 

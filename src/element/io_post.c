@@ -143,10 +143,13 @@ weft_status_t weft_transport_atomic(weft_transport_t *trans, weft_rma_atomic_t w
                                     uint64_t operand, uint64_t compare, weft_op_t *op)
 {
     weft_status_t st = wefti_io_check(trans, op, false);
-    if (!st && ((width != 4 && width != 8) || addr % width || which < WEFT_RMA_ADD || which > WEFT_RMA_XOR))
-        st = weft_fail(WEFT_ERR_INVALID,
-                       "an atomic is on 4 or 8 bytes at a multiple of that, not on %zu at %llu (and %d is %s one)", width,
-                       (unsigned long long)addr, (int)which, which < 1 || which > 6 ? "not" : "a known");
+    if (!st && (which < WEFT_RMA_ADD || which > WEFT_RMA_XOR))
+        st = weft_fail(WEFT_ERR_INVALID, "there is no atomic operation %d", (int)which);
+    else if (!st && width != 4 && width != 8)
+        st = weft_fail(WEFT_ERR_INVALID, "an atomic operation is on 4 or 8 bytes, and not on %zu", width);
+    else if (!st && addr % width)
+        st = weft_fail(WEFT_ERR_INVALID, "an atomic operation on %zu bytes is at a multiple of %zu, and %llu is none", width,
+                       width, (unsigned long long)addr);
     if (st)
         return st;
     element_io_t *io;

@@ -173,15 +173,23 @@ weft_status_t weft_rma_writev(weft_remote_t *r, uint64_t offset, const weft_iov_
     return pieces(r, ACC_WRITE, offset, iov, n, op);
 }
 
+static weft_status_t not_atomic(weft_rma_atomic_t which, uint64_t offset, size_t width)
+{
+    if (which < WEFT_RMA_ADD || which > WEFT_RMA_XOR)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no atomic operation %d", (int)which);
+    if (width != 4 && width != 8)
+        return wefti_fail(WEFT_ERR_INVALID, "an atomic operation is on 4 or 8 bytes, and not on %zu", width);
+    return wefti_fail(WEFT_ERR_INVALID, "an atomic operation on %zu bytes is at a multiple of %zu, and %llu is none", width,
+                      width, (unsigned long long)offset);
+}
+
 weft_status_t weft_rma_atomic(weft_remote_t *r, weft_rma_atomic_t which, uint64_t offset, size_t width, uint64_t operand,
                               uint64_t compare, weft_op_t *op)
 {
     if (!r || !op)
         return wefti_fail(WEFT_ERR_INVALID, "an atomic needs a remote and an operation");
     if ((width != 4 && width != 8) || offset % width || which < WEFT_RMA_ADD || which > WEFT_RMA_XOR)
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "an atomic is on 4 or 8 bytes at a multiple of that, not on %zu at %llu (and %d is %s one)", width,
-                          (unsigned long long)offset, (int)which, which < 1 || which > 6 ? "not" : "a known");
+        return not_atomic(which, offset, width);
     /* the part a region's key names may begin anywhere */
     if (__builtin_expect(plain(r, op, WEFT_RMA_ATOMIC, offset, width) && !((uintptr_t)(r->bytes + offset) % width), 1) &&
         rma_enter(r) == WEFT_OK) {

@@ -158,6 +158,8 @@ def test_atomics_give_the_value_before(trans):
                 lambda: trans.compare_swap(65536, 0, 0)):
         with pytest.raises(weft.WeftError):
             bad()
+    with pytest.raises(weft.WeftError, match="an atomic operation on 8 bytes is at a multiple of 8, and 4 is none"):
+        trans.fetch_add(4, 1)
     for bad in (1 << 64, -(1 << 63) - 1):
         with pytest.raises(OverflowError):
             trans.fetch_add(64, bad)

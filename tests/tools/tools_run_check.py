@@ -20,12 +20,13 @@ BROKEN = {
                                  ["count.o.py:2:", "wrods.o.yaml", "\"words\"?", "--memory wrods=SIZE", "--transport"]),
     "a user that is not there": ({"words.o.yaml": "corunning: [cont]\n"}, ["words.o.yaml:1:", "cont", "\"count\"?"]),
     "a key twice": ({"split.o.py": "#@ parallelism: 1\n#@ parallelism: 2\n"}, ["split.o.py:2:", "twice"]),
-    "a list that is none": ({"reduce.o.py": "#@ parents: count\n"}, ["reduce.o.py:1:", "parents", "a single value", "list"]),
+    "a list that is none": ({"reduce.o.py": "#@ parents: {count: }\n"}, ["reduce.o.py:1:", "parents", "a mapping", "list"]),
+    "names that are one": ({"reduce.o.py": "#@ parents: count, split\n"}, ["reduce.o.py:1:", "count, split", "no name of an element"]),
     "a program that it waits for": ({"count.o.py": "#@ corunning: {split: }\n"}, ["count.o.py:1:", "split", "together", "split -> count"]),
     "a program that waits for it, by way of memory": ({"split.o.py": "#@ dependents: [words]\n#@ corunning: [count]\n" + COMPUTE},
                                                       ["split.o.py:2:", "count", "split -> count"]),
     "memory between the same": ({"words.o.yaml": "parents: [count]\ndependents: [count]\n"}, ["words.o.yaml:", "count", "one of the two"]),
-    "a single program to run with": ({"count.o.py": "#@ corunning: words\n"}, ["count.o.py:1:", "corunning", "a single value", "list"]),
+    "a single program to run with": ({"count.o.py": "#@ corunning: split\n"}, ["count.o.py:1:", "corunning", "split -> count"]),
     "a name of another": ({"split.o.py": "#@ name: spilt\n"}, ["split.o.py:1:", "spilt", "\"split\"", "file"]),
     "a type of another file": ({"words.o.yaml": "filetype: .py\n"}, ["words.o.yaml:1:", ".yaml"]),
     "a transport of its own and one to others": ({"count.o.py": "#@ corunning: [words]\n#@ withMerged:\n"
@@ -51,6 +52,18 @@ BROKEN = {
     "no processors to speak of": ({"count.o.py": "#@ limits: {cpu: nan}\n"}, ["count.o.py:1:", "cpu"]),
     "less than no memory": ({"count.o.py": "#@ limits: {mem: -5M}\n"}, ["count.o.py:1:", "-5M"]),
     "no storage": ({"count.o.py": "#@ limits: {storage: 0G}\n"}, ["count.o.py:1:", "0G"]),
+    "more memory than there is": ({"words.o.yaml": "limits: {mem: 100 TB}\n"}, ["words.o.yaml:1:", "100 TB", "below 64 TB"]),
+    "and as a number": ({"words.o.yaml": "limits: {mem: 1e9}\n"}, ["words.o.yaml:1:", "1e9", "below 64 TB"]),
+    "less than a byte": ({"words.o.yaml": "limits: {mem: 0.2 B}\n"}, ["words.o.yaml:1:", "0.2 B", "64 MB"]),
+    "a number that C knows": ({"words.o.yaml": "limits: {mem: 0x10}\n"}, ["words.o.yaml:1:", "0x10"]),
+    "none that C knows": ({"words.o.yaml": "limits: {mem: infinity}\n"}, ["words.o.yaml:1:", "infinity"]),
+    "a unit of nobody": ({"words.o.yaml": "limits: {mem: 5 PB}\n"}, ["words.o.yaml:1:", "5 PB", "size is wanted"]),
+    "two numbers": ({"words.o.yaml": "limits: {mem: 1 0}\n"}, ["words.o.yaml:1:", "1 0", "size is wanted"]),
+    "two units": ({"words.o.yaml": "limits: {mem: 1 M B}\n"}, ["words.o.yaml:1:", "1 M B", "size is wanted"]),
+    "a unit before a point": ({"count.o.py": "#@ parallelism: 1k.0\n"}, ["count.o.py:1:", "whole number from 1 to 1024"]),
+    "half a copy": ({"count.o.py": "#@ parallelism: 1.5\n"}, ["count.o.py:1:", "whole number from 1 to 1024"]),
+    "lists in lists": ({"words.o.yaml": "limits: {mem: 1M}\nx: " + "[" * 20000 + "\n"}, ["words.o.yaml:2:", "nested more than 64 deep"]),
+    "and blocks": ({"words.o.yaml": "limits: {mem: 1M}\nx:\n  " + "- " * 20000 + "\n"}, ["words.o.yaml:3:", "nested more than 64 deep"]),
     "a time that is none": ({"count.o.py": "#@ limits: {time: soon}\n"}, ["count.o.py:1:", "time", "30s"]),
     "no time": ({"count.o.py": "#@ limits: {time: 0}\n"}, ["count.o.py:1:", "time", "30s"]),
     "a cpu that is none": ({"count.o.py": "#@ limits: {cpu: -1}\n"}, ["count.o.py:1:", "cpu"]),
@@ -78,13 +91,28 @@ def check(files, *args):
 def good_directories_are_good():
     done = check(GOOD)
     assert (done.returncode, done.stderr) == (0, "") and "4 elements" in done.stdout, done.stdout + done.stderr
-    for text in ("", "# nothing\n", "#@\n", "#@ parents:\n#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB, time: 2h}\r\n"):
+    for text in ("", "# nothing\n", "#@\n", "#@ limits: {mem: 1}\r\r\n",
+                 "#@ parents:\n#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB, time: 2h}\r\n"):
         done = check({"a.o.py": text + COMPUTE, "other.py": "#@ not: [ours", ".hidden.o.py": "#@ nor: this"})
         assert done.returncode == 0, f"{text!r}: {done.stderr}"
     merged = "#@ withMerged:\n#@   -\n#@     action:\n#@       namespace: whisk.system\n#@       name: \"mem1\"\n" \
              "#@     resources:\n#@       mem: 512M\n" \
              "#@       cpu: 0.5\n#@       storage: 64M\n#@     elem: Memory\n"
     assert check({"a.o.py": merged + COMPUTE}).returncode == 0
+
+
+def old_line_ends_are_named():
+    """CR alone ends a line for Python and for YAML, so that a head would be one line."""
+    for name, text, line in (("a.o.py", b"#@ parallelism: 2\rdef main(params, action):\r    return 1\r", 1), ("m.o.yaml", b"limits:\r  mem: 1M\r", 1),
+                             ("a.o.py", b"#@ parallelism: 2\n#@ limits: {mem: 1G}\rdef main(params): pass\n", 2),
+                             ("a.o.py", b"# A program.\r#@ parallelism: 2\rdef main(params, action):\r    return 1\r", 1)):
+        with elements.directory({"a.o.py": COMPUTE}) as (folder, python):
+            with open(os.path.join(folder, name), "wb") as f:
+                f.write(text)
+            for args in (("--check",), python):
+                elements.fails(folder, *args, says=[f"{name}:{line}: ", "carriage return", "LF or CRLF"])
+    done = check({"a.o.py": "#@ limits: {mem: 1G}\n# Below its head a program may have them.\rx = 1\r" + COMPUTE})
+    assert done.returncode == 0, done.stderr
 
 
 def broken_ones_are_named():
@@ -266,6 +294,7 @@ def hostile_yaml_is_survived():
         assert done.returncode == 0 or "m.o.yaml" in done.stderr, f"{what}: {done.stderr[:500]}"
 
 
-weft.main(good_directories_are_good, broken_ones_are_named, programs_that_are_not_python_are_named, memory_larger_than_the_machine_is_refused,
+weft.main(good_directories_are_good, old_line_ends_are_named, broken_ones_are_named, programs_that_are_not_python_are_named,
+          memory_larger_than_the_machine_is_refused,
           odd_directories, no_python_is_told, unreadable_files_are_named, all_mistakes_are_told_at_once, a_circle_is_told_as_a_path,
           what_is_wrong_is_not_started, the_graph_is_shown, a_directory_that_is_none, wrong_options_are_named, hostile_yaml_is_survived)

@@ -49,8 +49,8 @@ def what_wskgen_writes_is_run():
     serve = "def main(_, action):\n    t = action.get_transport('memory', 'rdma_server')\n    t.serve()"
     said = results(dag(obj("first", "import os\ndef main(params, action):\n    return {'n': 5, 'at': action.run['file']}\n", dependents=["second"]),
                        obj("second", "def main(params, action):\n    return [params, action.run['copies'], sorted(action.run['transports'])]\n",
-                           parents=["first"], parallelism=2, corunning=["mem", "third"]),
-                       obj("third", "# \u20ac \U0001f600 '\"\n" + ALL, corunning=["second"]),
+                           parents=["first"], parallelism=2, corunning=["mem"]),
+                       obj("third", "# \u20ac \U0001f600 '\"\n" + ALL),
                        obj("mem", serve, type="memory", corunning=["second"], limits={"resources": {"mem": "1 MB"}})))
     first, = said["results"]["first"]
     assert first["n"] == 5 and first["at"].endswith("/first.o.py") and not os.path.exists(first["at"]), first
@@ -86,7 +86,9 @@ def limits_are_limits():
 WRONG = {
     "no JSON": ("{", ["dag.json: is not a JSON object"]),
     "a list": ("[]", ["dag.json: is not a JSON object"]),
-    "nothing": ("{}", ["dag.json:1:", "objects"]),
+    "nothing": ("{}", ["dag.json:1:", "neither \"functions\" nor \"objects\""]),
+    "a function of nothing": ({"functions": [{"name": "f"}]}, ["the function has no \"objects\""]),
+    "objects that are none": ({"objects": {}}, ["objects is not a list"]),
     "no objects": (dag(), ["dag.json: has no objects"]),
     "two functions": ({"functions": dag(obj("a"))["functions"] * 2}, ["more than one function"]),
     "another language": (dag(obj("a", exec={"kind": "nodejs:14", "code": "function main() {}"})), ["\"a\"", "nodejs:14", "only Python"]),
@@ -97,7 +99,7 @@ WRONG = {
     "two of a name": (dag(obj("a"), obj("a")), ["two elements \"a\""]),
     "another type": (dag(obj("a", type="gpu")), ["runtimeType is compute or memory"]),
     "a stranger": (dag(obj("a", parents=["b"])), ["\"b\"", "of this DAG"]),
-    "relations that are none": (dag(obj("a", parents="b")), ["parents is a single value"]),
+    "relations that are none": (dag(obj("a", parents={"b": 1})), ["parents is a mapping"]),
     "said in two places": (dag(obj("a", relationships={"parents": []})), ["\"relationships\" is there twice"]),
     "a main that is none": (dag(obj("a", exec={"code": ALL, "main": "a b"})), ["main is the name of a function"]),
     "a wrong timeout": (dag(obj("a", limits={"timeout": "long"})), ["timeout", "milliseconds"]),
@@ -107,7 +109,7 @@ WRONG = {
     "a circle": (dag(obj("a", parents=["b"]), obj("b", parents=["a"])), ["circle"]),
     "a program that is no Python": (dag(obj("a", "x = 1\ndef main(params, action:\n")), ["dag.json: line 2 of the code of \"a\": SyntaxError"]),
     "a program without main": (dag(obj("a", "x = 1\n")), ["dag.json: the code of \"a\" has no function main"]),
-    "a parallelism that is none": (dag(obj("a", parallelism=0)), ["parallelism is a number from 1"]),
+    "a parallelism that is none": (dag(obj("a", parallelism=0)), ["parallelism is a whole number from 1"]),
 }
 
 

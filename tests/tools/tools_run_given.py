@@ -88,6 +88,25 @@ def parameters_have_an_order():
         said = elements.results(folder, *python, "--param", "k=1", "--params", "{\"k\": 2, \"m\": [3]}", "--params", " {\"m\": 4}".strip())
         assert said["results"]["a"] == [{"k": 1, "m": 4}], said
         assert elements.results(folder, *python, "--param", "k=\"{x\"")["results"]["a"] == [{"k": "{x"}]
+        said = elements.results(folder, *python, "--param", "k=1", "--param", "m=1", "--param", "k=2")
+        assert said["results"]["a"] == [{"k": 2, "m": 1}] and [w["key"] for w in said["warnings"]] == ["k"], said
+        assert "--param k is given more than once" in said["warnings"][0]["text"], said
+        elements.fails(folder, *python, "--param", "k=1", "--param", "k=2", "--strict", says=["--param k", "--strict"])
+
+
+def memory_that_nobody_asked_for_is_told():
+    package = elements.package()
+    one = "def main(params, action):\n    return action.get_transport('real', 'rdma').name if params.get('use') else None\n"
+    with elements.directory({"a.o.py": one, "b.o.py": "#@ parents: [a]\n#@ corunning: [named]\n" + COMPUTE}, stand_in=False) as (folder, python):
+        env = elements.environment(folder, **package)
+        given = ("--memory", "real=1MB", "--memory", "ghost@0=1MB", "--memory", "ghost@1=1MB", "--memory", "named=1MB")
+        for use, unused, strict in ((1, ["ghost"], ()), (0, ["ghost", "real"], ()), (1, ["ghost"], ("--strict",))):
+            said = elements.results(folder, *python, *given, *strict, "--param", f"use={use}", env=env)
+            assert [w["key"] for w in said["warnings"]] == unused, said["warnings"]
+            assert "--memory ghost was not used" in said["warnings"][0]["text"] and "corunning" in said["warnings"][0]["text"], said
+    with elements.directory({"a.o.py": "raise ValueError\n"}, stand_in=False) as (folder, python):
+        done = elements.fails(folder, *python, "--memory", "ghost=1MB", env=elements.environment(folder, **package))
+        assert "ghost" not in done.stderr, "one reason is enough"
 
 
 # --- memory that is served elsewhere ---------------------------------------------------------------------------------------------------
@@ -201,5 +220,6 @@ def files_that_are_neither():
 
 
 weft.main(memory_needs_no_file, copies_are_numbered, memory_among_dependents_may_be_given, wrong_ones_are_named, parameters_have_an_order,
-          a_transport_leads_elsewhere, copies_may_lead_elsewhere, one_program_is_run_without_the_others, its_parents_results_are_parameters,
+          memory_that_nobody_asked_for_is_told, a_transport_leads_elsewhere, copies_may_lead_elsewhere,
+          one_program_is_run_without_the_others, its_parents_results_are_parameters,
           files_that_are_neither)

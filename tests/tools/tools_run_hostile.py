@@ -1,7 +1,9 @@
 """Processes that weft run started may say and do whatever they like: it neither crashes nor hangs nor believes them."""
 import json
+import os
 import random
 import subprocess
+import time
 
 from lib import elements, weft
 
@@ -58,9 +60,28 @@ def odd_messages_do_no_harm():
 
 def a_flood_is_bounded():
     said, err = saying("try:\n    for i in range(80):\n        action.say(b'x' * (1 << 20))\nexcept OSError:\n    pass")
-    assert not said["ok"] and "more than 64 MiB" in err, err
+    assert not said["ok"] and "more than 64 MiB" in err and "memory element" in err, err
     said, err = saying("for i in range(20000):\n    action.say({'did': 'stats', 'transports': {}})\naction.say({'did': 'result', 'value': 1})")
     assert said["ok"], err
+
+
+def zeros_in_an_error_are_shown():
+    said, err = saying("action.say({'did': 'error', 'error': 'a\\0b', 'traceback': '\\0Trace\\0\\0back\\0'})\nos._exit(1)")
+    assert not said["ok"] and r"a failed: a\0b" in err and r"\0Trace\0\0back\0" in err and "\0" not in err, err
+    assert said["error"] == r"a failed: a\0b", said
+
+
+def long_errors_take_no_long_time():
+    """Their bytes are written in large pieces, and each secret in them is taken out once."""
+    text = "#@ corunning: [m]\nimport os\ndef main(params, action):\n    token = action.next()['durl'].split('token,')[1].split(';')[0]\n" \
+           "    text = (token + 'x\\033') * (12000000 // len(token))\n" \
+           "    action.say({'did': 'error', 'error': text, 'traceback': text})\n    os._exit(1)\n"
+    with elements.directory({"a.o.py": text, "m.o.yaml": "limits: {mem: 1M}\n"}) as (folder, python):
+        start, before = time.monotonic(), os.times().children_user + os.times().children_system
+        done = elements.run(folder, *python, *TIME)
+        took = os.times().children_user + os.times().children_system - before
+        assert done.returncode == 1 and done.stderr.count("(token)x") > 2 * 40000, done.stderr[:300]
+        assert took < 6, f"it took {took} s of a processor, and {time.monotonic() - start} s in all"
 
 
 def a_socket_that_is_closed_or_never_read():
@@ -117,5 +138,6 @@ def output_of_any_kind():
         elements.nothing_left(folder)
 
 
-weft.main(not_json_is_no_result, json_is_a_result_as_it_came, odd_messages_do_no_harm, a_flood_is_bounded, a_socket_that_is_closed_or_never_read,
+weft.main(not_json_is_no_result, json_is_a_result_as_it_came, odd_messages_do_no_harm, a_flood_is_bounded,
+          zeros_in_an_error_are_shown, long_errors_take_no_long_time, a_socket_that_is_closed_or_never_read,
           random_lines_do_no_harm, output_of_any_kind)

@@ -62,13 +62,21 @@ return 1""", {"b.o.py": "def main(params, action):\n    return params.get('k')\n
     assert "a.more failed: ValueError: invoked" in done.stderr, done.stderr
 
 
+def an_element_that_invokes_itself_comes_to_an_end():
+    said = asking("n = params.get('n', 0)\nreturn [n, ask({'do': 'invoke', 'template': 'a', 'trans': 'again', 'props': {'params': {'n': n + 1}}})]")
+    got = [value for name, (value,) in said["results"].items() if name.split(".")[0] == "a"]
+    assert sorted(n for n, _ in got) == list(range(17)), got
+    for n, answer in got:
+        assert answer["ok"] == (n < 16) and (n < 16 or "16 deep" in answer["error"]), got
+
+
 def what_is_wrong_is_said():
     wrong = [({"do": "invoke", "template": "wrods", "trans": "x"}, "did you mean \"words\"?"), ({"do": "invoke", "template": "words"}, "trans"),
              ({"do": "invoke", "template": "words", "trans": "a;b"}, ";"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": [1]}, "object"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": "much"}}, "64M"), ({"do": "release", "name": "nobody"}, "nobody"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"mem": -1}}}, "mem"),
-             ({"do": "invoke", "template": "words", "trans": "x", "props": {"sizes": 4096}}, "did you mean \"size\"?"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": {"sise": 4096}}, "did you mean \"size\"?"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"memory": "2M"}}}, "\"memory\""),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": "2M"}}, "limits is not an object"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": 1, "limits": {"mem": "2M"}}}, "both are there"),
@@ -182,6 +190,7 @@ def disagg_invokes_and_releases():
         assert seen == "more" and after and "nobody" in wrong, (seen, after, wrong)
 
 
-weft.main(memory_is_invoked_and_released, it_goes_with_who_invoked_it, a_compute_element_is_invoked, what_is_wrong_is_said,
+weft.main(memory_is_invoked_and_released, it_goes_with_who_invoked_it, a_compute_element_is_invoked,
+          an_element_that_invokes_itself_comes_to_an_end, what_is_wrong_is_said,
           memory_of_the_directory_is_not_taken_from_others, hostile_clients_do_no_harm, only_elements_of_the_run_are_answered,
           disagg_invokes_and_releases)

@@ -27,21 +27,25 @@ IGNORED = {
     "a program that is merged": ({"a.o.py": "#@ withMerged:\n#@   - {action: {name: x}, resources: {mem: 1M}, elem: Compute}\n"}, "a.o.py", 2,
                                  "withMerged", ["no memory"]),
     "more about what is merged": ({"a.o.py": "#@ withMerged: [{action: x, resources: {mem: 1M, gpu: 1}}]\n"}, "a.o.py", 1, "gpu", ["in resources"]),
-    "memory after memory": ({"m.o.yaml": "parents: [n]\n", "n.o.yaml": ""}, "m.o.yaml", 1, "parents", ["\"n\"", "both are memory"]),
-    "memory beside memory": ({"m.o.yaml": "corunning: [b, n]\n", "n.o.yaml": ""}, "m.o.yaml", 1, "corunning", ["\"n\"", "memory uses none"]),
+    "memory after memory": ({"m.o.yaml": "parents: [n]\n", "n.o.yaml": "type: memory\n"}, "m.o.yaml", 1, "parents", ["\"n\"", "both are memory"]),
+    "memory beside memory": ({"m.o.yaml": "corunning: [b, n]\n", "n.o.yaml": "type: memory\n"}, "m.o.yaml", 1, "corunning",
+                             ["\"n\"", "memory uses none"]),
     "itself": ({"a.o.py": "#@ corunning: [a]\n"}, "a.o.py", 1, "corunning", ["itself"]),
+    "a program to run with": ({"b.o.py": "#@ corunning: [c, m]\n", "c.o.py": "#@ parents: [a]\n"}, "b.o.py", 1, "corunning",
+                              ["\"c\" is ignored", "compute element", "memory only"]),
+    "and by a mapping": ({"c.o.py": "#@ corunning: {b: {trans: b, type: rdma}}\n"}, "c.o.py", 1, "corunning", ["\"b\" is ignored"]),
     "another language": ({"c.o.js": ""}, "c.o.js", 0, None, ["NAME.o.py"]),
 }
 
 # and what is no reason for a warning
 TAKEN = {
     "corunning as a list": {"b.o.py": "#@ corunning: [m]\n"},
-    "programs that run together": {"b.o.py": "#@ corunning: [c, m]\n", "c.o.py": "#@ parents: [a]\n#@ corunning: [b]\n"},
-    "and by a mapping": {"c.o.py": "#@ corunning: {b: {trans: b, type: rdma}}\n"},
     "a mapping in a file of memory": {"m.o.yaml": "corunning: {b: {trans: m, type: rdma}}\n"},
     "memory among dependents": {"a.o.py": "#@ dependents: [b, m]\n"},
     "memory among parents": {"b.o.py": "#@ parents: [a, m]\n"},
     "parents and dependents of memory": {"m.o.yaml": "parents: [a]\ndependents: [c]\ncorunning: [b]\n", "c.o.py": ""},
+    "one name that is no list": {"b.o.py": "#@ parents: a\n#@ corunning: m\n", "a.o.py": "#@ dependents: \"b\"\n", "m.o.yaml": "corunning: b\n"},
+    "numbers with a point": {"a.o.py": "#@ parallelism: 2.0\n#@ idempotent: true\n#@ retries: 0.0\n", "m.o.yaml": "replicas: 1.00\n"},
     "sizes without a unit": {"a.o.py": "#@ limits: {mem: 512, storage: 64}\n", "m.o.yaml": "limits:\n  mem: 1\nspare: 1\n"},
     "keys of the other kind with nothing behind": {"m.o.yaml": "withMerged: []\nimport:\nretries: ~\n", "a.o.py": "#@ replicas: {}\n"},
     "its own name and type of file": {"a.o.py": "#@ name: a\n#@ filetype: .py\n#@ type: Compute\n", "m.o.yaml": "name: m\nfiletype: .yaml\n"},
@@ -101,6 +105,23 @@ def numbers_alone_are_megabytes():
                       "def main(params, action):\n    return action.run['transports']\n"
     with elements.directory(files) as (folder, python):
         assert elements.results(folder, *python)["results"]["a"] == [["memory;rdma_local;size,2097152;"]]
+
+
+def sizes_are_what_they_look_like():
+    for text, size in (("0.5 MB", "512K"), ("1.5", "1536K"), ("4096 B", "4K"), ("1e1", "10M"), ("2.0G", "2G"), (".5M", "512K"), (" 3 ", "3M"),
+                       ("2e3kb", "2000K"), ("1.5KiB", "1536")):
+        with elements.directory({"a.o.py": "#@ corunning: m\n" + COMPUTE, "m.o.yaml": f"limits: {{mem: {text}}}\n"}) as (folder, _):
+            shown = elements.run(folder, "--graph").stdout
+            assert f"m: memory, {size}," in shown, f"{text}: {shown}"
+
+
+def memory_that_nobody_described_is_told():
+    for text in ("", "# later\n", "{}\n", "~\n", "\n\n"):
+        with elements.directory({"a.o.py": "#@ corunning: [m]\n" + COMPUTE, "m.o.yaml": text}) as (folder, python):
+            said = elements.results(folder, *python)
+            warning, = said["warnings"]
+            assert (warning["file"], warning["key"]) == ("m.o.yaml", "limits") and "128 MiB" in warning["text"], f"{text!r}: {warning}"
+            elements.fails(folder, "--check", "--strict", says=["m.o.yaml: ", "128 MiB", "limits: {mem: SIZE}"])
 
 
 def what_may_be_repeated_has_retries():
@@ -229,6 +250,7 @@ def a_long_name_is_harmless():
 
 
 weft.main(what_is_ignored_is_told, what_has_a_meaning_is_taken, problems_are_in_json_too, numbers_alone_are_megabytes,
+          sizes_are_what_they_look_like, memory_that_nobody_described_is_told,
           what_may_be_repeated_has_retries, a_merge_counts_where_nothing_else_is_said, memory_between_elements_is_an_order,
           an_order_around_memory_never_makes_a_circle, a_program_of_scads_users_runs,
           names_that_cross_lead_nowhere_else,

@@ -26,7 +26,7 @@ def the_same_tests_pass_by_an_agent():
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
         assert done.returncode in (0, 77), f"{name} by an agent:\n{done.stdout}"
         passed = int(re.search(r"^(\d+) passed", done.stdout, re.M)[1])
-        assert passed >= 3 or done.returncode == 77, done.stdout
+        assert passed >= (3 if name == "tools_run_lib" else 5) or done.returncode == 77, done.stdout
 
 
 def stand_in_for_ssh(folder, text):

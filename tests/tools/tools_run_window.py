@@ -4,6 +4,7 @@ import os
 from lib import elements, weft
 
 CPUS = len(os.sched_getaffinity(0))
+NOTHING = "def main(params, action):\n    pass\n"
 
 
 def most_at_once(spans):
@@ -48,4 +49,11 @@ def jobs_is_kept_all_the_same():
         assert most_at_once(elements.results(folder, *python, "--jobs", "2")["results"]["a"]) <= 2
 
 
-weft.main(those_that_compute_take_turns, those_that_wait_for_each_other_all_run, jobs_is_kept_all_the_same)
+def a_timeout_says_who_had_no_place():
+    files = {"a.o.py": MEETING.format(copies=4, wait="time.sleep(0.01)"), "b.o.py": "#@ parents: [a]\n" + NOTHING, "c.o.py": NOTHING}
+    with elements.directory(files) as (folder, python), weft.scratch() as where:
+        elements.fails(folder, *python, "--param", f'where="{where}"', "--timeout", "5s", "--jobs", "3",
+                       says=["still running: a@0, a@1, a@2; without a place under --jobs 3: a (1 of 4 copies), c. Elements that wait for each other"])
+
+
+weft.main(those_that_compute_take_turns, those_that_wait_for_each_other_all_run, jobs_is_kept_all_the_same, a_timeout_says_who_had_no_place)

@@ -447,6 +447,7 @@ TEST(atomics_that_cannot_be_are_refused)
             CHECK_EQ(far_atomic(r, WEFT_RMA_SWAP, at, 8, 1, 0), WEFT_ERR_INVALID);
         for (uint64_t at = 1; at < 4; at++)
             CHECK_EQ(far_atomic(r, WEFT_RMA_SWAP, at, 4, 1, 0), WEFT_ERR_INVALID);
+        CHECK(strstr(weft_last_error(), "on 4 bytes is at a multiple of 4, and 3 is none"));
         CHECK_EQ(far_atomic(r, (weft_rma_atomic_t)0, 0, 8, 1, 0), WEFT_ERR_INVALID);
         CHECK_EQ(far_atomic(r, (weft_rma_atomic_t)7, 0, 8, 1, 0), WEFT_ERR_INVALID);
         CHECK_EQ(far_atomic(r, WEFT_RMA_ADD, 96, 8, 1, 0), WEFT_ERR_RANGE);

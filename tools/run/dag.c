@@ -279,7 +279,8 @@ static void take_objects(dag_t *d, run_value_t list, run_value_t of)
     run_value_t one;
     wefti_json_t at = {0};
     if (!list.p || *list.p != '[') {
-        problem(d, list.p ? list : of, "a function has a list of objects");
+        problem(d, list.p ? list : of,
+                list.p ? "objects is not a list: [OBJECT, ...]" : "the function has no \"objects\": [OBJECT, ...]");
         return;
     }
     while (run_json_item(list, &at, &one)) {
@@ -300,6 +301,13 @@ static void take_file(dag_t *d, run_value_t all)
     if (!find(d, all, &top))
         return;
     functions = member(&top, "functions");
+    if (!functions.p && !member(&top, "objects").p) {
+        problem(
+            d, all,
+            "the file has neither \"functions\" nor \"objects\": {\"functions\": [{\"objects\": [OBJECT, ...]}]} is a DAG, and "
+            "{\"objects\": [OBJECT, ...]}");
+        return;
+    }
     if (!functions.p) {
         take_objects(d, member(&top, "objects"), all);
         return;

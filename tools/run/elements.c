@@ -4,11 +4,14 @@
  * element, and all of it is YAML. A file that looks like either and is not gets a sentence; other files are ignored. If one
  * `NAME.o.py` is to be run, the other programs of its directory are left out, and memory that it does not use. A file of JSON is
  * a whole DAG (dag.c). yaml.c reads the YAML. tests/tools/tools_run_check.py and tests/tools/tools_run_given.py check it. */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +19,7 @@
 
 #define FILE_MAX ((off_t)16 << 20)
 #define YAML_MAX ((size_t)64 << 10)
+#define SIZE_MOST ((double)((uint64_t)1 << 46)) /* 64 TB */
 
 void run_name_add(run_names_t *names, char *name, unsigned line)
 {
@@ -29,25 +33,55 @@ bool run_name_ok(const char *name, size_t n)
     return n && n <= RUN_NAME_MAX && strspn(name, allowed) >= n;
 }
 
-bool run_size_mb(const char *text, uint64_t *out)
+/* "1.5 GB", "4096 B", "1e3 k" in bytes; without a unit it has the unit `alone`. False: it is no size, or has no unit and `alone`
+ * is NULL. */
+static bool read_size(const char *text, const char *alone, double *bytes_out)
 {
-    char with[32];
-    size_t n = strspn(text, "0123456789");
-    if (!n || text[n] || n > 20)
-        return run_size(text, out);
-    snprintf(with, sizeof with, "%sM", text);
-    return run_size(with, out);
+    static const char units[] = "kmgt";
+    const char *unit, *at;
+    char *end, word[4] = "";
+    size_t n;
+    double v;
+    text += strspn(text, " ");
+    if (!isdigit((unsigned char)text[*text == '.']) || !strncasecmp(text, "0x", 2))
+        return false; /* strtod() would take a sign, and other words for numbers */
+    v = strtod(text, &end);
+    unit = end + strspn(end, " ");
+    n = strcspn(unit, " ");
+    if (n >= sizeof word || unit[n + strspn(unit + n, " ")] || !isfinite(v))
+        return false;
+    memcpy(word, unit, n);
+    unit = n || !alone ? word : alone;
+    at = *unit ? strchr(units, tolower((unsigned char)*unit)) : NULL;
+    *bytes_out = at ? ldexp(v, 10 * (int)(at - units + 1)) : v;
+    unit += at != NULL;
+    return !strcasecmp(unit, "b") || (at && (!*unit || !strcasecmp(unit, "ib")));
+}
+
+static bool fitting(double bytes, uint64_t *out)
+{
+    if (bytes < 1 || bytes >= SIZE_MOST)
+        return false;
+    *out = (uint64_t)bytes;
+    return true;
 }
 
 bool run_size(const char *text, uint64_t *out)
 {
-    char tight[32];
-    size_t n = 0;
-    for (; *text && n < sizeof tight - 1; text++)
-        if (*text != ' ')
-            tight[n++] = *text;
-    tight[n] = '\0';
-    return !*text && n && strspn(tight, "0123456789") < n && tool_parse_size(tight, out) && *out && *out < (uint64_t)1 << 46;
+    double bytes;
+    return read_size(text, NULL, &bytes) && fitting(bytes, out);
+}
+
+bool run_size_mb(const char *text, uint64_t *out)
+{
+    double bytes;
+    return read_size(text, "M", &bytes) && fitting(bytes, out);
+}
+
+bool run_size_large(const char *text)
+{
+    double bytes;
+    return read_size(text, "M", &bytes) && bytes >= SIZE_MOST;
 }
 
 static void names_free(run_names_t *names)
@@ -131,6 +165,28 @@ static void add_line(lines_t *l, const char *text, size_t n, unsigned number)
     run_add(&l->yaml, "\n", 1);
 }
 
+/* Is text[i] the end of a line that LF does not end? It is one to Python and to YAML, and none here. */
+static bool lone_return(const run_text_t *text, size_t i)
+{
+    return text->p[i] == '\r' && i + 1 < text->n && text->p[i + 1] != '\r' && text->p[i + 1] != '\n';
+}
+
+/* The first such line of a memory element, or of a program at a line that begins with "#@"; 0: there is none. */
+static unsigned old_line_end(const run_element_t *e, const run_text_t *text)
+{
+    unsigned number = 1;
+    bool head = false;
+    for (size_t i = 0; i < text->n; i++) {
+        bool begins = !i || text->p[i - 1] == '\n', after = i && lone_return(text, i - 1);
+        if (begins || after)
+            head = text->n - i >= 2 && !memcmp(text->p + i, "#@", 2);
+        if ((after && head) || (lone_return(text, i) && (head || e->memory)))
+            return number;
+        number += text->p[i] == '\n';
+    }
+    return 0;
+}
+
 /* The lines of a program that begin with "#@ ", or all of them. */
 static void cut(run_t *run, const run_element_t *e, const run_text_t *text, lines_t *l)
 {
@@ -176,9 +232,15 @@ static void read_element(run_t *run, run_element_t *e)
 {
     run_text_t text = {0};
     lines_t l = {0};
+    unsigned line;
     if (run_slurp(run, e->path, &text)) {
         if (text.n && memchr(text.p, '\0', text.n)) {
             run_problem(run, e->path, 0, "is not text: there is a zero byte in it");
+        } else if ((line = old_line_end(e, &text))) {
+            run_problem(
+                run, e->path, line,
+                "a line ends in a carriage return (CR) alone, as in files of old Macs: save the file with line ends LF or "
+                "CRLF (tr '\\r' '\\n' changes them)");
         } else {
             cut(run, e, &text, &l);
             if (l.yaml.n > YAML_MAX)

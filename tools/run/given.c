@@ -1,8 +1,8 @@
 /* tools/run/given.c - what the command line gives to elements: parameters, memory, transports, and where they find modules.
  *
- * Two that contradict each other are refused: one would be silently ignored. Of two parameters of a name the last counts, and
- * --param before --params. Memory of --memory is an element like one with a file. A transport of --transport leads to memory
- * that this run does not start, and every compute element has it. tests/tools/tools_run_given.py checks it. */
+ * Two that contradict each other are refused: one would be silently ignored. Of two parameters of a name the last counts, with a
+ * warning, and --param before --params. Memory of --memory is an element like one with a file. A transport of --transport leads
+ * to memory that this run does not start, and every compute element has it. tests/tools/tools_run_given.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -48,6 +48,7 @@ static void add_param(run_opts_t *o, char *name, char *value, bool of_file)
     run_param_t p = {.name = name, .value = value, .of_file = of_file};
     for (unsigned i = 0; i < o->n_params; i++)
         if (!strcmp(o->params[i].name, name)) {
+            p.twice = o->params[i].twice || (!of_file && !o->params[i].of_file);
             if (!of_file || o->params[i].of_file) {
                 run_param_t old = o->params[i];
                 o->params[i] = p;
@@ -298,6 +299,21 @@ void run_given_elements(run_t *run)
             run_problem(run, e->path, 0, "is an element, and --transport %s=DURL would lead elsewhere under its name",
                         run->opts.transports[i].name);
         free(name);
+    }
+}
+
+void run_given_unused(run_t *run)
+{
+    for (const run_proc_t *p = run->procs; p; p = p->next)
+        if (!p->element->memory && !p->told_stats)
+            return; /* it may have used them */
+    for (unsigned i = 0; i < run->n_static && !run->failed; i++) {
+        const run_element_t *e = run->elements[i];
+        if (e->offered && !e->wanted && e->n_started)
+            run_warn(run, NULL, 0, e->name,
+                     "--memory %s was not used: no element names it under corunning, or asked for it by "
+                     "get_transport(\"%s\", \"rdma\")",
+                     e->name, e->name);
     }
 }
 

@@ -154,6 +154,7 @@ static void link_given(run_t *run, run_element_t *memory)
     for (unsigned i = 0; i < run->n_static; i++)
         if (run_uses(run->elements[i], memory))
             return;
+    memory->offered = true;
     for (unsigned i = 0; i < run->n_static; i++)
         if (!run->elements[i]->memory)
             add_use(run->elements[i], memory, 0);
@@ -184,6 +185,10 @@ static bool has_param(const run_t *run, const char *name)
 
 static void check_params(run_t *run)
 {
+    for (unsigned i = 0; i < run->opts.n_params; i++)
+        if (run->opts.params[i].twice)
+            run_warn(run, NULL, 0, run->opts.params[i].name,
+                     "--param %s is given more than once, and all but the last are ignored", run->opts.params[i].name);
     for (unsigned i = 0; i < run->opts.n_params; i++)
         if (run_find(run, run->opts.params[i].name))
             run_problem(run, NULL, 0, "the parameter \"%s\" has the name of an element, whose results its dependents find there",

@@ -2,7 +2,7 @@
  *
  * An element asks by one line and gets one back; which way the lines go is its host's business. A memory element that was
  * invoked belongs to the process that invoked it, and ends with it. The process gets its answer when the element serves, or when
- * it cannot. tests/tools/tools_run_invoke.py checks it. */
+ * it cannot. Elements may invoke others that invoke others, to a bounded depth. tests/tools/tools_run_invoke.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,6 +156,15 @@ static const char *take_props(run_element_t *e, run_value_t props)
     return NULL;
 }
 
+/* How many were invoked before it, each by the next. */
+static unsigned depth_of(const run_proc_t *p)
+{
+    unsigned n = 0;
+    for (; p->element->owner; p = p->element->owner)
+        n++;
+    return n;
+}
+
 static bool memory_is_there(const run_element_t *e)
 {
     for (unsigned i = 0; i < e->n_uses; i++)
@@ -197,6 +206,8 @@ static void invoke(run_t *run, asker_t c, const char *template, const char *tran
         wrong = take_props(e, props);
     if (!wrong && run->n_elements >= 2 * RUN_ELEMENTS_MAX)
         wrong = "too many elements have been invoked";
+    if (!wrong && !e->memory && depth_of(c.who) >= RUN_INVOKED_DEEPEST)
+        wrong = "elements have invoked each other 16 deep, and that is the most: an element that invokes itself needs an end";
     if (!wrong && !memory_is_there(e))
         wrong = "memory that the element uses has ended: nobody else used it any more";
     if (wrong) {

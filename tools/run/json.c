@@ -193,6 +193,28 @@ char *run_json_string(run_value_t v)
     return copy;
 }
 
+char *run_json_shown(run_value_t v)
+{
+    wefti_json_text_t t;
+    wefti_json_t j;
+    run_text_t shown = {0};
+    char *copy;
+    if (!v.p || *v.p != '"')
+        return NULL;
+    copy = run_dup_n(v.p, v.n);
+    j = reader(copy, v.n);
+    t = wefti_json_string(&j);
+    run_add(&shown, "", 0);
+    for (size_t at = 0, n; at < t.n; at += n + 1) {
+        n = strlen(t.p + at);
+        run_add(&shown, t.p + at, n);
+        if (at + n < t.n)
+            run_add(&shown, "\\0", 2);
+    }
+    free(copy);
+    return shown.p;
+}
+
 bool run_json_count(run_value_t v, uint64_t *out)
 {
     char digits[24];

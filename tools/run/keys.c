@@ -46,8 +46,12 @@ static bool has_name(const run_names_t *names, const char *name)
 
 static void take_names(meta_t *m, const meta_node_t *node, const meta_key_t *key, void *into)
 {
-    const char *what = key->name;
+    const char *what = key->name, *single = node->text ? take_name(m, node, what) : NULL;
     run_names_t *names = into;
+    if (single)
+        run_name_add(names, run_dup(single), node->line);
+    if (node->text)
+        return;
     if (node->kind != META_LIST) {
         problem(m, node, "%s is %s; a list is wanted: \"- NAME\" on lines of its own, or [NAME, NAME]", what, meta_kind_of(node));
         return;
@@ -94,13 +98,19 @@ static void take_file_type(meta_t *m, const meta_node_t *node, const meta_key_t 
         problem(m, node, "filetype is not that of this file, which is %s", is);
 }
 
+/* "2.0" is 2. */
 static void take_number(meta_t *m, const meta_node_t *node, const meta_key_t *key, void *into)
 {
+    char digits[16] = "";
+    const char *point = node->text ? strchr(node->text, '.') : NULL;
+    size_t whole = node->text ? strspn(node->text, "0123456789") : 0;
     uint64_t n;
-    if (node->text && tool_parse_count(node->text, (uint64_t)key->min, (uint64_t)key->max, &n))
+    if (point && point == node->text + whole && point[1] && !point[1 + strspn(point + 1, "0")] && whole < sizeof digits)
+        memcpy(digits, node->text, whole);
+    if (node->text && tool_parse_count(*digits ? digits : node->text, (uint64_t)key->min, (uint64_t)key->max, &n))
         *(unsigned *)into = (unsigned)n;
     else
-        problem(m, node, "%s is a number from %d to %d", key->name, key->min, key->max);
+        problem(m, node, "%s is a whole number from %d to %d", key->name, key->min, key->max);
 }
 
 static void take_bool(meta_t *m, const meta_node_t *node, const meta_key_t *key, void *into)
@@ -134,7 +144,9 @@ static void take_size(meta_t *m, const meta_node_t *node, const meta_key_t *key,
 {
     char shown[80];
     uint64_t size;
-    if (!node->text || !run_size_mb(node->text, &size))
+    if (node->text && run_size_large(node->text))
+        problem(m, node, "%s is %s, and sizes are below 64 TB", key->name, tool_plain(node->text, shown, sizeof shown));
+    else if (!node->text || !run_size_mb(node->text, &size))
         problem(m, node, "%s is %s; a size is wanted: 512M, 64 MB, 2G; a number alone is MB", key->name,
                 node->text ? tool_plain(node->text, shown, sizeof shown) : meta_kind_of(node));
     else if (*(uint64_t *)into)
@@ -220,13 +232,8 @@ static const meta_key_t use_keys[] = {{"trans", .take = take_trans}, {"type", .t
 static void take_corunning(meta_t *m, const meta_node_t *node, const meta_key_t *key, void *into)
 {
     run_element_t *e = into;
-    if (node->kind == META_LIST) {
+    if (node->kind == META_LIST || node->text) {
         take_names(m, node, key, &e->corunning);
-        return;
-    }
-    if (node->kind != META_MAPPING) {
-        problem(m, node, "corunning is %s; it is a list, [NAME, NAME], or a mapping, {NAME: {trans: NAME, type: rdma}}",
-                meta_kind_of(node));
         return;
     }
     for (unsigned i = 0; i < node->n; i++) {
@@ -384,11 +391,21 @@ static const meta_key_t memory_keys[] = {
 static const meta_keys_t compute = {compute_keys, memory_keys, " of a compute element", " of memory elements"};
 static const meta_keys_t memory = {memory_keys, compute_keys, " of a memory element", " of compute elements"};
 
+/* All is as by default. Of memory that is probably not what was meant. */
+void meta_take_nothing(meta_t *m)
+{
+    if (m->e->memory && !m->e->described)
+        run_warn(m->run, m->e->path, 0, "limits",
+                 "says nothing of its memory, which then has 128 MiB: write \"limits: {mem: SIZE}\", such as {mem: 64M}");
+}
+
 void meta_take(meta_t *m)
 {
     const meta_node_t *root = &m->nodes[0];
-    if (meta_is_empty(root))
-        return; /* nothing said: all is as by default */
+    if (meta_is_empty(root)) {
+        meta_take_nothing(m);
+        return;
+    }
     if (root->kind != META_MAPPING) {
         problem(m, root, "%s; \"KEY: VALUE\" lines are wanted, such as \"type: %s\"", meta_kind_of(root),
                 m->e->memory ? "memory" : "compute");

@@ -11,8 +11,8 @@
  * early that looking takes more than a twentieth of a processor. An element that is over a limit is killed with its group and
  * its cgroup, and the run fails with a sentence that has both numbers.
  *
- * Promise: whatever a run has made here is gone when it ends (guard.c, cgroup_run.c). tests/tools/tools_run_limits.py checks
- * it. */
+ * Promise: whatever a run has made here is gone when it ends (guard.c, cgroup_run.c). tests/tools/tools_run_limits.py and
+ * tests/tools/tools_run_pinned.py check it. */
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -243,16 +243,24 @@ void run_limits_sample(run_proc_t *p)
 
 /* --- processors, without a cgroup ------------------------------------------------------------------------------------------ */
 
-/* Which processors, as few others on them as can be. */
+/* Where the search begins: other runs and other agents of this machine do not know of each other, and must not all take the
+ * first processor. */
+static unsigned first_cpu(unsigned n)
+{
+    return (unsigned)(((uint64_t)getpid() * 2654435761U >> 8) % n);
+}
+
+/* Which processors, as few others of this run on them as can be. */
 static void choose_cpus(run_proc_t *p)
 {
     run_t *run = p->run;
     double cpu = p->element->limits.cpu;
-    unsigned want = cpu > 0 && ceil(cpu) < run->n_cpus ? (unsigned)ceil(cpu) : 0, best = 0, best_load = UINT32_MAX;
+    unsigned want = cpu > 0 && ceil(cpu) < run->n_cpus ? (unsigned)ceil(cpu) : 0, best = 0, best_load = UINT32_MAX, places;
     if (!want)
         return; /* all of them */
-    for (unsigned from = 0; from + want <= run->n_cpus; from++) {
-        unsigned load = 0;
+    places = run->n_cpus - want + 1;
+    for (unsigned k = 0; k < places; k++) {
+        unsigned load = 0, from = (first_cpu(places) + k) % places;
         for (unsigned i = from; i < from + want; i++)
             load += run->pinned[i];
         if (load < best_load) {

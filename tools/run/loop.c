@@ -78,7 +78,7 @@ uint64_t run_deadline(const run_t *run, run_proc_t **whose_out)
 
 static void timed_out(run_t *run, run_proc_t *whose)
 {
-    run_text_t who = {0};
+    run_text_t who = {0}, held = {0};
     char time[32];
     unsigned n = 0;
     if (whose) {
@@ -94,8 +94,13 @@ static void timed_out(run_t *run, run_proc_t *whose)
     for (run_proc_t *p = run->procs; p; p = p->next)
         if (!p->over && !p->element->memory && !p->returned && n++ < 8)
             run_addf(&who, "%s%s", who.n ? ", " : "", p->label);
-    run_fail(run, "the time is over (--timeout); still running: %s%s", who.n ? who.p : "no compute element",
-             n > 8 ? ", ..." : "");
+    if (n > 8)
+        run_addf(&who, ", ...");
+    if (run->opts.jobs && run_held_back(run, &held))
+        run_addf(&who, "; without a place under --jobs %llu: %s. Elements that wait for each other must all have one",
+                 (unsigned long long)run->opts.jobs, held.p);
+    run_fail(run, "the time is over (--timeout); still running: %s%s", n ? "" : "no compute element", who.n ? who.p : "");
+    run_free(&held);
     run_free(&who);
 }
 

@@ -68,5 +68,6 @@ void meta_walk(meta_t *m, const meta_node_t *mapping, const meta_keys_t *keys, v
 /* --- keys.c: what the root of a document says, into m->e --------------------------------------------------------- */
 
 void meta_take(meta_t *m);
+void meta_take_nothing(meta_t *m); /* there is no document */
 
 #endif

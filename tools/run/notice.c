@@ -48,13 +48,14 @@ void run_problem(run_t *run, const char *path, unsigned line, const char *fmt, .
 void run_warn(run_t *run, const char *path, unsigned line, const char *key, const char *fmt, ...)
 {
     run_notice_t n = {.file = file_of(run, path), .line = line, .key = key ? run_dup(key) : NULL, .warning = true};
+    bool strict = run->opts.strict && !run->started; /* what has run cannot be refused */
     va_list ap;
     va_start(ap, fmt);
     n.text = sentence(fmt, ap);
     va_end(ap);
     run->n_warnings++;
-    run->n_problems += run->opts.strict;
-    keep(run, n, run->opts.strict ? "" : "warning: ", run->opts.strict ? " (--strict refuses it)" : "");
+    run->n_problems += strict;
+    keep(run, n, strict ? "" : "warning: ", strict ? " (--strict refuses it)" : "");
 }
 
 void run_notices_json(const run_t *run, tool_json_t *j, const char *name, bool warnings)

@@ -194,7 +194,7 @@ static unsigned walk(run_t *run, run_element_t *root, const run_element_t *targe
     return 0;
 }
 
-/* Programs that are to run together cannot wait for each other. */
+/* Programs that are to run together cannot wait for each other. If they do not, there is nothing to do for them. */
 static void check_together(run_t *run, run_element_t *e, run_element_t **path, unsigned *next)
 {
     for (unsigned i = 0; i < e->corunning.n; i++) {
@@ -214,8 +214,13 @@ static void check_together(run_t *run, run_element_t *e, run_element_t **path, u
             run_marks_clear(run);
             n = walk(run, other, e, path, next);
         }
-        if (!n)
+        if (!n) {
+            run_warn(run, e->path, e->corunning.at[i].line, "corunning",
+                     "corunning \"%s\" is ignored: it is a compute element, and transports lead to memory only. The two run at "
+                     "the same time anyway, because neither waits for the other",
+                     other->name);
             continue;
+        }
         for (unsigned k = 0; k < n; k++)
             run_addf(&way, "%s%s", k ? " -> " : "", path[k]->name);
         run_problem(run, e->path, e->corunning.at[i].line,

@@ -32,16 +32,20 @@ void run_secret(run_t *run, const char *durl)
 
 void run_hide(const run_t *run, run_text_t *text)
 {
-    static const char instead[] = "(token)";
+    static const char instead[] = "(token)"; /* shorter than any secret */
     for (unsigned i = 0; i < run->n_secrets && text->n; i++) {
-        size_t n = strlen(run->secrets[i]), from = 0;
-        char *found;
-        while ((found = memmem(text->p + from, text->n - from, run->secrets[i], n))) {
-            memcpy(found, instead, sizeof instead - 1);
-            from = (size_t)(found - text->p) + sizeof instead - 1;
-            memmove(text->p + from, found + n, text->n - (size_t)(found + n - text->p) + 1);
-            text->n -= n - (sizeof instead - 1);
+        size_t n = strlen(run->secrets[i]);
+        const char *from = text->p, *end = text->p + text->n, *found;
+        char *to = text->p;
+        while ((found = memmem(from, (size_t)(end - from), run->secrets[i], n))) { /* each byte is moved once */
+            memmove(to, from, (size_t)(found - from));
+            to += found - from;
+            memcpy(to, instead, sizeof instead - 1);
+            to += sizeof instead - 1;
+            from = found + n;
         }
+        memmove(to, from, (size_t)(end - from) + 1);
+        text->n = (size_t)(to - text->p) + (size_t)(end - from);
     }
 }
 

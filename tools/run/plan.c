@@ -135,6 +135,24 @@ static bool may_start(const run_element_t *e)
     return true;
 }
 
+unsigned run_held_back(const run_t *run, run_text_t *names)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        const run_element_t *e = run->elements[i];
+        unsigned left = e->copies - e->n_started;
+        if (e->memory || e->state > RUN_RUNNING || !left || !may_start(e))
+            continue;
+        if (++n <= 8)
+            run_addf(names, "%s%s", n > 1 ? ", " : "", e->name);
+        if (n <= 8 && e->copies > 1)
+            run_addf(names, " (%u of %u copies)", left, e->copies);
+    }
+    if (n > 8)
+        run_addf(names, ", ...");
+    return n;
+}
+
 static bool start_copy(run_t *run, run_element_t *e)
 {
     run_proc_t *p;
@@ -326,7 +344,11 @@ static void compute_failed(run_t *run, run_proc_t *p)
         run_fail(run, "%s %s%s", p->label, how,
                  p->element->idempotent ? "" : "; with `idempotent: true` in its head it would be started again elsewhere");
     } else if (p->flooded) {
-        run_fail(run, "%s said a line of more than %d MiB, which is no result", p->label, RUN_LINE_MAX >> 20);
+        run_fail(
+            run,
+            "%s said a line of more than %d MiB, which is no result: put large data into a memory element, and return what the "
+            "next element needs to find it there",
+            p->label, RUN_LINE_MAX >> 20);
     } else if (WIFEXITED(p->status) && WEXITSTATUS(p->status) && !p->began) {
         run_fail(
             run,

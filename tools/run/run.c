@@ -106,6 +106,8 @@ static int go(run_t *run)
     if (run->opts.trace && !run_trace_begin(run))
         return TOOL_FAILED;
     good = run_go(run);
+    if (good)
+        run_given_unused(run);
     if (run->n_elements && run->started)
         run_report(run);
     if (run->opts.trace && !run_trace_end(run))

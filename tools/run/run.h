@@ -10,8 +10,8 @@
 #include <sys/types.h>
 #include <weft/elements.h>
 
-#include "base/json.h"
 #include "host.h"
+#include "json.h"
 #include "lines.h"
 #include "remote.h"
 #include "session.h"
@@ -21,6 +21,7 @@ enum {
     RUN_COPIES_MAX = 1024,
     RUN_ELEMENTS_MAX = 4096,
     RUN_RETRIES_MAX = 100,
+    RUN_INVOKED_DEEPEST = 16, /* elements that were invoked by one that was invoked, and so on */
     RUN_RETRIES_DEFAULT = 3, /* of an element that is idempotent */
     RUN_LINE_MAX = 64 << 20 /* bytes of the longest line that an element may say */
 };
@@ -40,28 +41,6 @@ void run_free(run_text_t *t);
 /* A writer of JSON into an empty text, and its end, after which the text is whole. */
 tool_json_t run_json_begin(run_text_t *t);
 void run_json_end(tool_json_t *j);
-
-/* --- JSON from others ------------------------------------------------------------------------------------------ */
-
-typedef wefti_json_text_t run_value_t; /* a value where it lies; p NULL: there is none */
-
-/* Is text[0..n) one JSON value, as RFC 8259 has it, with nothing but blanks around? *value_out is it without them. The
- * functions below only take what has passed this one. */
-bool run_json(const char *text, size_t n, run_value_t *value_out);
-run_value_t run_json_get(run_value_t object, const char *name); /* the last of that name, as Python has it */
-/* The members of an object: *at is {0} at first. False: there are no more. */
-bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, run_value_t *value_out);
-bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out); /* the same for an array */
-bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
-char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
-/* {"who": "what", "n": n, ...: a line to an agent or from one, and its end, which sends it. n 0: of no process. */
-tool_json_t run_line_begin(run_text_t *line, const char *who, const char *what, uint64_t n);
-void run_line_end(run_text_t *line, tool_json_t *j, run_lines_t *to);
-/* A text of any bytes as the member `line`, or `base64` if it is not UTF-8; and such a member, into an empty text. */
-void run_json_add_bytes(tool_json_t *j, const char *text, size_t n);
-bool run_json_bytes(run_value_t object, run_text_t *out);
-bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
-char *run_json_twice(run_value_t v); /* a name that an object in it has more than once, yours to free; NULL: none */
 
 /* --- elements -------------------------------------------------------------------------------------------------- */
 
@@ -98,6 +77,7 @@ typedef struct run_merged {
 typedef struct run_param {
     char *name, *value; /* JSON */
     bool of_file;       /* of --params: --param counts instead, where both have it */
+    bool twice;         /* there was another --param of that name */
 } run_param_t;
 
 typedef struct run_limits {
@@ -150,6 +130,7 @@ struct run_element {
     char *params;      /* of a compute element that was invoked: JSON */
     uint64_t question; /* of one that was invoked: its owner waits for the answer to this; 0: nobody does */
     bool stopping;     /* of a memory element */
+    bool offered, wanted; /* of a memory element: nobody names it, so all have it; a transport to it was asked for */
     uint64_t bytes_read, bytes_written; /* by itself; of a memory element: by its users */
     run_traffic_t *traffic;
 };
@@ -216,6 +197,7 @@ struct run_proc {
     int status;        /* as waitpid() has it */
     bool over, lost;   /* waited for; lost: a replica that is gone while others serve */
     bool flooded;      /* it said a line that is too long */
+    bool told_stats;   /* it said which transports it used */
     run_asked_t asked; /* how far it has been told to end */
     uint64_t ask_at;   /* when the next step of that is due */
     uint64_t started, began, ended;
@@ -331,6 +313,7 @@ void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsign
 bool run_size(const char *text, uint64_t *out);
 /* The same, and without a unit MB, as Scad has it. */
 bool run_size_mb(const char *text, uint64_t *out);
+bool run_size_large(const char *text); /* is it one, and larger than both take, which is 64 TB? */
 /* Resolve names, look for cycles. False after sentences. */
 bool run_link(run_t *run);
 bool run_single(const run_t *run); /* is one program run, without the others of its directory? */
@@ -354,6 +337,7 @@ bool run_given_check(const run_opts_t *o); /* do they agree? False after a sente
 void run_given_free(run_opts_t *o);
 /* The elements of --memory. */
 void run_given_elements(run_t *run);
+void run_given_unused(run_t *run); /* after a run: warnings of those that nobody asked for */
 /* Is there a transport of that name, or to a copy of it, NAME@i? */
 bool run_given_has(const run_opts_t *o, const char *name);
 /* The element's own parameters, but for those that the command line has. */
@@ -377,6 +361,8 @@ void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2,
 void run_complain(run_t *run, const char *text); /* a sentence for people, without what is secret */
 void run_enlist(run_t *run, run_element_t *e);   /* one more element */
 void run_start_ready(run_t *run);
+/* The names of elements with copies that would run if there were a place for them under --jobs; how many these are. */
+unsigned run_held_back(const run_t *run, run_text_t *names);
 bool run_window_full(run_t *run); /* no more compute elements may start now */
 uint64_t run_window_keep(run_t *run, uint64_t now); /* from the loop: perhaps they may; when to look again */
 /* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is;

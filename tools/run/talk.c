@@ -59,6 +59,7 @@ static void take_stats(run_proc_t *p, run_value_t transports)
         p->element->bytes_read += in;
         p->element->bytes_written += out;
         if (m) {
+            m->wanted = true;
             m->bytes_read += in;
             m->bytes_written += out;
         }
@@ -67,8 +68,8 @@ static void take_stats(run_proc_t *p, run_value_t transports)
 
 static void take_error(run_proc_t *p, run_value_t line)
 {
-    p->error = run_json_string(run_json_get(line, "error"));
-    p->traceback = run_json_string(run_json_get(line, "traceback"));
+    p->error = run_json_shown(run_json_get(line, "error"));
+    p->traceback = run_json_shown(run_json_get(line, "traceback"));
     if (!p->error)
         p->error = run_dup("it did not say why");
 }
@@ -81,6 +82,7 @@ static void hear_compute(run_proc_t *p, run_value_t line)
     if (run_json_is(did, "begin") && !p->began) {
         p->began = tool_now();
     } else if (run_json_is(did, "stats")) {
+        p->told_stats = true;
         take_stats(p, run_json_get(line, "transports"));
         (void)run_json_count(run_json_get(line, "peak_bytes"), &p->peak_said);
     } else if (run_json_is(did, "trace")) {

@@ -1,6 +1,7 @@
 /* tools/run/yaml.c - the YAML of a file as a tree for keys.c: the only file that calls libyaml.
  *
- * One document of nodes, and a second one is refused. Its texts stay libyaml's, and live as long as the document.
+ * One document of nodes, nested to a bounded depth, and a second one is refused. Its texts stay libyaml's, and live as long
+ * as the document.
  * tests/tools/tools_run_check.py checks it. */
 #include <stdlib.h>
 
@@ -19,6 +20,8 @@ void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsign
 #else
 
 #include <yaml.h>
+
+enum { DEEPEST = 64 };
 
 /* Lines of the text, as the file numbers them. */
 typedef struct lines {
@@ -58,8 +61,10 @@ static void take_node(const yaml_node_t *from, lines_t lines, meta_node_t *to)
 static void take_document(meta_t *m, const yaml_document_t *doc, lines_t lines)
 {
     size_t n = (size_t)(doc->nodes.top - doc->nodes.start);
-    if (!n)
-        return; /* nothing said: all is as by default */
+    if (!n) {
+        meta_take_nothing(m);
+        return;
+    }
     m->nodes = run_alloc(n * sizeof *m->nodes);
     for (size_t i = 0; i < n; i++)
         take_node(&doc->nodes.start[i], lines, &m->nodes[i]);
@@ -67,6 +72,29 @@ static void take_document(meta_t *m, const yaml_document_t *doc, lines_t lines)
     for (size_t i = 0; i < n; i++)
         free(m->nodes[i].at);
     free(m->nodes);
+}
+
+/* A walk over the document before it is made: libyaml takes seconds for what is nested thousands deep. False after a sentence. */
+static bool is_flat(const meta_t *m, lines_t lines, const run_text_t *yaml)
+{
+    yaml_parser_t parser;
+    yaml_event_t event;
+    unsigned depth = 0, line = 0;
+    bool more = true;
+    if (!yaml_parser_initialize(&parser))
+        return true; /* the next one will fail, too, and says so */
+    yaml_parser_set_input_string(&parser, (const unsigned char *)yaml->p, yaml->n);
+    while (more && depth <= DEEPEST && yaml_parser_parse(&parser, &event)) { /* what is wrong is told when it is made */
+        depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        line = number_of(lines, event.start_mark.line);
+        more = event.type != YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    if (depth > DEEPEST)
+        run_problem(m->run, m->e->path, line, "lists and mappings are nested more than %d deep", DEEPEST);
+    return depth <= DEEPEST;
 }
 
 static void not_yaml(const meta_t *m, lines_t lines, const yaml_parser_t *parser)
@@ -98,6 +126,8 @@ void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsign
     lines_t lines = {numbers, n_lines};
     yaml_document_t doc;
     yaml_parser_t parser;
+    if (!is_flat(&m, lines, yaml))
+        return;
     if (!yaml_parser_initialize(&parser)) {
         run_problem(run, e->path, 0, "out of memory");
         return;
