@@ -4,6 +4,7 @@ The machines are this one, by a stand-in for ssh; tests/tools/tools_run_ssh.py h
 often each is tried (2).
 """
 # ctest: long no-asan no-tsan timeout=1800: the C of the launcher is tested by tools_run_ssh; here it is about the moments
+import faulthandler
 import os
 import random
 import signal
@@ -11,7 +12,7 @@ import tempfile
 
 import pytest
 
-from daskside import left, until, write
+from daskside import BOUND, left, until, write
 from test_on_dask_loss import SEED, TRIALS, hit, program
 
 SSH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools", "lib", "ssh")
@@ -36,6 +37,7 @@ def test_one_of_them_is(what, how):
     with tempfile.TemporaryDirectory(prefix="weft-on-") as folder:
         made = Machines(folder)
         for trial in range(TRIALS):
+            faulthandler.dump_traceback_later(6 * BOUND, exit=True)  # each has its own time
             path = write(folder, program(idempotent=trial % 2 == 1))
             # agents give a launcher up that is silent for half a minute
             verdict = hit(made, path, what, how, random.uniform(0, 1.2), stops=(0.1, 1, 35))
