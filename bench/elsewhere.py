@@ -3,10 +3,11 @@
 
     bench/elsewhere.py [--rounds N] [--build DIR] [--python PATH] [--json]
 
-Measured in turns: a run of 100 elements that each read 64 MiB of a memory element, here and on a Dask cluster of four workers on this machine; how long
-after the command the first element runs on that cluster; and, with root, 64 MiB read by an element from memory on another host (network
-namespaces, tests/lib/hosts.py), beside `weft perf --test rma_get --size 64M` between the same two. What is shown are medians and bests. The
-interpreter needs Dask: --python, or that of build/venv. Timings are never a failure.
+Measured in turns: a run of 100 elements that each read 64 MiB of a memory element, here and on a Dask cluster of four workers
+on this machine; how long after the command the first element runs on that cluster; and, with root, 64 MiB read by an element
+from memory on another host (network namespaces, tests/lib/hosts.py), beside `weft perf --test rma_get --size 64M` between the
+same two. What is shown are medians and bests. The interpreter needs Dask: --python, or that of build/venv. Timings are never a
+failure.
 """
 import argparse
 import json

@@ -3,9 +3,9 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextvars import Context
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self
 
 from ._buffers import AnyBuffer
 
@@ -14,6 +14,7 @@ from ._core_elements import Action as Action
 from ._core_elements import BlockingAction as BlockingAction
 from ._core_elements import BlockingMemoryElement as BlockingMemoryElement
 from ._core_elements import BlockingTransport as BlockingTransport
+from ._core_elements import BufferView as BufferView
 from ._core_elements import MemoryElement as MemoryElement
 from ._core_elements import Transport as Transport
 from ._core_elements import _Awaited as _Awaited

@@ -1,9 +1,9 @@
 """Programs in elements in the extension, as type checkers see them."""
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, Self, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self
 
 from ._buffers import AnyBuffer
 from ._core import Op, Runtime, WeftError

@@ -1,9 +1,9 @@
 """Remote memory and memory servers in the extension, as type checkers see them."""
 import builtins
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Self
 
 from ._buffers import AnyBuffer
 from ._core import BlockingEndpoint, Endpoint, Op

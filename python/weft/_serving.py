@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from . import _core
 from ._core import Request
 from ._functions import BlockingIncoming, END, Function, Incoming, IncomingInThread, answer, fail, send
+from ._loops import Runner
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -411,7 +412,7 @@ def work(core: _core.Service, local: threading.local) -> None:
             function(request)
             del function, request
     finally:
-        runner: asyncio.Runner | None = getattr(local, "runner", None)
+        runner: Runner | None = getattr(local, "runner", None)
         if runner is not None:
             runner.close()
 
@@ -428,11 +429,11 @@ def tell(core: _core.Service) -> None:
         del request, function
 
 
-def own_loop(local: threading.local) -> asyncio.Runner:
+def own_loop(local: threading.local) -> Runner:
     """The event loop of a thread, for functions that are coroutines."""
-    runner: asyncio.Runner | None = getattr(local, "runner", None)
+    runner: Runner | None = getattr(local, "runner", None)
     if runner is None:
-        runner = local.runner = asyncio.Runner()
+        runner = local.runner = Runner()
     return runner
 
 

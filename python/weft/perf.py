@@ -31,6 +31,7 @@ from typing import Any
 import weft
 import weft.blocking
 
+from ._loops import Runner
 from ._perf_sides import ASYNC, BLOCKING, CONTROL, MOST_N, MOST_SIZE, MOST_WINDOW, SIZES, TASKS, Failed, Plan, plan_of
 
 WINDOWS = {"tag_bw": 32, "tag_rate": 256, "awaits": TASKS}
@@ -136,7 +137,7 @@ def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]
             except ImportError:
                 raise Failed("--mode uvloop needs uvloop, which is not installed: pip install uvloop") from None
             factory = uvloop.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
+        with Runner(loop_factory=factory) as runner:
             runner.run(side())
         return
 

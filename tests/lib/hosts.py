@@ -9,6 +9,7 @@ something else under the same name, and /dev/shm. Needs root; Unavailable says w
 """
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,17 @@ mount -t tmpfs tmpfs "$1"
 hostname "$2"
 echo ready
 exec sleep 100000
+"""
+
+
+SSHD = r"""
+set -e
+mkdir -p "$1/home/.ssh"
+cp "$2" "$1/home/.ssh/authorized_keys"
+awk -F: -v OFS=: -v home="$1/home" '$3 == 0 {$6 = home; $7 = "/bin/sh"} {print}' /etc/passwd > "$1/passwd"
+mount --bind "$1/passwd" /etc/passwd
+dropbearkey -t ed25519 -f "$1/hostkey" >/dev/null 2>&1
+exec dropbear -F -E -e -s -r "$1/hostkey" -p 22 -P "$1/pid"
 """
 
 
@@ -134,6 +146,24 @@ class Hosts:
             with contextlib.suppress(Unavailable):
                 call("ip", "netns", "del", net)
         self.temp.cleanup()
+
+
+def ssh(folder, client, servers, env=None):
+    """Let `client` log in to `servers`, with a key that is made in `folder`: the command that does so. Each serves with this environment."""
+    for tool in ("ssh", "ssh-keygen", "dropbear"):
+        if not shutil.which(tool):
+            raise Unavailable(f"there is no {tool} here")
+    key = os.path.join(folder, "id")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    command = f"ssh -i {key} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    for host in servers:
+        host.start("sh", "-c", SSHD, "sh", host.folder, key + ".pub", env=env, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    for host in servers:
+        while client.run(*command.split(), f"root@{host.address}", "true").returncode:
+            assert time.monotonic() < until, "sshd does not come up"
+            time.sleep(0.05)
+    return command
 
 
 def pids():

@@ -18,7 +18,7 @@ except ImportError:
 def test_it_is_a_writable_view_of_bytes():
     with pair(buffer=100) as trans:
         view = trans.buf
-        assert isinstance(view, weft._core.BufferView) and isinstance(view.obj, weft._core._TransportBuffer)
+        assert isinstance(view, weft.BufferView) and isinstance(view.obj, weft._core._TransportBuffer)
         assert (view.format, view.ndim, view.shape, view.itemsize, view.readonly, view.contiguous) == ("B", 1, (100,), 1, False,
                                                                                                        True)
         assert bytes(view) == bytes(100)

@@ -74,8 +74,11 @@ def test_arrays_and_shared_buffers_name_theirs(trans):
     pytest.importorskip("numpy")
     with pytest.raises(ValueError, match=f"^4800 bytes from 0 on are not within the {SIZE} of the transport mem$"):
         trans.remote_array("f8", 600)
-    with pytest.raises(weft.RangeError, match=f"the buffer of mem has {BUFFER} bytes, and mem is to have 200"):
-        trans.reg(200, trans)
+    with action("one;rdma_local;size,4096;", "two;rdma_local;size,4096;") as made:
+        one, two = made.get_transport("one", "rdma"), made.get_transport("two", "rdma")
+        one.reg(BUFFER)
+        with pytest.raises(weft.RangeError, match=f"the buffer of one has {BUFFER} bytes, and two is to have 200"):
+            two.reg(200, one)
 
 
 def test_one_that_waits_is_told_as_well():

@@ -4,6 +4,7 @@ ON_TRIALS is how often each is tried (2).
 """
 # ctest: long computes no-asan no-tsan timeout=1800: the C of the launcher is tested by tools_run_ssh; here it is about Dask
 import contextlib
+import faulthandler
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from daskside import finish, start, until, write  # noqa: E402
 
 TRIALS = int(os.environ.get("ON_TRIALS", "2"))
 SEED = int(os.environ.get("ON_SEED", "0")) or random.randrange(1 << 30)
+LASTING = ("worker", "scheduler", "launcher", "bridge")  # they are there from the beginning
 STEP = """
 #@ parallelism: 3
 #@ parents: [{parents}]
@@ -87,8 +89,10 @@ def judge(what, how, code, out, err):
 def hit(made, path, what, how, when):
     """One trial."""
     launcher = start(made, path, "--json")
-    end = time.monotonic() + when
     hurt = []
+    while launcher.poll() is None and not victims(made, launcher, what):  # those that the run starts
+        time.sleep(0.005)
+    end = time.monotonic() + when
     while time.monotonic() < end and launcher.poll() is None:
         time.sleep(0.005)
     if launcher.poll() is None:
@@ -96,8 +100,8 @@ def hit(made, path, what, how, when):
     for pid in hurt:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, how)
-    if what == "launcher" and how == signal.SIGSTOP:
-        until(lambda: not processes(made.folder, b"--agent"), "giving up a run whose launcher is stopped")
+    if what == "launcher" and how == signal.SIGSTOP:  # its bridge keeps the run, which waits for it
+        time.sleep(random.choice((0.1, 1, 12)))
         launcher.send_signal(signal.SIGCONT)
     code, out, err = finish(launcher)
     verdict = judge(what, how, code, out, err)
@@ -117,10 +121,11 @@ def test_one_of_them_is(what, how):
     with contextlib.ExitStack() as stack:
         made = None
         for trial in range(TRIALS):
+            faulthandler.dump_traceback_later(6 * daskside.BOUND, exit=True)  # each has its own time
             if made is None:
                 made = stack.enter_context(daskside.cluster(workers=2, threads=2))
             idempotent = trial % 2 == 1
-            verdict = hit(made, write(made.folder, program(idempotent)), what, how, random.uniform(0.1, 2.2))
+            verdict = hit(made, write(made.folder, program(idempotent)), what, how, random.uniform(0, 2 if what in LASTING else 0.7))
             counts[verdict] = counts.get(verdict, 0) + 1
             until(lambda made=made: not daskside.left(made.folder), f"cleaning up after {what} (seed {SEED}, trial {trial})")
             if what in ("worker", "scheduler", "agent"):  # the cluster is not whole any more

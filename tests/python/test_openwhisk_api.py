@@ -331,16 +331,25 @@ def test_a_transport_that_waits_is_taken_and_kept_if_that_fails(there):
 
 # --- where the answer says where the element is
 
-@pytest.mark.parametrize("how", ["durl", "transports", "of several"])
+@pytest.mark.parametrize("how", ["durl", "transports", "of several", "of the template"])
 def test_an_answer_with_a_durl(there, monkeypatch, how):
     monkeypatch.delenv("WEFT_ELEMENT_CALLBACK")
     with memory(4096, "t") as element, acting() as made:
         said = {"durl": {"durl": element.durl}, "transports": {"transports": [element.durl]},
-                "of several": {"activationId": "f00", "transports": ["other;rdma_tcp;", element.durl]}}[how]
+                "of several": {"activationId": "f00", "transports": ["other;rdma_tcp;", element.durl]},
+                "of the template": {"durl": "x" + element.durl[1:]}}[how]
         there.answers.append(answer(200, said))
         made.runtime.invoke("x", "t", {"type": "memory"})
         assert made.get_transport("t", "rdma").wait_ready(BOUND) == 4096
     assert "configure" not in there.asked[0][3]["__weft"]
+
+
+@pytest.mark.parametrize("said", [{"durl": "other;rdma_tcp;url,tcp://127.0.0.1:1;"},
+                                  {"activationId": "f00", "transports": ["other;rdma_tcp;url,tcp://127.0.0.1:1;", "third;rdma_tcp;"]}])
+def test_an_answer_with_the_durl_of_another_element(there, said):
+    there.answers += [answer(202, said)]
+    with acting() as made:
+        assert "has durls of other" in refused(made, "words", "more", {"type": "memory"})
 
 
 @pytest.mark.parametrize("said", [{"durl": 5}, {"durl": "nonsense"}, {"transports": ["token,secret"]}, {"transports": 7},

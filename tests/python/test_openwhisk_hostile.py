@@ -79,7 +79,7 @@ HEADS = {
     "a chunk without a size": (POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n{}\r\n", 400),
     "a chunk of minus one": (POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\n", 400),
     "a chunk of 0x2": (POST + b"Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n", 400),
-    "a chunk longer than it says": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", 400),
+    "a chunk longer than it says": (POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}  0\r\n\r\n", 400),
     "a chunk that is too large": (POST + b"Transfer-Encoding: chunked\r\n\r\nfffffff0\r\n{", 413),
     "a chunk that is much too large": (POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 16 + b"\r\n{", 400),
     "a line without end": (POST + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 5000, 400),

@@ -9,7 +9,7 @@ import pytest
 from disagg import _size
 from disagg.serve import code
 
-from elementside import memory
+from elementside import memory, until
 from whiskside import BOUND, SENTINEL, Whisk
 
 WRITES = """
@@ -93,10 +93,9 @@ def test_large_bodies_in_chunks_have_the_same_bounds(whisk):
     with socket.create_connection(("127.0.0.1", one.port), BOUND) as a, socket.create_connection(("127.0.0.1", one.port), BOUND) as b:
         for s in (a, b):  # two that hold the places of large ones
             s.sendall(b"POST /run HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s" % (2 << 20, b" " * (2 << 20)))
-        # they are read by threads: ask until both have their places
-        while (said := chunked(one, "/run", [b"{}", b" " * (1 << 20)]))[0] == 200:
-            pass
-        assert said[0] == 503 and "large" in said[1]["error"]
+        said = []  # they are read by threads: ask until both have their places
+        until(lambda: said.append(chunked(one, "/run", [b"{}", b" " * (1 << 20)])) or said[-1][0] != 200, "both have their places")
+        assert said[-1][0] == 503 and "large" in said[-1][1]["error"]
         assert chunked(one, "/run", [b'{"value": {}}']) == (200, {})  # a small one does not wait
         for s in (a, b):
             s.sendall(b"\r\n2\r\n{}\r\n0\r\n\r\n")
@@ -119,6 +118,9 @@ def test_an_action_can_be_described_before_it_runs(whisk):
         assert one.run(activation_id="a3", transports=[mem.durl])[1]["read"] == "hello"
         assert one.ask("POST", "/action/a4", {"transports": [mem.durl]})[0] == 202
         assert one.run(activation_id="a4", transports=["mem;rdma_tcp;"])[1]["read"] == "hello"
+        assert one.ask("POST", "/action/a5/transport", {"durl": "mem;rdma_tcp;"})[0] == 202  # and it is configured before it runs
+        assert one.put("a5", "mem", mem.durl)[0] == 202
+        assert one.run(activation_id="a5")[1]["read"] == "hello"
     assert one.ask("POST", "/action/a1", {"transports": []})[0] == 404  # it is over
     for bad in ({"transports": 5}, {"transports": [5]}, {"transports": "mem;rdma_tcp;"}):
         assert one.ask("POST", "/action/a9", bad)[0] == 400

@@ -16,7 +16,7 @@ from weft import _core
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STUBS = glob.glob(os.path.join(os.path.dirname(weft.__file__), "_core*.pyi"))
 MODULES = ["weft", "weft.blocking", "weft.codes", "ucp", "ucp.comm", "ucp.core", "ucp.exceptions", "ucp.utils",
-           "ucp._libs.ucx_api", "ucp_py",
+           "ucp._libs.ucx_api", "ucp_py", "ucxx", "ucxx._lib.libucxx", "ucxx.core", "ucxx.testing", "ucxx.utils",
            "disagg", "disagg.action", "disagg.element", "disagg.transport"]
 
 
@@ -25,7 +25,7 @@ def public(module):
     return {name: getattr(module, name) for name in names}
 
 
-OURS = ("weft", "ucp", "ucp_py", "disagg")
+OURS = ("weft", "ucp", "ucp_py", "ucxx", "disagg")
 NOT_CALLED = 1 << 7  # Py_TPFLAGS_DISALLOW_INSTANTIATION: objects of the class come from a call of another
 
 

@@ -82,7 +82,7 @@ def mypy(where, *what):
 
 
 def test_mypy_accepts_the_packages_strictly():
-    said = mypy(PACKAGES, "-p", "weft", "-p", "ucp", "-p", "ucp_py", "-p", "disagg")
+    said = mypy(PACKAGES, "-p", "weft", "-p", "ucp", "-p", "ucp_py", "-p", "ucxx", "-p", "disagg")
     assert said.startswith("Success"), said
 
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from ucp._libs.utils import get_address
 from ucp.benchmarks import report, send_recv
 from ucp.benchmarks.backends import base
 
@@ -34,9 +35,10 @@ def have(module):
 @pytest.mark.parametrize("args", [
     ["-l", "ucp-async"], ["-l", "ucp-async", "--enable-am"], ["-l", "ucp-async", "--reuse-alloc"],
                                   ["-l", "ucp-async", "--no-error-handling"],
-    ["-l", "ucp-core"], ["-l", "ucp-core", "--enable-am"], ["-l", "ucp-core", "--max-outstanding", "5"],
-    ["-l", "ucp-core", "--max-outstanding", "4", "--reuse-alloc"], ["-l", "ucp-core", "--enable-am", "--max-outstanding", "3"],
-    ["-l", "tornado"], ["-l", "tornado", "--reuse-alloc"]], ids=" ".join)
+    ["-l", "ucp-core"], ["-l", "ucp-core", "--enable-am"], ["-l", "ucp-core", "--delay-progress", "--max-outstanding", "5"],
+    ["-l", "ucp-core", "--delay-progress", "--reuse-alloc"], ["-l", "ucp-core", "--no-error-handling"],
+    ["-l", "ucp-core", "--enable-am", "--delay-progress", "--max-outstanding", "3"],
+    ["-l", "ucp-async", "--max-outstanding", "5"], ["-l", "tornado"], ["-l", "tornado", "--reuse-alloc"]], ids=" ".join)
 def test_every_backend_measures_what_it_was_asked_to(args):
     size = "8" if len(args) == 2 else "100kB"
     if "tornado" in args and not have("tornado"):
@@ -48,6 +50,9 @@ def test_every_backend_measures_what_it_was_asked_to(args):
     assert result["transfer"] == ("AM" if "--enable-am" in args else "TAG") and result["backend"] == args[1]
     assert 0 < result["latency_min"] <= result["latency_median"] <= result["latency_max"] < 60
     assert result["bandwidth_median"] > 0
+    # 32 unless it is given, and only with --delay-progress, as in UCX-Py
+    deep = int(args[args.index("--max-outstanding") + 1]) if "--max-outstanding" in args else 32
+    assert result["max_outstanding"] == (deep if "--delay-progress" in args else 1)
 
 
 def test_the_tables():
@@ -58,21 +63,60 @@ def test_the_tables():
     assert rows["Server CPU"] == "0" and rows["Client CPU"] == "0" and rows["Progress mode"] == "blocking"
     assert re.fullmatch(r"[\d.]+ .?i?B/s", rows["Bandwidth (average)"]) and re.fullmatch(r"\d+ ns", rows["Latency (median)"])
     assert all(re.fullmatch(r"[\d.]+ .?i?B/s, \d+ ns", rows[str(i)]) for i in range(20)) and "20" not in rows
-    short = bench("-n", "8", *SHORT, "--no-detailed-report", "-v", UCXPY_NON_BLOCKING_MODE="1").stdout
+    short = bench("-n", "8", *SHORT, "--no-detailed-report", UCXPY_NON_BLOCKING_MODE="1").stdout
     assert "Latency (median)" in short and "\n19 " not in short and "non-blocking" in short
 
 
-def test_verbose_says_what_each_process_does():
-    said = bench("-n", "8", *SHORT, "-v", "--json").stderr
-    assert "listening on port" in said and "connecting to" in said and "server: done" in said
+def test_what_is_said_before_the_tables():
+    """UCX-Py says where the server is and where the client connects, first; its address is get_address() unless it is given."""
+    for args, address in (([], re.escape(get_address())), (["-s", "127.0.0.1"], r"127\.0\.0\.1")):
+        done = bench("-n", "8", *SHORT, "-l", "ucp-core", *args)
+        assert done.returncode == 0 and done.stderr == ""
+        port = re.match(rf"Server Running at {address}:(\d+)\nClient connecting to server at {address}:(\d+)\nRoundtrip", done.stdout)
+        assert port and port[1] == port[2] and "Delay progress            | False" in done.stdout
+    delayed = bench("-n", "8", *SHORT, "-l", "ucp-core", "--delay-progress").stdout
+    assert "Delay progress            | True (32)" in delayed
+
+
+def test_verbose_prints_each_iteration():
+    """-v of UCX-Py: "whether to print timings per iteration"."""
+    plain = bench("-n", "8", *SHORT, "--no-detailed-report")
+    verbose = bench("-n", "8", *SHORT, "--no-detailed-report", "-v")
+    assert "\n19 " not in plain.stdout and "\n19 " in verbose.stdout and verbose.stderr == ""
+
+
+PAPER = """
+class KnockKnock:
+    contention_metric = 0.25
+    def __init__(self, polling_interval_micros):
+        assert polling_interval_micros == 1
+    def start(self):
+        print("knocks", flush=True)
+    def stop(self):
+        print("knocked", flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["ucp-async", "ucp-core", "tornado"])
+def test_contention(tmp_path, backend):
+    """What gilknocker measures, which is not ours: a module of paper shows that it is asked, around the round trips, and told of."""
+    if backend == "tornado" and not have("tornado"):
+        pytest.skip("tornado is not installed")
+    (tmp_path / "gilknocker.py").write_text(PAPER)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = bench("-n", "8", *SHORT, "-l", backend, "--report-gil-contention", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.index("knocks\n") < done.stdout.index("knocked\n") < done.stdout.index("Roundtrip")
+    assert re.search(r"^GIL contention +\| 0.25$", done.stdout, re.M)
 
 
 def test_a_server_and_a_client_of_their_own():
     server = subprocess.Popen([*COMMAND, "--server-only", "-n", "8", *SHORT], stdout=subprocess.PIPE, text=True,
                               env=environment())
     try:
-        address, port = re.fullmatch(r"listening on (\S+):(\d+)\n", server.stdout.readline()).groups()
-        done = bench("--client-only", "-s", "127.0.0.1", "-p", port, "-n", "8", *SHORT, "--json")
+        address, port = re.fullmatch(r"Server Running at (\S+):(\d+)\n", server.stdout.readline()).groups()
+        assert address == get_address()
+        done = bench("--client-only", "-p", port, "-n", "8", *SHORT, "--json")
         assert done.returncode == 0, done.stderr
         assert len(json.loads(done.stdout)["latencies"]) == 20
         assert server.wait(60) == 0
@@ -101,9 +145,10 @@ def test_progress_is_for_a_terminal():
 @pytest.mark.parametrize("args,word", [
     (["-n", "many"], "many"), (["-n", "0"], "one byte"), (["--n-iter", "0"], "at least 1"),
                                        (["--n-warmup-iter", "-1"], "negative"),
-    (["--server-only", "--client-only"], "choose one"), (["--client-only"], "needs -s"), (["-l", "pigeon"], "pigeon"),
+    (["--server-only", "--client-only"], "choose one"), (["--client-only"], "needs -p"), (["-l", "pigeon"], "pigeon"),
+    (["--delay-progress"], "ucp-core"), (["--cuda-profile"], "-o cupy"), (["--rmm-managed-memory"], "-o rmm"),
                                        (["-o", "tape"], "tape"),
-    (["-l", "ucp-async", "--max-outstanding", "2"], "ucp-core"), (["-l", "tornado", "--enable-am"], "tornado"),
+    (["--max-outstanding", "0"], "at least 1"), (["-l", "tornado", "--enable-am"], "tornado"),
                                        (["--no-such"], "no-such"), (["--n-it", "3"], "n-it")])
 def test_what_makes_no_sense_is_said_so(args, word):
     done = bench(*args)
@@ -111,7 +156,8 @@ def test_what_makes_no_sense_is_said_so(args, word):
 
 
 def test_what_is_not_installed_is_said_so():
-    for module, args in (("cupy", ["-o", "cupy"]), ("rmm", ["-o", "rmm"]), ("matplotlib", ["--plot", "x.png"])):
+    for module, args in (("cupy", ["-o", "cupy"]), ("rmm", ["-o", "rmm"]), ("matplotlib", ["--plot", "x.png"]),
+                         ("gilknocker", ["--report-gil-contention"])):
         if not have(module):
             done = bench(*args)
             assert done.returncode == 2 and "not installed" in done.stderr and "pip install" in done.stderr

@@ -1,5 +1,5 @@
-"""The wheels: `pip install .` makes one for every CPython from 3.11 on, with the library and the command; those of `ucp` and
-`disagg` are apart."""
+"""The wheels: `pip install .` makes one for every CPython from 3.11 on (for 3.10 one of its own: test_old_python.py), with the library
+and the command; those of `ucp` and `disagg` are apart."""
 # ctest: long computes
 import os
 import re
@@ -21,6 +21,16 @@ async def main():
         peer = await accepting
         await ep.send(b"through a wheel", tag=1)
         print((await peer.recv(tag=1)).decode(), weft.__version__)
+    # what makes Python objects of a length and bytes: a wheel is compiled in another way than the builds that are tested
+    async with weft.registry("memory://wheel") as registry:
+        await registry.enter("calc", "tcp://127.0.0.1:1", instance="a", data=b"1 f() -> i32")
+        assert (await registry.find("calc"))[0].data == b"1 f() -> i32"
+    async with weft.Runtime() as left, weft.Runtime() as right:
+        listener, server = right.listen("tcp://127.0.0.1:0"), right.store_server(1 << 20)
+        accepting = listener.accept()
+        ep, peer = await left.connect(listener.uri), await accepting
+        async with await ep.store() as store:
+            assert store.info["id"] == store.id
 asyncio.run(main())
 """
 
@@ -97,7 +107,8 @@ def test_the_command_finds_the_module_for_ucx_and_knows_no_folder_of_the_build(i
 
 
 def test_the_extras_bring_the_other_packages(installed, tmp_path):
-    for module in ("ucp", "ucp.core", "ucp._libs.ucx_api", "ucp_py", "disagg", "disagg.element", "disagg.serve"):
+    for module in ("ucp", "ucp.core", "ucp._libs.ucx_api", "ucp_py", "ucxx", "ucxx._lib.libucxx",
+                   "ucxx.benchmarks.utils", "disagg", "disagg.element", "disagg.serve"):
         call(str(installed / "bin" / "python"), "-c", f"import {module}", env=clean(), cwd=tmp_path)
     listed = call(str(installed / "bin" / "python"), "-m", "pip", "list", "--disable-pip-version-check", env=clean())
     assert len({line.split()[1] for line in listed.splitlines()
@@ -111,17 +122,19 @@ def test_the_command_runs_elements_with_the_interpreter_it_was_installed_with(in
     assert done, "no result was printed"
 
 
-def test_they_refuse_beside_the_real_ucx_py(installed, tmp_path):
+@pytest.mark.parametrize("theirs, modules", [("ucx_py_cu12-0.45.0", ("ucp", "ucp_py")), ("ucxx_cu12-0.52.0", ("ucxx",))])
+def test_they_refuse_beside_the_real_ones(installed, tmp_path, theirs, modules):
     """Its distribution says that it is installed; its files would lie among ours."""
     python = str(installed / "bin" / "python")
     folder = os.path.join(call(python, "-c", "import weft; print(weft.__path__[0])", env=clean(), cwd=tmp_path).strip(), "..",
-                          "ucx_py_cu12-0.45.0.dist-info")
+                          f"{theirs}.dist-info")
     os.mkdir(folder)
     try:
-        for module in ("ucp", "ucp_py"):
+        for module in modules:
             done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, timeout=60, check=False,
                                   env=clean())
-            assert done.returncode and "pip uninstall ucx-py-cu12 weft-ucx-py" in done.stderr
+            name = theirs.partition("-")[0].replace("_", "-")
+            assert done.returncode and f"pip uninstall {name} weft-ucx-py" in done.stderr
         call(python, "-c", "import weft, disagg", env=clean())
     finally:
         os.rmdir(folder)

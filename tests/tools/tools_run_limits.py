@@ -249,8 +249,9 @@ def main(params, action):
         if way == "watching":
             assert (cpus, nice) == (1, min(19, os.nice(0) + 6)), said
         else:
-            assert one(said)["cpu_seconds"] / one(said)["seconds"] < 0.6, said  # it would use a whole one
-            assert one(said)["throttled_seconds"] > 0 and (cpus, nice) == (len(os.sched_getaffinity(0)), os.nice(0)), said
+            share = one(said)["cpu_seconds"] / one(said)["seconds"]  # it would use a whole one; on a busy machine it may not get its part
+            assert share < 0.6 and (one(said).get("throttled_seconds", 0) > 0 or share < 0.24), said
+            assert (cpus, nice) == (len(os.sched_getaffinity(0)), os.nice(0)), said
 
 
 # --- with the Python package ---------------------------------------------------------------------------------------------------
@@ -316,12 +317,37 @@ def memory_elements_do_not_count():
 def but_what_is_beside_them_does():
     package = plain_package()
     for then in ("kept = bytearray(b'x') * (200 << 20); time.sleep(600)",
-                 "trans.reg(200 << 20); trans.buf[:] = b'x' * (200 << 20); time.sleep(600)"):  # a buffer is its own, although it is shared
+                 "trans.reg(200 << 20); trans.buf[:] = b'x' * (200 << 20); time.sleep(600)",  # a buffer is its own, although it is shared
+                 "action.add_transport('own;rdma_local;size,209715200;'); own = action.get_transport('own'); own.reg(1 << 20)\n"
+                 "        for i in range(200): own.write(1 << 20, i << 20)\n        time.sleep(600)"):  # and so is memory that it serves
         files = {"a.o.py": "#@ limits: {mem: 64M}\n#@ corunning: {words: }\n" + SHARED.format(then=then).replace("\n    ", "\n"),
                  "words.o.yaml": "limits: {mem: 512M}\n"}
         for _, done, said in held(files, **package, stand_in=False):
             assert "mapped mapped" in done.stderr, done.stderr
             is_over(done, said, "mem", 64 * MIB)
+
+
+def merged_memory_is_added_to_the_limit():
+    package = plain_package()
+    files = {"a.o.py": """
+        #@ limits: {mem: 64M}
+        #@ withMerged: [{action: {name: own}, resources: {mem: 200M}, elem: Memory}]
+        import time
+        def main(params, action):
+            own = action.get_transport('own', 'rdma')
+            own.reg(1 << 20)
+            for i in range(200):
+                own.write(1 << 20, i << 20)
+            time.sleep(1)
+            if params['more']:
+                kept = bytearray(b'x') * (100 << 20)
+                time.sleep(600)
+            return 1
+        """}
+    for _, done, said in held(files, "--param", "more=0", **package, stand_in=False):
+        assert done.returncode == 0 and said["results"]["a"] == [1], done.stderr
+    for _, done, said in held(files, "--param", "more=1", **package, stand_in=False):
+        is_over(done, said, "mem", 264 * MIB)
 
 
 def memory_that_was_invoked_does_not_count():
@@ -398,6 +424,84 @@ def the_next_run_removes_them_if_the_guard_was_killed_too():
         elements.nothing_left(folder)
 
 
+@contextlib.contextmanager
+def scope_of_a_user():
+    """A cgroup of version 2 that belongs to nobody, as systemd-run --user --scope -p Delegate=yes makes one, and a command that runs another one
+    there, as nobody."""
+    needs_cgroups()
+    if as_it_is() != "cgroup v2" or os.geteuid() != 0:
+        raise weft.Skip("this takes root, and cgroups of version 2")
+    scope, user = f"/sys/fs/cgroup/weft-test-{os.getpid()}", 65534
+    enter = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', scope]
+    user_s = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    if subprocess.run([*user_s, sys.executable, weft.command(), "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                      check=False).returncode not in (0, 1):
+        raise weft.Skip("nobody cannot run the interpreter")
+    os.mkdir(scope)
+    try:
+        for name in ("", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
+            os.chown(os.path.join(scope, name), user, user)
+        yield scope, [*enter, *user_s, weft.command(), "run"], user
+    finally:
+        os.rmdir(scope)
+
+
+def below(scope):
+    return [name for name in os.listdir(scope) if os.path.isdir(os.path.join(scope, name))]
+
+
+def give(folder, user):
+    """The directory of a test, with what is in it."""
+    for where, folders, names in os.walk(os.path.dirname(folder)):
+        for name in (*folders, *names, "."):
+            os.chown(os.path.join(where, name), user, user)
+
+
+def a_user_has_cgroups_in_a_scope_of_his_own():
+    files = {"a.o.py": "#@ limits: {mem: 64M, cpu: 0.5}\nimport os\n" + TAKE + "def main(params, action):\n    taken = take(params['mib'])\n"
+                       "    return open('/proc/self/cgroup').read()\n"}
+    with scope_of_a_user() as (scope, command_there, user):
+        for mib in (10, 400):
+            with elements.directory(files) as (folder, python):
+                give(folder, user)
+                done = subprocess.run([*command_there, folder, *python, "--param", f"mib={mib}", "--json"], env=elements.environment(folder),
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+                elements.nothing_left(folder)
+                said = json.loads(done.stdout)
+                assert set(said["limits_by"].values()) == {"cgroup v2"}, said["limits_by"]
+                if mib == 10:
+                    assert done.returncode == 0 and os.path.basename(scope) in said["results"]["a"][0], done.stdout
+                else:
+                    is_over(done, said, "mem", 64 * MIB)
+                assert not below(scope), below(scope)
+        for guard_too in (False, True):
+            with elements.directory(HANGS) as (folder, python):
+                give(folder, user)
+                p = subprocess.Popen([*command_there, folder, *python], env=elements.environment(folder), stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                try:
+                    assert p.stdout.readline() == "up\n", p.stderr.read()
+                    assert len(below(scope)) == 2, below(scope)
+                    if guard_too:
+                        guard = elements.wait_for(lambda: [pid for pid in filter(str.isdigit, os.listdir("/proc")) if is_guard_of(pid, p.pid)])
+                        os.kill(int(guard[0]), signal.SIGKILL)
+                    p.kill()
+                    p.communicate(timeout=30)
+                    if guard_too:  # the next run does it, wherever it is
+                        later = elements.an_hour_later(os.path.dirname(folder))
+                        with open(os.path.join(folder, "a.o.py"), "w", encoding="ascii") as f:
+                            f.write("def main(params, action):\n    return 1\n")
+                        give(folder, user)
+                        done = subprocess.run([*command_there[4:], folder, *python], env=elements.environment(folder, **later),
+                                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+                        assert done.returncode == 0, done.stderr
+                    elements.wait_for(lambda: not below(scope))
+                    elements.nothing_left(folder)
+                    elements.wait_for(lambda: not os.listdir(os.path.join(os.path.dirname(folder), "tmp")))
+                finally:
+                    weft.end(p)
+
+
 def is_guard_of(pid, launcher):
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
         stat = f.read()
@@ -409,5 +513,6 @@ weft.main(memory_over_its_limit_ends_the_element, a_child_counts_too, memory_bel
           another_kill_is_no_limit, addresses_are_free, the_table_names_it, an_output_that_nobody_reads_hides_nothing,
           storage_over_its_limit_ends_the_element, what_was_written_before_the_result_counts, storage_below_its_limit_is_left_alone,
           processors_are_shared_out, numpy_works_in_256_mib, memory_elements_do_not_count, but_what_is_beside_them_does,
-          memory_that_was_invoked_does_not_count, a_process_that_an_element_left_is_gone_with_its_cgroup,
-          a_launcher_that_is_killed_leaves_no_cgroup, the_next_run_removes_them_if_the_guard_was_killed_too)
+          merged_memory_is_added_to_the_limit, memory_that_was_invoked_does_not_count, a_process_that_an_element_left_is_gone_with_its_cgroup,
+          a_launcher_that_is_killed_leaves_no_cgroup, the_next_run_removes_them_if_the_guard_was_killed_too,
+          a_user_has_cgroups_in_a_scope_of_his_own)

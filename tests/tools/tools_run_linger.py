@@ -1,4 +1,5 @@
 """An element that has returned and does not go: its result counts at once, its process is ended after a grace, and the table says so."""
+# ctest: long
 import json
 import os
 import re

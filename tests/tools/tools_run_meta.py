@@ -130,9 +130,49 @@ def memory_between_elements_is_an_order():
             shown = elements.run(folder, "--graph").stdout
             assert "b: compute, after a (by memory), uses m\n" in shown and "c: compute, after a (by memory), b (by memory)" in shown, shown
             assert '"a" -> "b" [style=dotted];' in elements.run(folder, "--graph", "dot").stdout
-    files = {"a.o.py": "#@ dependents: [m]\n#@ parents: [b]\n" + COMPUTE, "b.o.py": "#@ corunning: [m]\n" + COMPUTE, "m.o.yaml": ""}
-    with elements.directory(files) as (folder, _):
+
+
+# written edges, memory with an order around it that contradicts them, the line of the warning, and who is named in it
+CONTRADICTED = {
+    "a user after a dependent": ({"a.o.py": "", "b.o.py": "#@ parents: [a]\n", "c.o.py": "#@ parents: [b]\n",
+                                  "m.o.yaml": "corunning: [a, b, c]\ndependents: [b]\n"}, 2, ["\"c\"", "\"b\" starts"], "abc"),
+    "a user before a parent": ({"a.o.py": "#@ dependents: [m]\n#@ parents: [b]\n", "b.o.py": "#@ corunning: [m]\n", "m.o.yaml": ""},
+                               0, ["\"a\"", "\"b\" starts"], "ba"),
+    "far away": ({"a.o.py": "", "b.o.py": "#@ parents: [a]\n", "c.o.py": "#@ parents: [b]\n", "d.o.py": "#@ parents: [c]\n",
+                  "m.o.yaml": "corunning: [d]\ndependents: [a]\nparents: [c]\n"}, 2, ["(and so for 1 more)"], "abcd"),
+    "the order around other memory": ({"a.o.py": "#@ corunning: [m]\n", "b.o.py": "#@ corunning: [n]\n", "m.o.yaml": "dependents: [b]\n",
+                                       "n.o.yaml": "dependents: [a]\n"}, 1, ["memory \"n\"", "\"a\" starts"], "ab"),
+}
+
+
+def an_order_around_memory_never_makes_a_circle():
+    for what, (files, line, words, order) in CONTRADICTED.items():
+        with elements.directory({n: t + (ORDER if n.endswith(".py") else "limits: {mem: 1M}\n") for n, t in files.items()}) as (folder, python):
+            said = elements.results(folder, *python)
+            spans = [said["results"][name][0] for name in order]
+            assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False)), f"{what}: {said}"
+            warning, = said["warnings"]
+            assert warning["line"] == line and all(word in warning["text"] for word in words), f"{what}: {said['warnings']}"
+    written = {"a.o.py": "#@ parents: [b]\n" + COMPUTE, "b.o.py": "#@ parents: [a]\n#@ corunning: [m]\n" + COMPUTE, "m.o.yaml": "parents: [a]\n"}
+    with elements.directory(written) as (folder, _):
         elements.fails(folder, "--check", says=["circle", "a -> b -> a"])
+    many = {f"n{i}.o.py": (f"#@ parents: [n{i - 1}]\n" if i else "") + "#@ corunning: [m]\n" for i in range(500)}
+    with elements.directory(many | {"m.o.yaml": "dependents: [n250]\nparents: [n100]\n"}) as (folder, _):
+        done = elements.run(folder, "--check", "--python", "/bin/true")
+        assert done.returncode == 0 and done.stderr.count("\n") == 1 and "(and so for 348 more)" in done.stderr, done.stderr
+
+
+def a_program_of_scads_users_runs():
+    """Written without a look at Weft; its heads have all that published programs have."""
+    package = elements.package()
+    files, where = {}, os.path.join(weft.ROOT, "tests", "elements", "programs", "lenient")
+    for file in os.listdir(where):
+        with open(os.path.join(where, file), encoding="utf-8") as f:
+            files[file] = f.read()
+    with elements.directory(files, stand_in=False) as (folder, python):
+        said = elements.results(folder, *python, env=elements.environment(folder, **package))
+        for name, value in json.loads(files["expected.json"]).items():
+            assert said["results"][name] == value, said["results"]
 
 
 CROSSED = {  # as a published program has it: each `trans` is the name of other memory
@@ -190,5 +230,6 @@ def a_long_name_is_harmless():
 
 weft.main(what_is_ignored_is_told, what_has_a_meaning_is_taken, problems_are_in_json_too, numbers_alone_are_megabytes,
           what_may_be_repeated_has_retries, a_merge_counts_where_nothing_else_is_said, memory_between_elements_is_an_order,
+          an_order_around_memory_never_makes_a_circle, a_program_of_scads_users_runs,
           names_that_cross_lead_nowhere_else,
           hostile_merges_are_survived, a_long_name_is_harmless)

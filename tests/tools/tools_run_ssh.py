@@ -161,15 +161,6 @@ def an_agent_does_as_it_is_told_and_no_more():
         assert done.returncode == 0, done
 
 
-SSHD = r"""
-set -e
-mkdir -p "$1/home/.ssh"
-cp "$2" "$1/home/.ssh/authorized_keys"
-awk -F: -v OFS=: -v home="$1/home" '$3 == 0 {$6 = home; $7 = "/bin/sh"} {print}' /etc/passwd > "$1/passwd"
-mount --bind "$1/passwd" /etc/passwd
-dropbearkey -t ed25519 -f "$1/hostkey" >/dev/null 2>&1
-exec dropbear -F -E -e -s -r "$1/hostkey" -p 22 -P "$1/pid"
-"""
 SHARED = """
 #@ parallelism: 4
 #@ corunning: {words: }
@@ -196,21 +187,12 @@ def main(params, action):
 
 def two_hosts_by_a_real_ssh():
     package = elements.package()
-    for tool in ("ssh", "ssh-keygen", "dropbear"):
-        if subprocess.run(["sh", "-c", f"command -v {tool}"], stdout=subprocess.DEVNULL, check=False).returncode:
-            raise weft.Skip(f"there is no {tool}")
     files = {"share.o.py": SHARED, "sum.o.py": SUM, "words.o.yaml": "type: memory\nlimits: {mem: 8M}\n"}
     try:
         command = os.path.abspath(weft.command())
         with hosts.Hosts(3) as (a, b, c), elements.directory(files, stand_in=False) as (folder, python):
-            key = os.path.join(os.path.dirname(folder), "id")
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-            ssh = f"ssh -i {key} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
             env = weft.environment(**package)
-            env["PATH"] = os.path.dirname(command) + ":" + env["PATH"]
-            for host in (b, c):
-                host.start("sh", "-c", SSHD, "sh", host.folder, key + ".pub", env=env, stderr=subprocess.DEVNULL)
-                until(lambda host=host: a.run(*ssh.split(), f"root@{host.address}", "true").returncode == 0)
+            ssh = hosts.ssh(os.path.dirname(folder), a, (b, c), env)
             before = {host: set(host.files()) for host in (a, b, c)}
             on = ("--on", f"ssh://root@{b.address},root@{c.address}", "--ssh", ssh, "--weft", command)
             done = a.run(command, "run", folder, *python, "--json", *on, env=env)

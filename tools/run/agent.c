@@ -33,12 +33,7 @@ static uint64_t heard_at;
 
 static tool_json_t begin(run_text_t *line, const char *what, const run_proc_t *p)
 {
-    tool_json_t j = run_json_begin(line);
-    tool_json_open(&j, NULL, '{');
-    tool_json_text(&j, "did", what);
-    if (p)
-        tool_json_count(&j, "n", p->number);
-    return j;
+    return run_line_begin(line, "did", what, p ? p->number : 0);
 }
 
 static void hold_if(run_t *run)
@@ -55,10 +50,7 @@ static void hold_if(run_t *run)
 
 static void finish(run_t *run, run_text_t *line, tool_json_t *j)
 {
-    tool_json_end(j);
-    run_json_end(j);
-    run_lines_say(&launcher, line->p, line->n);
-    run_free(line);
+    run_line_end(line, j, &launcher);
     hold_if(run);
 }
 

@@ -13,9 +13,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +26,7 @@
 
 #define NOTE "cgroups"   /* in the scratch directory: where the cgroups are */
 #define LEAF ".launcher" /* how the name of the leaf ends that the launcher moved to */
-#define TRIES 200        /* a process that was killed may take a while to be gone */
+#define TRIES 1000       /* a process that was killed may take a while to be gone, on a machine that is short of memory */
 #define PAUSE (10 * WEFT_MILLISECOND)
 
 static const char *const controls[RUN_CONTROLS] = {"memory", "cpu"};
@@ -122,7 +124,7 @@ static bool may_enter(const char *dir)
     }
     pid = fork();
     if (!pid)
-        _exit(!run_cgroup_put(probe, "cgroup.procs", "0"));
+        _exit(run_cgroup_put(probe, "cgroup.procs", "0") ? 0 : 1);
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     rmdir(probe);
@@ -205,9 +207,10 @@ static bool alone_in(const char *dir)
     return alone;
 }
 
-/* Back to where it was, if it is in there; the leaf goes. */
-static void leave_leaf(const char *leaf)
+/* Back to where it was, if it is in there; the leaf goes. False: it is still there. */
+static bool leave_leaf(const char *leaf)
 {
+    bool gone;
     char *home = run_dup_n(leaf, (size_t)(strrchr(leaf, '/') - leaf));
     run_text_t procs = run_cgroup_get(leaf, "cgroup.procs");
     char pid[16];
@@ -219,9 +222,10 @@ static void leave_leaf(const char *leaf)
     }
     if (run_cgroup_lists(procs.p, pid, "\n"))
         (void)run_cgroup_put(home, "cgroup.procs", "0");
-    rmdir(leaf);
+    gone = !rmdir(leaf) || errno == ENOENT;
     run_free(&procs);
     free(home);
+    return gone;
 }
 
 static bool begin_beside(run_cgroups_t *cgs, const char *own, const bool wanted[RUN_CONTROLS], const char *name,
@@ -235,7 +239,7 @@ static bool begin_beside(run_cgroups_t *cgs, const char *own, const bool wanted[
         cgs->leaf = leaf;
         return true;
     }
-    leave_leaf(leaf);
+    (void)leave_leaf(leaf);
     free(leaf);
     return false;
 }
@@ -276,14 +280,14 @@ static void pause_a_little(void)
     nanosleep(&t, NULL);
 }
 
-/* A run's directory with all that are in it. */
-static void remove_run(const char *dir)
+/* A run's directory with all that are in it. False: it is still there. */
+static bool remove_run(const char *dir)
 {
     for (unsigned i = 0; i < TRIES; i++) {
         DIR *d = opendir(dir);
         struct dirent *entry;
         if (!d)
-            return;
+            return errno == ENOENT;
         /* cppcheck-suppress readdirCalled ; there is one thread */
         while ((entry = readdir(d))) {
             char *path;
@@ -296,41 +300,52 @@ static void remove_run(const char *dir)
         }
         closedir(d);
         if (!rmdir(dir) || errno == ENOENT)
-            return;
+            return true;
         pause_a_little();
     }
+    return false;
 }
 
-void run_cgroups_end(run_cgroups_t *cgs)
+bool run_cgroups_end(run_cgroups_t *cgs)
 {
+    bool gone = true;
     for (unsigned i = 0; i < RUN_CONTROLS; i++)
         if (cgs->dir[i])
-            remove_run(cgs->dir[i]);
+            gone &= remove_run(cgs->dir[i]);
     if (cgs->leaf)
-        leave_leaf(cgs->leaf);
+        gone &= leave_leaf(cgs->leaf);
     for (unsigned i = 0; i < RUN_CONTROLS; i++)
         free(cgs->dir[i]);
     free(cgs->leaf);
     *cgs = (run_cgroups_t){0};
+    return gone;
 }
 
-void run_cgroups_sweep(const char *scratch)
+static bool is_cgroup(const char *dir)
+{
+    struct statfs fs;
+    return !statfs(dir, &fs) && (fs.f_type == CGROUP_SUPER_MAGIC || fs.f_type == CGROUP2_SUPER_MAGIC);
+}
+
+bool run_cgroups_sweep(const char *scratch)
 {
     const char *name = strrchr(scratch, '/') + 1;
     run_text_t all = run_cgroup_get(scratch, NOTE);
     char *rest = all.p, *line, *leaf = NULL;
+    bool gone = true;
     while ((line = strsep(&rest, "\n"))) {
         char *last = strrchr(line, '/');
-        /* an element could have written there, too: only what is called like the run */
-        if (*line != '/' || strstr(line, "/../") || strncmp(last + 1, name, strlen(name)) != 0)
+        /* an element could have written there, too: only what is a cgroup and is called like the run */
+        if (*line != '/' || strstr(line, "/../") || strncmp(last + 1, name, strlen(name)) != 0 || !is_cgroup(line))
             continue;
         if (!strcmp(last + 1 + strlen(name), LEAF) && !leaf)
             leaf = run_dup(line);
         else if (!last[1 + strlen(name)])
-            remove_run(line);
+            gone &= remove_run(line);
     }
     if (leaf && !access(leaf, F_OK))
-        leave_leaf(leaf);
+        gone &= leave_leaf(leaf);
     free(leaf);
     run_free(&all);
+    return gone;
 }

@@ -36,16 +36,11 @@ static void send_bytes(const char *name, const unsigned char *data, size_t n)
     size_t cap = sodium_base64_encoded_len(n, sodium_base64_VARIANT_ORIGINAL);
     char *text = run_alloc(cap);
     run_text_t line = {0};
-    tool_json_t j = run_json_begin(&line);
+    tool_json_t j = run_line_begin(&line, "do", "file", 0);
     sodium_bin2base64(text, cap, data, n, sodium_base64_VARIANT_ORIGINAL);
-    tool_json_open(&j, NULL, '{');
-    tool_json_text(&j, "do", "file");
     tool_json_text(&j, "name", name);
     tool_json_text(&j, "data", text);
-    tool_json_end(&j);
-    run_json_end(&j);
-    run_lines_say(&parcel->to->lines, line.p, line.n);
-    run_free(&line);
+    run_line_end(&line, &j, &parcel->to->lines);
     free(text);
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -26,6 +27,7 @@
 #include "limits.h"
 
 #define PREFIX "weft-run-"
+#define LETTERS 6    /* of the name, after that */
 #define KEPT S_ISVTX /* of a directory that stays */
 #define OLD 60       /* seconds: one that is younger may be about to be locked */
 #define TRIES 200    /* a process may have started others before it was killed */
@@ -137,8 +139,8 @@ static void clean_up(const char *scratch)
 {
     struct stat st;
     kill_those_of(scratch);
-    run_cgroups_sweep(scratch);
-    if (!lstat(scratch, &st) && !(st.st_mode & KEPT))
+    if (run_cgroups_sweep(scratch) && !lstat(scratch, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+        !(st.st_mode & KEPT))
         remove_all(scratch);
 }
 
@@ -174,7 +176,7 @@ static _Noreturn void guard(const run_t *run, int from)
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
         dup2(run->null_fd, fd);
     for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) /* the launcher has a few only at this time */
-        if (fd != from && fd != run->lock_fd)
+        if (fd != from)
             close(fd);
     (void)!chdir("/");
     do
@@ -213,7 +215,7 @@ static void sweep(const char *under)
     while ((entry = readdir(dir))) {
         char *path;
         int fd;
-        if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) != 0 || strlen(entry->d_name) != strlen(PREFIX) + 6)
+        if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) != 0 || strlen(entry->d_name) != strlen(PREFIX) + LETTERS)
             continue;
         path = run_printf("%s/%s", under, entry->d_name);
         fd = lock_dead(path);
@@ -231,17 +233,29 @@ void run_guard_keep(run_t *run)
     chmod(run->scratch, 0700 | KEPT);
 }
 
-static bool make_scratch(run_t *run)
+/* The path of a directory that is not there yet. */
+static void choose_scratch(run_t *run)
 {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
     const char *under = getenv("TMPDIR");
+    uint8_t random[LETTERS] = {0};
+    char name[LETTERS + 1] = "";
     if (!under || *under != '/' || strlen(under) > 60) /* the path of a Unix socket is short */
         under = "/tmp";
     sweep(under);
-    run->scratch = run_printf("%s/" PREFIX "XXXXXX", under);
-    if (!mkdtemp(run->scratch)) {
-        tool_error("no working directory can be made in %s: %s", under, strerror(errno));
+    do {
         free(run->scratch);
-        run->scratch = NULL;
+        (void)!getrandom(random, sizeof random, 0);
+        for (unsigned i = 0; i < LETTERS; i++)
+            name[i] = letters[random[i] % (sizeof letters - 1)];
+        run->scratch = run_printf("%s/" PREFIX "%s", under, name);
+    } while (!access(run->scratch, F_OK));
+}
+
+static bool make_scratch(run_t *run)
+{
+    if (mkdir(run->scratch, 0700)) {
+        tool_error("no working directory can be made at %s: %s", run->scratch, strerror(errno));
         return false;
     }
     run->lock_fd = open(run->scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -252,15 +266,9 @@ static bool make_scratch(run_t *run)
     return true;
 }
 
-bool run_guard_begin(run_t *run)
+static bool fork_guard(run_t *run)
 {
     int ends[2];
-    siginfo_t info;
-    run->has_others = !waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (!make_scratch(run))
-        return false;
-    run_limits_begin(run); /* before there is a guard, which has to know where they are, and goes where the launcher goes */
     if (pipe2(ends, O_CLOEXEC)) {
         tool_error("cannot begin: %s", strerror(errno));
         return false;
@@ -279,8 +287,25 @@ bool run_guard_begin(run_t *run)
     return false;
 }
 
+bool run_guard_begin(run_t *run)
+{
+    siginfo_t info;
+    run->has_others = !waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    choose_scratch(run);
+    /* an agent may be killed at any moment with the worker that started it, and there may be no next run to clean up */
+    if ((run->agent && !fork_guard(run)) || !make_scratch(run)) {
+        free(run->scratch); /* it is not ours */
+        run->scratch = NULL;
+        return false;
+    }
+    run_limits_begin(run); /* a launcher alone in its cgroup moves to another, and its guard is to go there with it */
+    return run->agent || fork_guard(run);
+}
+
 void run_guard_end(run_t *run)
 {
+    bool gone;
     if (run->guard_fd >= 0) {
         (void)!write(run->guard_fd, "x", 1);
         close(run->guard_fd);
@@ -302,10 +327,10 @@ void run_guard_end(run_t *run)
         if (!kill_all(NULL) || i)
             pause_a_little();
     }
-    run_limits_end(run);
+    gone = run_limits_end(run);
     if (run->scratch && run->opts.keep)
         tool_error("the working directories are in %s", run->scratch);
-    else if (run->scratch)
+    else if (run->scratch && gone) /* else the next run finds in it what is left */
         remove_all(run->scratch);
     if (run->lock_fd >= 0)
         close(run->lock_fd);

@@ -110,6 +110,24 @@ run_value_t run_json_get(run_value_t object, const char *name)
     return found;
 }
 
+tool_json_t run_line_begin(run_text_t *line, const char *who, const char *what, uint64_t n)
+{
+    tool_json_t j = run_json_begin(line);
+    tool_json_open(&j, NULL, '{');
+    tool_json_text(&j, who, what);
+    if (n)
+        tool_json_count(&j, "n", n);
+    return j;
+}
+
+void run_line_end(run_text_t *line, tool_json_t *j, run_lines_t *to)
+{
+    tool_json_end(j);
+    run_json_end(j);
+    run_lines_say(to, line->p, line->n);
+    run_free(line);
+}
+
 void run_json_add_bytes(tool_json_t *j, const char *text, size_t n)
 {
     size_t cap = sodium_base64_encoded_len(n, sodium_base64_VARIANT_ORIGINAL);

@@ -406,10 +406,10 @@ void run_limits_begin(run_t *run)
             run->limits_by[i] = run->holds->cgroups.v2[i] ? "cgroup v2" : "cgroup v1";
 }
 
-void run_limits_end(run_t *run)
+bool run_limits_end(run_t *run)
 {
-    if (run->holds)
-        run_cgroups_end(&run->holds->cgroups);
+    bool gone = !run->holds || run_cgroups_end(&run->holds->cgroups);
     free(run->holds);
     run->holds = NULL;
+    return gone;
 }

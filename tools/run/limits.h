@@ -24,10 +24,11 @@ typedef struct run_cgroup {
 /* cgroup_run.c. Make the run's directories for those controllers that are wanted, named like the scratch directory, and write
  * down in it where they are. `cgroups` is empty before. */
 void run_cgroups_begin(run_cgroups_t *cgroups, const bool wanted[RUN_CONTROLS], const char *scratch);
-/* Kill whatever is in them, and remove them. */
-void run_cgroups_end(run_cgroups_t *cgroups);
+/* Kill whatever is in them, and remove them. False: not all of them would go; the scratch directory has to stay, for the next run
+ * to try. */
+bool run_cgroups_end(run_cgroups_t *cgroups);
 /* The same for a run that is dead, by what is written down in its scratch directory. */
-void run_cgroups_sweep(const char *scratch);
+bool run_cgroups_sweep(const char *scratch);
 
 /* cgroup.c: files. */
 bool run_cgroup_put(const char *dir, const char *file, const char *text);

@@ -103,9 +103,12 @@ static const tool_opt_t options[] = {
      TO_TEXT(run_opts_t, on)},
     {"ssh", "COMMAND", "how machines of --on ssh:// are reached (default ssh)", TO_TEXT(run_opts_t, ssh)},
     {"weft", "PATH", "this command on those machines (default weft)", TO_TEXT(run_opts_t, weft)},
+    {"image", "NAME", "for --on openwhisk: the image that runs the actions", TO_TEXT(run_opts_t, image)},
     {"agent", NULL, "start elements here for a launcher elsewhere, by lines on standard input and output",
      TO_FLAG(run_opts_t, agent)},
-    {"address", "HOST", "for --agent: the address that others reach this machine by", TO_TEXT(run_opts_t, address)},
+    {"address", "HOST",
+     "by which others reach this machine: for --agent, and for --on openwhisk, where it may be HOST:PORT, or none",
+     TO_TEXT(run_opts_t, address)},
     {"key-file", "PATH", "file with the pre-shared key that all elements use", TO_TAKE(take_key_file)},
     {0},
 };

@@ -18,29 +18,16 @@ static run_remote_t *of(const run_proc_t *p)
 
 /* --- saying --------------------------------------------------------------------------------------------------------------- */
 
-static void finish(run_remote_t *r, run_text_t *line, tool_json_t *j)
-{
-    tool_json_end(j);
-    run_json_end(j);
-    run_lines_say(&r->lines, line->p, line->n);
-    run_free(line);
-}
-
 static tool_json_t begin(run_text_t *line, const char *what, const run_proc_t *p)
 {
-    tool_json_t j = run_json_begin(line);
-    tool_json_open(&j, NULL, '{');
-    tool_json_text(&j, "do", what);
-    if (p)
-        tool_json_count(&j, "n", p->number);
-    return j;
+    return run_line_begin(line, "do", what, p ? p->number : 0);
 }
 
 void run_remote_say(run_remote_t *r, const char *what)
 {
     run_text_t line = {0};
     tool_json_t j = begin(&line, what, NULL);
-    finish(r, &line, &j);
+    run_line_end(&line, &j, &r->lines);
 }
 
 void run_remote_open(run_t *run, run_remote_t *r)
@@ -53,8 +40,12 @@ void run_remote_open(run_t *run, run_remote_t *r)
         tool_json_text(&j, "python", run->opts.python);
     if (strcmp(run->opts.weft, "weft") != 0)
         tool_json_text(&j, "weft", run->opts.weft);
+    if (run->opts.image)
+        tool_json_text(&j, "image", run->opts.image);
+    if (run->opts.address)
+        tool_json_text(&j, "address", run->opts.address);
     tool_json_raw(&j, "keep", run->opts.keep ? "true" : "false");
-    finish(r, &line, &j);
+    run_line_end(&line, &j, &r->lines);
 }
 
 static void near(const run_proc_t *memory, void *user)
@@ -93,7 +84,7 @@ static bool start(run_proc_t *p)
     tool_json_open(&j, "near", '[');
     run_each_near(p, near, &j);
     tool_json_close(&j, ']');
-    finish(r, &line, &j);
+    run_line_end(&line, &j, &r->lines);
     p->started = tool_now();
     r->n_live++;
     r->n_computing += !e->memory;
@@ -106,7 +97,7 @@ static void tell(run_proc_t *p, const char *text, size_t n)
     run_text_t line = {0};
     tool_json_t j = begin(&line, "tell", p);
     run_json_add_bytes(&j, text, n);
-    finish(of(p), &line, &j);
+    run_line_end(&line, &j, &of(p)->lines);
 }
 
 static void send_signal(run_proc_t *p, int number)
@@ -114,7 +105,7 @@ static void send_signal(run_proc_t *p, int number)
     run_text_t line = {0};
     tool_json_t j = begin(&line, "signal", p);
     tool_json_count(&j, "number", (uint64_t)number);
-    finish(of(p), &line, &j);
+    run_line_end(&line, &j, &of(p)->lines);
 }
 
 static void answer(run_proc_t *p, uint64_t question, const char *text, size_t n)
@@ -123,7 +114,7 @@ static void answer(run_proc_t *p, uint64_t question, const char *text, size_t n)
     tool_json_t j = begin(&line, "answer", p);
     tool_json_count(&j, "question", question);
     run_json_add_bytes(&j, text, n);
-    finish(of(p), &line, &j);
+    run_line_end(&line, &j, &of(p)->lines);
 }
 
 static void look(run_proc_t *p)

@@ -16,7 +16,7 @@
 #include "run.h"
 
 #define PING (2 * WEFT_SECOND)
-#define SILENT (10 * WEFT_SECOND)              /* without a word: it is lost */
+#define SILENT (10 * WEFT_SECOND)              /* without a line: it is lost */
 #define OPENING (60 * WEFT_SECOND)             /* until it is ready: an engine may start machines first */
 #define CLOSING (15 * WEFT_SECOND)             /* until it has cleaned up */
 #define LEAVING (3 * WEFT_SECOND)              /* until the child of a lost one is gone */
@@ -124,7 +124,7 @@ uint64_t run_remotes_keep(run_t *run, uint64_t now)
     return now + PING;
 }
 
-/* --- the end -------------------------------------------------------------------------------------------------------------------- */
+/* --- the end --------------------------------------------------------------------------------------------------------------- */
 
 bool run_remotes_reaped(run_t *run, pid_t pid)
 {

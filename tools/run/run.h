@@ -54,6 +54,9 @@ bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, 
 bool run_json_item(run_value_t array, wefti_json_t *at, run_value_t *value_out); /* the same for an array */
 bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
 char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
+/* {"who": "what", "n": n, ...: a line to an agent or from one, and its end, which sends it. n 0: of no process. */
+tool_json_t run_line_begin(run_text_t *line, const char *who, const char *what, uint64_t n);
+void run_line_end(run_text_t *line, tool_json_t *j, run_lines_t *to);
 /* A text of any bytes as the member `line`, or `base64` if it is not UTF-8; and such a member, into an empty text. */
 void run_json_add_bytes(tool_json_t *j, const char *text, size_t n);
 bool run_json_bytes(run_value_t object, run_text_t *out);
@@ -168,7 +171,8 @@ typedef struct run_given_transport {
 
 typedef struct run_opts {
     const char *dir, *python, *trace; /* dir: a directory, or a file (elements.c) */
-    const char *on, *ssh, *weft, *address; /* on: NULL: this machine; ssh, weft: commands; address: an agent's */
+    const char *on, *ssh, *weft, *image; /* on: NULL: this machine; ssh, weft: commands; image: of OpenWhisk's actions */
+    const char *address;                 /* at which other machines reach this one */
     bool check, strict, json, keep, graph, dot, agent;
     bool python_said; /* python is not the default */
     uint64_t jobs, timeout_ns; /* 0: no bound */
@@ -455,7 +459,7 @@ uint64_t run_limits_look(run_t *run, uint64_t now); /* ends what is over a limit
 bool run_limits_kept(run_proc_t *p);               /* before a result counts; false: limit_hit says why, and the run has failed */
 void run_limits_sample(run_proc_t *p);             /* before it is asked to end: what it has now */
 void run_limits_over(run_proc_t *p);               /* it was waited for: fills limit_hit */
-void run_limits_end(run_t *run);                   /* when no process is left */
+bool run_limits_end(run_t *run);                   /* when no process is left; false: the scratch directory has to stay */
 uint64_t run_memory_size(const run_element_t *memory); /* bytes of all its copies and replicas */
 
 /* --- guard.c ----------------------------------------------------------------------------------------------------- */

@@ -198,8 +198,8 @@ static bool read_row(run_value_t value, row_t *r)
     return r->trans && r->what;
 }
 
-/* `theirs` is the clock of the process when it said this; 0: it is ours. Another machine's clock began at another time, and what it
- * said was on its way for a moment. */
+/* `theirs` is the clock of the process when it said this; 0: it is ours. Another machine's clock began at another time, and
+ * what it said was on its way for a moment. */
 static void to_our_clock(const run_proc_t *p, row_t *r, uint64_t now, uint64_t theirs)
 {
     if (!theirs || p->host == &p->run->here || r->began > theirs || theirs - r->began > now)

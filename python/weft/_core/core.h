@@ -1,7 +1,8 @@
 /* _core/core.h - what the files of the extension share: the module's state, the objects, and who does what to them.
  *
- * The extension is one binary for CPython 3.11 and later (the limited API): types are made from specs, and what they share is in
- * the module's state, of which every object has a pointer; looking it up for each call would cost more than the call.
+ * The extension is one binary for CPython 3.11 and later (the limited API; buffers are in it from there on), and another one for
+ * 3.10: types are made from specs, and what they share is in the module's state, of which every object has a pointer; looking it
+ * up for each call would cost more than the call.
  *
  * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have
  * the GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, closed_endpoints.c) for
@@ -16,6 +17,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <weft/weft.h>
+
+#if PY_VERSION_HEX < 0x030B0000
+#define PyType_GetName(type)     PyObject_GetAttrString((PyObject *)(type), "__name__")
+#define PyType_GetQualName(type) PyObject_GetAttrString((PyObject *)(type), "__qualname__")
+#endif
 
 typedef struct weftpy_state weftpy_state_t;
 typedef struct weftpy_runtime weftpy_runtime_t;

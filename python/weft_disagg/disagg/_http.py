@@ -1,4 +1,5 @@
-"""One request to an HTTP server that may be slow, broken or hostile, and its answer: for openwhisk.py, invoker.py, _monitor.py.
+"""One request to an HTTP server that may be slow, broken or hostile, and its answer: for openwhisk.py, invoker.py, _monitor.py
+and on/openwhisk_api.py.
 
     NAME -> CONNECTED -> ASKED -> ANSWERED   every step within one deadline, also against a server that trickles
 
@@ -129,10 +130,12 @@ def connected(host: str, port: int, until: float) -> socket.socket:
 
 
 class Server:
-    """Where requests go. `tls` says whether by https; `check` whether its certificate has to be good."""
+    """Where requests go. `tls` says whether by https; `check` whether its certificate has to be good; `most` how many bytes an
+    answer may have; `here` what we are, in sentences."""
 
-    def __init__(self, host: str, port: int, tls: bool, check: bool = True) -> None:
-        self.host, self.port, self.tls, self.check = host, port, tls, check
+    def __init__(self, host: str, port: int, tls: bool, check: bool = True, most: int = BODY_MOST,
+                 here: str = "container") -> None:
+        self.host, self.port, self.tls, self.check, self.most, self.here = host, port, tls, check, most, here
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -186,8 +189,8 @@ class Server:
         got = bytearray()
         while more := answer.read(1 << 16):
             got += more
-            if len(got) > BODY_MOST:
-                raise Problem(f"{self} answered with more than {BODY_MOST} bytes, which none of its answers should have", True)
+            if len(got) > self.most:
+                raise Problem(f"{self} answered with more than {self.most} bytes, which none of its answers should have", True)
         if answer.length:
             raise http.client.IncompleteRead(b"")
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, bytes(got))
@@ -195,8 +198,7 @@ class Server:
     def _sentence(self, error: Exception, asked: bool, seconds: float) -> str:
         if isinstance(error, socket.gaierror):
             return (f"the name of the host of {self} cannot be resolved ({error.strerror}): is it right, and does the "
-                    f"container's "
-                    f"DNS know it?")
+                    f"{self.here}'s DNS know it?")
         if isinstance(error, ssl.SSLCertVerificationError):
             return (f"the certificate of {self} is not to be trusted ({error.verify_message}): name a file with that of its "
                     f"authority in "
@@ -204,7 +206,7 @@ class Server:
         if isinstance(error, TimeoutError):
             if asked:
                 return f"{self} did not answer within {seconds:.3g} s"
-            return f"{self} could not be reached within {seconds:.3g} s: may this container connect to it?"
+            return f"{self} could not be reached within {seconds:.3g} s: may this {self.here} connect to it?"
         if isinstance(error, ssl.SSLError) and not asked:
             return f"{self} does not speak TLS ({error.reason or error}): should the host begin with http:// ?"
         if isinstance(error, ConnectionRefusedError):

@@ -52,7 +52,6 @@ class Monitor:
         self.url, self.within = url, WITHIN
         self._head = f"object={quoted(aid)}&name={quoted(name)}"
         self._points: list[str] = []
-        self._posted = False
         self._cpu, self._when = processor(), time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def point(self, number: int, moved: dict[str, tuple[int, int]]) -> None:
@@ -77,10 +76,7 @@ class Monitor:
         return found
 
     def post(self) -> None:
-        """Post what there is, once; again if there is more. Nothing is raised."""
-        if self._posted and not self._points:
-            return
-        self._posted = True
+        """Post what there is. Nothing is raised."""
         bodies, until = self.bodies(), time.monotonic() + self.within
         try:
             said = posted(self.url, bodies, until)

@@ -14,7 +14,8 @@ library is loaded unless the element needs it. The thread that loads threading f
 that reads loads nothing.
 
 Promise: one last line, whatever main() does and returns; no token of a durl, which is the key of its memory, in any of them.
-tests/python/test_disagg_element.py holds us to it.
+A process that main() forked says none, and neither does one whose program put something else in the place of the socket.
+tests/python/test_disagg_element.py and tests/python/test_disagg_hostile.py hold us to it.
 """
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ import os
 import sys
 from _thread import LockType, allocate_lock, start_new_thread
 
-from ._text import dumps, loads
+from ._lines import Lines, Lost, Refused, descriptors, field, message
+from ._text import dumps
 from .action import LibdAction
 from .results import results
 
@@ -32,93 +34,24 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-LINE_MOST = 1 << 28
 MODULE = "__element__"
 ROOT = os.environ.pop("WEFT_ELEMENT_ROOT", "")  # not left to the library, which knows no such variable
 DEEP = 400  # the deepest nesting of a result; the launcher accepts a bit more
 ROWS = 500  # of the trace, in a line
+LAST_MOST = 64 << 20  # bytes of the longest line that the launcher takes: RUN_LINE_MAX of tools/run/run.h
 REGION = b"/memfd:weft-region"  # the memory file of an element's memory, in /proc
 
 
-class Refused(Exception):
-    """What the element was told, or what it returned, makes no sense; the sentence is for people."""
-
-
-class Lines:
-    """Lines from and to a launcher."""
-
-    def __init__(self, fd_in: int, fd_out: int) -> None:
-        self.fd_in, self.fd_out = fd_in, fd_out
-        self._rest = bytearray()
-        self._secrets: set[str] = set()
-
-    def read(self) -> bytes | None:
-        """The next line; None: there is no more."""
-        looked = 0
-        while True:
-            at = self._rest.find(b"\n", looked)
-            if at >= 0:
-                line = bytes(self._rest[:at])
-                del self._rest[:at + 1]
-                return line
-            looked = len(self._rest)
-            if looked > LINE_MOST:
-                raise Refused(f"a line of more than {LINE_MOST} bytes came from the launcher")
-            more = os.read(self.fd_in, 1 << 16)
-            if not more:
-                return None
-            self._rest += more
-
-    def know(self, durl: object) -> None:
-        """A durl whose token, the key of the memory, nobody shall see."""
-        if isinstance(durl, str):
-            self._secrets.update(part[6:] for part in durl.split(";") if part.startswith("token,") and len(part) > 6)
-
-    def clean(self, text: str) -> str:
-        """Without the tokens of durls."""
-        for secret in self._secrets:
-            text = text.replace(secret, "(token)")
-        return text
-
-    def say(self, line: str) -> None:
-        """Write a line, all of it."""
-        left = memoryview(line.encode() + b"\n")
-        while left:
-            left = left[os.write(self.fd_out, left):]
-
-
-def message(line: bytes) -> dict[str, Any]:
-    """What a line of the launcher says."""
-    try:
-        said = loads(line)
-    except (ValueError, RecursionError):
-        raise Refused("what came from the launcher is no JSON") from None
-    if not isinstance(said, dict):
-        raise Refused("what came from the launcher is no JSON object")
-    return said
-
-
-WANTED = {"str": "a text", "dict": "an object", "list": "a list of texts", "int": "a number"}
-
-
-def field(said: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A member of the launcher's line, if it is of the right kind."""
-    value = said.get(name, default)
-    if not isinstance(value, kind) or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
-        wanted = WANTED[kind.__name__]
-        raise Refused(f"the launcher said {name!r}: {dumps(value)[:80]}, which should be {wanted}")
-    return value
-
-
 def load(said: dict[str, Any]) -> ModuleType:
-    """The element's program, run up to its main(). Paths that are not whole are below WEFT_ELEMENT_ROOT, where a launcher on another
-    machine has put the program."""
+    """The element's program, run up to its main(). Paths that are not whole are below WEFT_ELEMENT_ROOT, where a launcher on
+    another machine has put the program."""
     file = field(said, "file", str, "")
     if not file:
         raise Refused("the launcher named no file to run")
     file = os.path.join(ROOT, file)
     path = field(said, "path", str, "")
-    sys.path[:0] = [os.path.normpath(os.path.join(ROOT, one)) for one in [*([path] if path else []), *field(said, "paths", list, [])]]
+    paths = [*([path] if path else []), *field(said, "paths", list, [])]
+    sys.path[:0] = [os.path.normpath(os.path.join(ROOT, one)) for one in paths]
     module = type(sys)(MODULE)
     module.__file__ = file
     sys.modules[MODULE] = module
@@ -166,6 +99,32 @@ def call(main: Callable[..., Any], params: Any, action: LibdAction) -> Any:
     return value
 
 
+def same_name(value: dict[Any, Any]) -> tuple[Any, Any] | None:
+    """Two keys of a dict that JSON writes alike, such as 1 and "1": a reader would have one of their values."""
+    names: dict[str, Any] = {}
+    if set(map(type, value)) <= {str}:
+        return None  # the usual case, quickly
+    for key in value:
+        name = key if isinstance(key, str) else dumps({key: 0})[2:-5]
+        if name in names:
+            return names[name], key
+        names[name] = key
+    return None
+
+
+def loses_a_key(value: Any) -> bool:
+    """Whether some dict in a value that is JSON has two such keys. Fast: few dicts have keys that are no texts."""
+    left = [value]
+    while left:
+        one = left.pop()
+        inside = one.values() if isinstance(one, dict) else one
+        if isinstance(one, dict) and same_name(one):
+            return True
+        if any(issubclass(kind, (dict, list, tuple)) for kind in set(map(type, inside))):
+            left += [each for each in inside if isinstance(each, (dict, list, tuple))]
+    return False
+
+
 def offender(value: Any, where: str = "the result", depth: int = 0) -> str:
     """Which part of a value is not JSON."""
     if depth > DEEP:
@@ -174,6 +133,11 @@ def offender(value: Any, where: str = "the result", depth: int = 0) -> str:
         for key, one in value.items():
             if not isinstance(key, (str, int, float, bool, type(None))):
                 return f"{where} has the key {key!r}, which is a {type(key).__name__}"
+            if isinstance(key, float) and key - key != 0:
+                return f"{where} has the key {key}"
+        if two := same_name(value):
+            return f"{where} has the keys {two[0]!r} and {two[1]!r}, which are one name in JSON"
+        for key, one in value.items():
             said = offender(one, f"{where}[{key!r}]", depth + 1)
             if said:
                 return said
@@ -195,6 +159,8 @@ def as_json(value: Any) -> str:
         text = dumps(value)
         if text.count("[") + text.count("{") > DEEP and (said := offender(value)):  # the check is slow, and few results need it
             raise Refused(f"main() returned what the launcher does not take: {said}")
+        if "{" in text and isinstance(value, (dict, list, tuple)) and loses_a_key(value):
+            raise ValueError
         return text
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         said = "" if isinstance(error, RecursionError) or "Circular" in str(error) else offender(value)
@@ -248,22 +214,6 @@ def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
                 raise
     elif said.get("do") == "terminate":
         action.terminate()
-
-
-def descriptors(argv: list[str]) -> tuple[int, int]:
-    """Where lines come from and go to."""
-    text = os.environ.pop("WEFT_ELEMENT_FD", None)
-    if text is None and argv[:1] == ["--out"] and len(argv) == 2:
-        text = argv[1]
-    if text is None or not text.isdecimal() or not text.isascii() or len(text) > 9:
-        sys.exit("disagg.element: this is what launchers run, with a socket in WEFT_ELEMENT_FD, or --out FD and lines on stdin; "
-                 "a directory of elements is run by `weft run DIR`")
-    fd = int(text)
-    try:
-        os.set_inheritable(fd, False)  # processes that the program starts must not inherit it
-    except OSError as error:
-        sys.exit(f"disagg.element: descriptor {fd} cannot be used: {error.strerror}")
-    return (0 if argv else fd), fd
 
 
 def kilobytes(text: bytes, name: bytes, start: int = 0) -> int:
@@ -324,6 +274,32 @@ def say_trace(lines: Lines, action: LibdAction) -> None:
         lines.say(dumps({"did": "trace", "rows": [], "dropped": dropped}))
 
 
+def flush() -> None:
+    """What the program printed is in the pipes."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # the program closed it
+
+
+def leave(lines: Lines, error: BaseException | None) -> None:
+    """The end of a process that the program forked, and that came back from main() or out of it by an exception. What runs at the
+    end of an interpreter belongs to the process that was forked from."""
+    status = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = (error.code or 0) & 255
+    elif error is not None:
+        text, trace = failure(error)
+        status = 1
+        try:
+            sys.stderr.write(lines.told(f"{error.code}\n" if isinstance(error, SystemExit) else trace or f"{text}\n"))
+        except (AttributeError, OSError, ValueError):
+            pass  # the program closed it
+    flush()
+    os._exit(status)
+
+
 def run(lines: Lines) -> int:
     """The whole life of an element; its exit status."""
     action: LibdAction | None = None
@@ -355,11 +331,19 @@ def run(lines: Lines) -> int:
         main = getattr(module, "main", None)
         if not callable(main):
             raise Refused(f"{module.__file__} has no function main(params, action)")
-        last = '{"did": "result", "value": ' + as_json(call(main, results(field(said, "params", dict, {})), action)) + "}"
+        value = call(main, results(field(said, "params", dict, {})), action)
+        if lines.forked:
+            leave(lines, None)
+        last = '{"did": "result", "value": ' + as_json(value) + "}"
+        if len(last) >= LAST_MOST // 4 and len(last.encode()) > LAST_MOST:
+            raise Refused(f"the result has {len(last.encode()) >> 20} MiB as JSON, and {LAST_MOST >> 20} is the most: put large data "
+                          "into a memory element, and return what the next element needs to find it there")
         status = 0
     except BaseException as error:  # also SystemExit and KeyboardInterrupt: the launcher waits for the last line
+        if lines.forked:
+            leave(lines, error)
         text, trace = failure(error)
-        last = dumps({"did": "error", "error": lines.clean(text), "traceback": lines.clean(trace)})
+        last = dumps({"did": "error", "error": lines.told(text), "traceback": lines.told(trace)})
         status = 1
     stats: dict[str, Any] = {"did": "stats", "transports": {}}
     if action is not None:
@@ -367,11 +351,7 @@ def run(lines: Lines) -> int:
             say_trace(lines, action)
         stats = moved(action)
         action.close()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # the program closed it
+    flush()
     lines.say(dumps(stats))
     lines.say(last)
     listening.acquire()  # the interpreter crashes if it ends while a thread is starting
@@ -385,6 +365,12 @@ def main(argv: list[str]) -> int:
         return run(lines)
     except BrokenPipeError:
         return 1  # the launcher is gone
+    except Lost as error:
+        try:
+            os.write(2, f"disagg.element: {error}\n".encode())
+        except OSError:
+            pass  # closed, too
+        return 1
 
 
 def launched() -> None:

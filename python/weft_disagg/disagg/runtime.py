@@ -33,7 +33,11 @@ class Backend:
 
 
 def find(action: LibdAction) -> Backend:
-    """The backend that the environment names. InvokeError: it names none."""
+    """The backend that the environment names: the launcher that started this element, else OpenWhisk. InvokeError: none."""
+    path = os.environ.get("WEFT_LAUNCHER")
+    if path:
+        from .launcher import Launcher
+        return Launcher(path)
     if os.environ.get("__OW_INVOKER_API") and not (os.environ.get("__OW_API_HOST") and os.environ.get("__OW_API_KEY")):
         from .invoker import Invoker
         return Invoker(action)
@@ -45,10 +49,6 @@ def find(action: LibdAction) -> Backend:
             raise InvokeError("__OW_API_HOST is set, and this package has no disagg.openwhisk: install one that has") from None
         found: Backend = there.backend(action)
         return found
-    path = os.environ.get("WEFT_LAUNCHER")
-    if path:
-        from .launcher import Launcher
-        return Launcher(path)
     raise InvokeError("nothing here can start elements: run the program with `weft run DIR`, or on OpenWhisk (which sets "
                       "__OW_API_HOST)")
 

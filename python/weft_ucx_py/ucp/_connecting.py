@@ -11,12 +11,14 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import weft
+
 from . import comm
 from ._libs import ucx_api
 from ._libs.arr import Array
 from .endpoint import Endpoint, UCXPYTags
 from .exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError
-from .utils import get_ucxpy_logger, hash64bits
+from .utils import get_ucxpy_logger, hash64bits, within
 
 if TYPE_CHECKING:
     from .core import ApplicationContext
@@ -36,9 +38,11 @@ async def exchange_peer_info(endpoint: Any, msg_tag: int, ctrl_tag: int, listene
     `stream_timeout`."""
     mine = _PEER_INFO.pack(msg_tag, ctrl_tag, hash64bits(msg_tag, ctrl_tag))
     theirs = bytearray(_PEER_INFO.size)
-    async with asyncio.timeout(stream_timeout):
+
+    async def exchange() -> None:
         await comm.stream_send(endpoint, Array(mine), len(mine), name="exchange_peer_info")
         await comm.stream_recv(endpoint, Array(theirs), len(theirs), name="exchange_peer_info")
+    await within(stream_timeout, exchange())
     peer_msg, peer_ctrl, check = _PEER_INFO.unpack(theirs)
     if check != hash64bits(peer_msg, peer_ctrl):
         raise UCXError("the peer did not introduce itself as ucp does: it speaks another protocol" if listener else
@@ -57,7 +61,10 @@ async def _introduced(ctx: ApplicationContext, ucx_ep: Any, listener: bool, erro
         msg_tag, ctrl_tag = _new_tags(ucx_ep.handle)
         peer = await exchange_peer_info(ucx_ep, msg_tag, ctrl_tag, listener, ctx.connect_timeout)
     except BaseException:
-        ucx_ep.close()
+        if ucx_ep._connecting is None or ucx_ep._connecting.done():
+            ucx_ep.close()
+        else:
+            ucx_ep.abort()  # nobody waits for it any more
         raise
     tags = UCXPYTags(msg_send=peer["msg_tag"], msg_recv=msg_tag, ctrl_send=peer["ctrl_tag"], ctrl_recv=ctrl_tag)
     ep = Endpoint(ucx_ep, ctx, tags)
@@ -101,7 +108,8 @@ def _handler_ended(ref: weakref.ref[ApplicationContext], func: EndpointHandler) 
         if ctx is not None:
             ctx._handlers.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)):  # a normal end: the peer has closed
+        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)) or isinstance(
+                getattr(error, "__cause__", None), (weft.PeerError, weft.ClosedError)):  # a normal end: the peer is gone
             logger.debug("the listener's function %r ended: %s: %s", func, type(error).__name__, error)
         elif error is not None:
             task.get_loop().call_exception_handler({"message": f"ucp: the listener's function {func!r} failed",

@@ -35,7 +35,7 @@ from ._connecting import (CONNECT_TIMEOUT, EndpointHandler, Listener, _handler_e
 from ._libs import ucx_api
 from ._libs.arr import Array
 from .continuous_ucx_progress import BlockingMode, NonBlockingMode, ProgressTask
-from .endpoint import CTRL_ID, Endpoint
+from .endpoint import CTRL_ID, CTRL_SIZE, Endpoint
 from .exceptions import UCXError
 from .utils import get_address, get_event_loop, get_ucxpy_logger, hash64bits  # noqa: F401
 
@@ -108,6 +108,8 @@ class ApplicationContext:
         self._callers: list[tuple[Any, EndpointHandler, bool]] = []  # peers that connected while there was no loop
         self._endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        # control messages of peers that closed before the endpoint here was made
+        self._early_shutdowns: weakref.WeakKeyDictionary[weft.Endpoint, bytes] = weakref.WeakKeyDictionary()
         self.context = ucx_api.UCXContext(dict(config_dict))
         self.worker = ucx_api.UCXWorker(self.context)
         self.worker.runtime._am_handle(CTRL_ID, _shutdown_handler(weakref.ref(self)))
@@ -163,6 +165,17 @@ class ApplicationContext:
         self._loop, self._is_running = None, lambda: False
         if self.worker.initialized:
             self.worker.detach()
+
+    def _idle(self) -> bool:
+        """True if closing it waits for nobody; then it has left its loop."""
+        worker = self.worker
+        if worker._leaving or worker._later or worker._came:
+            return False
+        try:
+            self._leave_loop()
+        except UCXError:  # we are inside of the runtime's progress, where it cannot change its loop
+            return False
+        return True
 
     def _finish_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Flush and close, and let the loop go on meanwhile."""
@@ -287,6 +300,8 @@ def _shutdown_handler(ref: weakref.ref[ApplicationContext]) -> Callable[[Any], N
         message.release()
         if ep is not None:
             ep._peer_shuts_down(header)
+        elif ctx is not None and sender is not None and len(header) == CTRL_SIZE:
+            ctx._early_shutdowns.setdefault(sender, header)
     return handle
 
 
@@ -303,7 +318,7 @@ def init(options: dict[str, Any] = {}, env_takes_precedence: bool = False, block
     """
     global _ctx
     if _ctx is not None and not _forked:
-        raise RuntimeError("ucp is in use already: call ucp.reset() before ucp.init() with other options")
+        raise RuntimeError("UCX is already initiated. Call reset() before init() with other options")
     if _forked:
         _get_ctx()
     options = dict(options)
@@ -333,10 +348,10 @@ def reset() -> None:
     left = [f"Endpoint {ep.uid:#x}" for ep in list(ctx._endpoints.values())]
     left += [f"Listener on port {listener.port}" for listener in list(ctx._listeners) if not listener.closed()]
     if left:
-        raise UCXError("ucp was reset while not everything is closed: call close() or abort(), and drop, "
-                       + ", ".join(sorted(left)))
+        raise UCXError("Trying to reset UCX but not all Endpoints and/or Listeners are closed(): call close() or abort(), and "
+                       "drop, " + ", ".join(sorted(left)))
     running = asyncio._get_running_loop()
-    if running is not None and running is ctx._loop:
+    if running is not None and running is ctx._loop and not ctx._idle():
         ctx._finish_in(running)
     else:
         ctx._finish()
@@ -390,11 +405,12 @@ def get_ucp_worker() -> int:
     return _get_ctx().get_ucp_worker()
 
 
-def get_active_transports() -> list[str]:
-    """The transports that connections may use."""
+def get_active_transports() -> set[str]:
+    """The transports that connections may use, by UCX's names: shared memory is posix."""
     allowed = (_get_ctx().context._transports or "all").split(",")
-    here = weft.info().get("transports", "").partition(";")[0].split()
-    return here if "all" in allowed else [t for t in here if t in allowed] + [t for t in allowed if t not in here]
+    here = set(weft.info().get("transports", "").partition(";")[0].split())
+    active = here if "all" in allowed else set(allowed)
+    return {"posix" if t == "shm" else t for t in active}
 
 
 def register_am_allocator(allocator: Callable[[int], Any], allocator_type: str) -> None:

@@ -9,12 +9,17 @@ close() tells the peer how many messages were sent (a control message: an urgent
 that it closes once it has received them all. abort() tells it nothing. Both let go in the background: what was sent is flushed,
 for as long as the library's close_timeout at most.
 
-Who waits in recv() when it ends gets UCXCanceled if this side closed or the peer did by close(), and UCXConnectionReset if the
-peer just went away; who asks after that UCXCloseError, or UCXConnectionReset. A receive that is cancelled loses no message: one
-that had come already is kept for the next receive.
+What whoever uses it then gets is what UCX-Py gives:
 
-Promise: nothing that send() has returned for is lost by close() or abort(). tests/python/test_ucp_close.py and test_ucp_tags.py
-hold us to it.
+    recv(), am_recv() that wait       UCXCanceled, whoever ended it
+    send(), am_send() that wait       UCXError, with the words of ucp._libs.exceptions; UCXCanceled if abort() was called here
+    what is called afterwards         UCXConnectionReset if the peer closed or aborted, UCXError if it is gone and did not say so;
+                                      am_send() UCXCloseError; everything UCXCloseError once it is closed here
+
+A receive that is cancelled loses no message: one that had come already is kept for the next receive.
+
+Promise: nothing that send() has returned for is lost by close() or abort(). tests/python/test_ucp_close.py, test_ucp_ends.py and
+test_ucp_tags.py hold us to it.
 """
 from __future__ import annotations
 
@@ -22,7 +27,9 @@ import array
 import asyncio
 import collections
 import logging
+import operator
 import struct
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,9 +37,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import weft
 
 from . import comm
-from ._libs.arr import Array, _foreign
+from ._buffers import memory_of, nbytes_of, raw, type_of
+from ._libs.arr import Array
 from ._libs.exceptions import translated
-from .exceptions import UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError, UCXMsgTruncated
+from .exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXError, UCXMsgTruncated
 from .utils import get_ucxpy_logger, hash64bits
 
 if TYPE_CHECKING:
@@ -43,8 +51,10 @@ _DEBUG = logging.DEBUG
 
 CTRL_ID = 0x75635043  # the id of our control messages: nobody else uses it on this worker
 _CTRL = struct.Struct("<QQQ")  # opcode, the receiver's control tag, how many messages were sent
+CTRL_SIZE = _CTRL.size
 _SHUTDOWN = 1
 _HASHES_KEPT = 4096
+_OVER = (weft.PeerError, weft.ClosedError)
 
 
 class UCXPYTags(NamedTuple):
@@ -56,32 +66,14 @@ class UCXPYTags(NamedTuple):
     ctrl_recv: int
 
 
-def _memory(buffer: Any, writable: bool) -> Any:
-    """What the extension takes, of what it does not take by itself: an Array, or an object that has __array_interface__ alone."""
-    own = buffer if isinstance(buffer, Array) else Array(buffer)
-    return own._memory(own.nbytes, writable)
+def _wrong_length(name: str, got: int, expected: int) -> UCXMsgTruncated:
+    return UCXMsgTruncated(f"<{name}>: length mismatch: {got} (got) != {expected} (expected)")
 
 
-def _type(buffer: Any) -> type:
-    return type(buffer.obj if isinstance(buffer, Array) else buffer)
-
-
-def _raw(buffer: Any) -> memoryview:
-    """Its bytes as they lie, in whatever order its dimensions are."""
-    own = buffer if isinstance(buffer, Array) else Array(buffer)
-    own._memory(own.nbytes, True)  # raises if it is not contiguous or is read-only
-    if own.cuda:
-        raise ValueError("the memory is on a GPU")
-    return memoryview(_foreign(own.ptr, own.nbytes, own)).cast("B")
-
-
-def _nbytes(buffer: Any) -> int:
-    if type(buffer) in (bytes, bytearray):
-        return len(buffer)
-    try:
-        return int(buffer.nbytes)
-    except AttributeError:
-        return Array(buffer).nbytes
+def _shut_early(ref: weakref.ref[Endpoint], header: bytes) -> None:
+    ep = ref()
+    if ep is not None:
+        ep._peer_shuts_down(header)
 
 
 class Endpoint:
@@ -102,6 +94,9 @@ class Endpoint:
         self._kept: dict[int, collections.deque[bytes]] = {}  # messages that matched a receive before it was cancelled
         self._hashes: dict[Any, int] = {}
         ctx._endpoints[self._weft.id] = self
+        early = ctx._early_shutdowns.pop(self._weft, None)
+        if early is not None:  # whoever made the endpoint begins to use it first
+            asyncio.get_running_loop().call_soon(_shut_early, weakref.ref(self), early)
 
     # --- asking ----------------------------------------------------------------------------------------------------------
 
@@ -111,8 +106,8 @@ class Endpoint:
         return self._uid
 
     def closed(self) -> bool:
-        """True once it is closed, by either side, or the peer is lost."""
-        return self._weft is None or bool(self._weft.closed)
+        """True once it is closed, by either side, or the peer is lost; without error handling, once it is closed here."""
+        return self._weft is None or not self._ep.is_alive()
 
     def is_alive(self) -> bool:
         """The contrary of closed()."""
@@ -131,8 +126,8 @@ class Endpoint:
         return int(self._open()._ep.handle)
 
     def ucx_info(self) -> str:
-        """What is known of the connection, in lines."""
-        return str(self._open()._ep.info())
+        """What is known of the connection, in lines; also once it is closed, since the peer may close it at any moment."""
+        return f"# UCP endpoint {self._uid:#x}\n# closed\n" if self._ep is None else str(self._ep.info())
 
     def __repr__(self) -> str:
         return f"<ucp.Endpoint {self._uid:#x}{' closed' if self.closed() else ''}>"
@@ -146,7 +141,7 @@ class Endpoint:
 
     def _tag(self, own: int | None, tag: Any, force: bool) -> int:
         if force and tag is not None:
-            return int(tag)
+            return operator.index(tag)  # not int(): a fraction would be another tag
         if own is None:
             raise UCXError("an endpoint made of a worker's address has no tags of its own: give a tag, a number below 2**64, "
                            "and force_tag=True")
@@ -180,28 +175,34 @@ class Endpoint:
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         if logger.level <= _DEBUG:
-            logger.debug("[Send #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._send_count, hex(self._uid), hex(wire),
-                         _nbytes(buffer), _type(buffer))
+            logger.debug(self._name("Send", self._send_count, wire, buffer))
+        count = self._send_count
         try:
             try:
                 op = endpoint.send(buffer, wire)
             except TypeError:
-                op = endpoint.send(_memory(buffer, False), wire)
-            self._send_count += 1
+                op = endpoint.send(memory_of(buffer, False), wire)
+            self._send_count = count + 1
             if not op.done():
-                return await self._sent(op)
+                return await self._sent(op, count, wire, buffer)
             await op
         except weft.WeftError as error:
-            raise self._failure(error, "send") from None
+            raise self._send_failure(error, False, self._name("Send", count, wire, buffer)) from None
         return True
 
-    async def _sent(self, op: Any) -> bool:
+    async def _sent(self, op: Any, count: int, wire: int, buffer: Any) -> bool:
         self._sends.add(op)
         try:
             await op
-            return True
+        except weft.WeftError as error:
+            raise self._send_failure(error, True, self._name("Send", count, wire, buffer)) from None
         finally:
             self._sends.discard(op)
+        return True
+
+    def _name(self, what: str, count: int, wire: int, buffer: Any) -> str:
+        """What is being done, as the log and exceptions have it."""
+        return f"[{what} #{count:03d}] ep: {self._uid:#x}, tag: {wire:#x}, nbytes: {nbytes_of(buffer)}, type: {type_of(buffer)}"
 
     async def recv(self, buffer: Any, tag: Any = None, force_tag: bool = False) -> bool:
         """Receive a message, which must be as long as the buffer is, else UCXMsgTruncated.
@@ -210,7 +211,7 @@ class Endpoint:
         """
         own = self._msg_recv
         wire = own if tag is None and own is not None else self._tag(own, tag, force_tag)
-        size = _nbytes(buffer)
+        size = nbytes_of(buffer)
         if self._kept and (kept := self._kept.get(wire)):
             self._again(kept, buffer, wire)
             return True
@@ -220,30 +221,39 @@ class Endpoint:
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         if logger.level <= _DEBUG:
-            logger.debug("[Recv #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._recv_count, hex(self._uid), hex(wire), size,
-                         _type(buffer))
-        self._recv_count += 1
+            logger.debug(self._name("Recv", self._recv_count, wire, buffer))
+        count, memory = self._recv_count, buffer
+        self._recv_count = count + 1
         if force_tag or own is None:
-            name = f"[Recv #{self._recv_count - 1:03d}] ep: {self._uid:#x}, tag: {wire:#x}, nbytes: {size}, type: {_type(buffer)}"
-            await comm.tag_recv(self._ep, buffer if isinstance(buffer, Array) else Array(buffer), size, wire, name=name)
+            name, array_ = self._name("Recv", count, wire, buffer), buffer if isinstance(buffer, Array) else Array(buffer)
+            probe = self._ctx.worker.tag_probe
+            if self._ep._status is not None and not probe(wire):
+                await self._raise_late(name, there=lambda: probe(wire))
+            await comm.tag_recv(self._ep, array_, size, wire, name=name)
         else:
-            late = bool(endpoint.closed)
+            late = self._ep._status is not None
             try:
                 try:
                     op = endpoint.recv_into(buffer, wire)
                 except TypeError:
-                    buffer = _memory(buffer, True)
-                    op = endpoint.recv_into(buffer, wire)
+                    memory = memory_of(buffer, True)
+                    op = endpoint.recv_into(memory, wire)
                 got = await op
             except asyncio.CancelledError:  # raised by the await, never by the post
-                self._keep(op, buffer, wire)
+                self._keep(op, memory, wire)
                 raise
             except weft.WeftError as error:
-                raise await self._ended(error, late) from None
+                if isinstance(error, (weft.InvalidError, weft.NoMemoryError)):
+                    raise  # a ValueError or a MemoryError: an error of the caller
+                name = self._name("Recv", count, wire, buffer)
+                if not isinstance(error, _OVER):
+                    raise translated(error, name) from None
+                if late:
+                    await self._raise_late(name)
+                raise UCXCanceled(f"<{name}>: {self._why(error)}") from None
             if got != size:
                 self._received()
-                raise UCXMsgTruncated(f"the message has {got} bytes, and the buffer {size}: they have to be the same (tag "
-                                      f"{wire:#x})")
+                raise _wrong_length(self._name("Recv", count, wire, buffer), got, size)
         self._received()
         return True
 
@@ -256,7 +266,7 @@ class Endpoint:
         """A receive was cancelled. If its message had come already, it is the next receive's."""
         if op.done() and not op.cancelled() and op.exception() is None:
             try:
-                data = bytes(_raw(memory)[:op.result()])
+                data = bytes(raw(memory)[:op.result()])
             except ValueError as error:
                 logger.warning("[Recv] ep: %s, tag: %s: a message came as its receive was cancelled, and is lost: %s",
                                hex(self._uid), hex(wire), error)
@@ -264,21 +274,21 @@ class Endpoint:
             self._kept.setdefault(wire, collections.deque()).append(data)
 
     def _again(self, kept: collections.deque[bytes], buffer: Any, wire: int) -> None:
-        view = _raw(buffer)
+        view = raw(buffer)
         data = kept.popleft()
         if not kept:
             del self._kept[wire]
+        count = self._recv_count
         self._recv_count += 1
         self._received()
         if len(data) != view.nbytes:
-            raise UCXMsgTruncated(f"the message has {len(data)} bytes, and the buffer {view.nbytes}: they have to be the same "
-                                  f"(tag {wire:#x})")
+            raise _wrong_length(self._name("Recv", count, wire, buffer), len(data), view.nbytes)
         view[:] = data
 
     async def send_obj(self, obj: Any, tag: Any = None) -> None:
         """Send a buffer whose length the receiver does not know: its length in 8 bytes, and then itself. recv_obj() receives
         both."""
-        await self.send(struct.pack("<Q", _nbytes(obj)), tag=tag)
+        await self.send(struct.pack("<Q", nbytes_of(obj)), tag=tag)
         await self.send(obj, tag=tag)
 
     async def recv_obj(self, tag: Any = None, allocator: Callable[[int], Any] = bytearray) -> Any:
@@ -297,7 +307,7 @@ class Endpoint:
     async def am_send(self, buffer: Any) -> bool:
         """Send a message that needs neither a tag nor a buffer at the receiver: its am_recv() gives it."""
         self._open()
-        if self.closed():
+        if self._ep._status is not None and self._ep._error_handling:
             raise UCXCloseError("Endpoint closed")
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
@@ -310,47 +320,55 @@ class Endpoint:
     async def am_recv(self) -> Any:
         """Receive what the peer's am_send() sent, in memory of the allocator that is registered, which is bytearray."""
         self._open()
-        if not self._ep.am_probe():
-            self._raise_if_of_no_use()
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         name = f"[AM Recv #{self._recv_count:03d}] ep: {self._uid:#x}"
+        if self._ep._status is not None and not self._ep.am_probe():
+            await self._raise_late(name, "While waiting for am_recv the endpoint was closed", self._ep.am_probe)
         logger.debug(name)
         self._recv_count += 1
         received = await comm.am_recv(self._ep, name=name)
         logger.debug("[AM Recv Completed #%03d] ep: %s, nbytes: %d, type: %s", self._finished_recv_count, hex(self._uid),
-                     _nbytes(received), type(received))
+                     nbytes_of(received), type(received))
         self._received()
         return received
 
     # --- failure ---------------------------------------------------------------------------------------------------------------
 
-    def _raise_if_of_no_use(self) -> None:
-        if self._weft is None or self._peer_shut:
-            raise UCXCloseError("Endpoint closed")
-        self._ep.raise_on_error()
-        if self._weft.closed:
-            raise UCXCloseError("Endpoint closed")
+    def _why(self, error: weft.WeftError) -> str:
+        """How it ended, for people."""
+        if self._weft is None:
+            return "the endpoint was closed"
+        return "the peer closed the endpoint" if isinstance(error, weft.ClosedError) else "the peer is gone"
 
-    def _failure(self, error: weft.WeftError, what: str) -> Exception:
-        """The exception of ucp for one of weft's."""
+    def _send_failure(self, error: weft.WeftError, waited: bool, name: str) -> Exception:
+        """The exception of ucp for one of weft's; waited: the endpoint was of use when the send began."""
         if isinstance(error, (weft.InvalidError, weft.NoMemoryError)):
             return error  # a ValueError or a MemoryError: an error of the caller
-        if isinstance(error, (weft.ClosedError, weft.CancelledError)):
-            if what == "send" and self._weft is not None:
-                return UCXCloseError("Endpoint closed")
-            return UCXCanceled(f"{what}: the endpoint was closed")
-        return translated(error, f"{what} ep: {self._uid:#x}")
+        if self._weft is None or isinstance(error, weft.CancelledError):
+            return UCXCanceled(f"<{name}>: the endpoint was closed")
+        if not waited and isinstance(error, _OVER):
+            try:
+                self._ep.raise_on_error()
+            except UCXBaseException as known:
+                return known
+        return translated(error, name, by_address=self._ep._by_address)
 
-    async def _ended(self, error: weft.WeftError, late: bool) -> Exception:
-        """Why a receive of an endpoint that ended has ended; late: it had before."""
-        if not isinstance(error, weft.ClosedError) or self._weft is None:
-            return self._failure(error, "recv")
+    async def _raise_late(self, name: str, text: str = "the peer closed the endpoint",
+                          there: Callable[[], bool] = lambda: False) -> None:
+        """Raise what a receive gets that begins after the peer is gone, and for which nothing has come; return if it has come
+        now."""
         if not self._peer_shut:
-            await asyncio.sleep(0)  # let the loop handle the control message that came before the end
-        if self._peer_shut or self._weft is None:
-            return UCXCloseError("Endpoint closed") if late else UCXCanceled("recv: the peer closed the endpoint")
-        return UCXConnectionReset("the peer closed its side without close()")
+            # let the loop handle what came before the end: a message, or the control message, which the peer sends first
+            await asyncio.sleep(0)
+            if self._weft is not None and there():
+                return
+            if self._peer_shut or self._weft is None:
+                raise UCXCanceled(f"<{name}>: {text}")
+        if self._weft is None:
+            raise UCXCloseError("Endpoint closed")
+        self._ep.raise_on_error()
+        raise UCXCanceled(f"<{name}>: {text}")  # without error handling
 
     # --- closing ---------------------------------------------------------------------------------------------------------------
 
@@ -360,9 +378,9 @@ class Endpoint:
         if not count_from_ep_creation:
             n += self._finished_recv_count
         if self._close_after_n_recv is not None:
-            raise UCXError(f"close_after_n_recv() was called before: it closes after {self._close_after_n_recv} messages")
+            raise UCXError(f"close_after_n_recv has already been set to: {self._close_after_n_recv} (abs)")
         if n < self._finished_recv_count:
-            raise UCXError(f"n is {n}, and {self._finished_recv_count} messages are received already")
+            raise UCXError(f"`n` cannot be less than current recv_count: {n} (abs) < {self._finished_recv_count} (abs)")
         if n == self._finished_recv_count:
             self.abort()
         else:
@@ -401,17 +419,27 @@ class Endpoint:
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         try:
-            if self._tags is not None:
-                tag = self._tags.ctrl_send
-                logger.debug("[Send shutdown] ep: %s, tag: %s, close_after_n_recv: %d", hex(self._uid), hex(tag),
-                             self._send_count)
-                # not awaited: close() finishes it, and a peer that reads nothing must not delay us
-                self._weft.am_send(CTRL_ID, header=_CTRL.pack(_SHUTDOWN, tag, self._send_count), urgent=True)
+            if self._weft.closed:
+                await asyncio.sleep(0)  # let the loop handle the control message, which the peer sends before it closes
+            if self._weft is not None and self._tags is not None and not self._peer_shut:
+                self._tell_peer(self._tags.ctrl_send)
             await asyncio.sleep(0)  # let waiting tasks run
-        except weft.WeftError as error:
-            logger.debug("[Send shutdown] ep: %s: the peer is gone already: %s", hex(self._uid), error)
         finally:
             self._shut(finish_sends=True)
+
+    def _tell_peer(self, tag: int) -> None:
+        """Send the control message. It is not waited for: closing finishes it, and a peer that reads nothing must not delay
+        us."""
+        name = f"[Send shutdown] ep: {self._uid:#x}, tag: {tag:#x}, close_after_n_recv: {self._send_count}"
+        logger.debug(name)
+        error: BaseException | None = None
+        try:
+            op = self._weft.am_send(CTRL_ID, header=_CTRL.pack(_SHUTDOWN, tag, self._send_count), urgent=True)
+            error = op.exception() if op.done() else None
+        except weft.WeftError as known:
+            error = known
+        if error is not None:  # the endpoint has no error handling: else close() knows, and does not send
+            logging.warning("UCX failed closing worker %s (probably already closed): %r", hex(self._uid), translated(error, name))
 
     def abort(self) -> None:
         """Close it now, without telling the peer. What was sent is flushed; what is being sent or received ends with
@@ -450,4 +478,4 @@ class Endpoint:
             pass
 
 
-__all__ = ["CTRL_ID", "Endpoint", "UCXPYTags"]
+__all__ = ["CTRL_ID", "CTRL_SIZE", "Endpoint", "UCXPYTags"]

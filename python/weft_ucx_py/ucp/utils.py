@@ -12,14 +12,19 @@ import logging
 import operator
 import os
 import socket
+import sys
 import warnings
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from ._libs.utils import format_bytes, format_time, get_address, parse_bytes, print_key_value, print_multi, print_separator
 
 __all__ = ["format_bytes", "format_time", "get_address", "get_event_loop", "get_ucxpy_logger", "hash64bits", "hmean",
            "parse_bytes",
            "print_key_value", "print_multi", "print_separator"]
+
+
+_T = TypeVar("_T")
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------
@@ -78,6 +83,23 @@ def get_event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     return loop
+
+
+if sys.version_info >= (3, 11):
+    async def within(seconds: float | None, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """What a coroutine gives. TimeoutError if it takes longer than that."""
+        async with asyncio.timeout(seconds):
+            return await coroutine
+else:
+    class _Timeout(asyncio.TimeoutError, TimeoutError):
+        """Both: in 3.10 asyncio has one of its own."""
+
+    async def within(seconds: float | None, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """What a coroutine gives. TimeoutError, and asyncio's, if it takes longer than that."""
+        try:
+            return await asyncio.wait_for(coroutine, seconds)
+        except asyncio.TimeoutError:
+            raise _Timeout from None
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

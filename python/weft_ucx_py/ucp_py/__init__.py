@@ -7,8 +7,9 @@
     ucp_py.destroy_ep(ep)
     ucp_py.fin()
 
-Whatever takes time is under way when it is returned: `done()` asks, `result()` waits and drives everything meanwhile, and a
-CommFuture can also be awaited in asyncio. What was open in the original has an answer here:
+Whatever takes time is under way when it is returned: `done()` asks, `result()` waits and drives everything meanwhile, and `await`
+waits in asyncio; futures call a function when they are over (`add_done_callback()`). What was open in the original has an answer
+here:
 
 - whether `py_func` is a coroutine function is seen by itself; `is_coroutine` is still taken;
 - `get_endpoint()` takes `max_timeout`;

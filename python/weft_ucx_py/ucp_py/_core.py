@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import select
 import time
@@ -27,6 +28,16 @@ from weft import _core as native
 SPIN = 100e-6       # how long a waiting call polls before it sleeps
 CLOSE_WAIT = 2.0    # how long destroy_ep() and fin() wait for a peer that does not answer
 HOLD = 86400.0      # how long a payload may wait for its receive: in effect for ever
+
+_logger = logging.getLogger("ucp_py")
+
+
+def call(function: Callable[[Any], object], argument: Any) -> None:
+    """Call a program's function; what it raises is logged, since nobody could catch it."""
+    try:
+        function(argument)
+    except Exception:
+        _logger.exception("%r failed", function)
 
 
 class Core:

@@ -1,4 +1,4 @@
-"""Endpoints, and what is under way on them: CommFuture to ask, wait for or await, and ucp_comm_request to ask or wait for.
+"""Endpoints, and what is under way on them: CommFuture and ucp_comm_request, to ask, wait for or await.
 
 Every communication is an active message: the payload, and in the header the note of what it is. So a receive need not know how
 long it will be, and one with memory of its own has the payload put there directly. Messages of an endpoint are received in the
@@ -13,13 +13,13 @@ memory is held until then. tests/python/test_ucp_py.py holds us to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import weft
 
 from . import _types
-from ._core import CLOSE_WAIT, Core, core
+from ._core import CLOSE_WAIT, Core, call, core
 from ._cuda import part
 from ._memory import _length, buffer_region, ucp_msg
 
@@ -36,6 +36,7 @@ class _Communication:
         self._op: Any = None
         self._over = False
         self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], object]] = []
         msg._request = self
 
     def ready(self) -> bool:
@@ -68,6 +69,19 @@ class _Communication:
         self._core.receiving.discard(self)
         if self._msg._request is self:
             self._msg._request = None  # break the reference cycle
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def when_over(self, callback: Callable[[], object]) -> None:
+        """Have it called once it is over; at once if it is."""
+        self.step()
+        if self._over:
+            callback()
+            return
+        self._callbacks.append(callback)
+        if self not in self._core.receiving:  # a send: nobody looks at it but who waits for it
+            self._watch(self._op)
 
     def _finish(self) -> ucp_msg:
         if self._error is not None:
@@ -156,7 +170,7 @@ class _Receive(_Communication):
         self._end()
 
 
-class CommFuture:
+class ucp_comm_request:
     """A send or a receive that is under way: done(), result(), or `await` it in asyncio."""
 
     def __init__(self, under_way: _Communication) -> None:
@@ -169,10 +183,6 @@ class CommFuture:
     def result(self) -> ucp_msg:
         """Wait until it is over; the message, or the exception of what went wrong."""
         return self._under_way.result()
-
-    def cancel(self) -> bool:
-        """End it early. False: it is over, or too late for that. The memory is held until nobody uses it."""
-        return bool(not self._under_way._over and self._under_way._op.cancel())
 
     def __await__(self) -> Generator[Any, None, ucp_msg]:
         under_way = self._under_way
@@ -192,19 +202,36 @@ class CommFuture:
     __iter__ = __await__
 
 
-class ucp_comm_request:
-    """A send or a receive that is under way: done() and result()."""
+class CommFuture(ucp_comm_request):
+    """The same, with what a concurrent.futures.Future has, which it was in 2019: it can be cancelled, and call a function."""
 
-    def __init__(self, under_way: _Communication) -> None:
-        self._under_way = under_way
+    def cancel(self) -> bool:
+        """End it early. False: it is over, or too late for that. The memory is held until nobody uses it."""
+        return bool(not self._under_way._over and self._under_way._op.cancel())
 
-    def done(self) -> bool:
-        """True once it is over. Drives everything once."""
-        return self._under_way.done()
+    def cancelled(self) -> bool:
+        """True if it was ended early."""
+        return self._under_way._over and isinstance(self._under_way._error, (asyncio.CancelledError, weft.CancelledError))
 
-    def result(self) -> ucp_msg:
-        """Wait until it is over; the message, or the exception of what went wrong."""
-        return self._under_way.result()
+    def running(self) -> bool:
+        """True until it is over. Drives nothing."""
+        return not self._under_way._over
+
+    def exception(self) -> BaseException | None:
+        """Wait until it is over; what went wrong, or None."""
+        try:
+            self.result()
+        except BaseException as error:
+            if error is not self._under_way._error:
+                raise  # somebody interrupts the wait
+        return self._under_way._error
+
+    def add_done_callback(self, fn: Callable[[CommFuture], object]) -> None:
+        """Have fn(self) called once it is over, by whoever drives: progress(), a call that waits, or the loop; here if it is
+        over. What fn raises is logged."""
+        if not callable(fn):
+            raise TypeError(f"the callback is a function of the future, and not a {type(fn).__name__}")
+        self._under_way.when_over(lambda: call(fn, self))
 
 
 class ucp_py_ep:
@@ -308,11 +335,11 @@ class ucp_py_ep:
         return CommFuture(_Receive(self._open(), ucp_msg(None), None, None))
 
     def send_fast(self, msg: ucp_msg, len: int) -> ucp_comm_request:
-        """The same as send(), to ask or wait for only."""
+        """The same as send()."""
         return ucp_comm_request(self._send(msg, len))
 
     def recv_fast(self, msg: ucp_msg, len: int) -> ucp_comm_request:
-        """The same as recv(), to ask or wait for only."""
+        """The same as recv()."""
         return ucp_comm_request(self._recv(msg, len))
 
     def _send_obj(self, obj: Any, len: int | None) -> _Send:
@@ -347,11 +374,11 @@ class ucp_py_ep:
         return ucp_comm_request(self._recv_obj(obj, len))
 
     def send_obj(self, obj: Any, len: int | None = None) -> CommFuture:
-        """The same as send_msg(), which can be awaited, too."""
+        """The same as send_msg()."""
         return CommFuture(self._send_obj(obj, len))
 
     def recv_obj(self, obj: Any = None, len: int | None = None) -> CommFuture:
-        """The same as recv_msg(), which can be awaited, too."""
+        """The same as recv_msg()."""
         return CommFuture(self._recv_obj(obj, len))
 
 
@@ -373,7 +400,7 @@ def destroy_ep(ucp_ep: ucp_py_ep) -> int:
 
 def get_obj_from_msg(msg: Any) -> Any:
     """The object of a message that was received."""
-    if isinstance(msg, (CommFuture, ucp_comm_request)):
+    if isinstance(msg, ucp_comm_request):
         msg = msg.result()
     if not isinstance(msg, ucp_msg):
         raise TypeError(f"get_obj_from_msg() takes the ucp_msg that a receive has given, and not a {type(msg).__name__}")

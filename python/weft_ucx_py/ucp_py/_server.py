@@ -20,7 +20,7 @@ from typing import Any
 
 import weft
 
-from ._core import Core, core
+from ._core import Core, call, core
 from ._endpoint import ucp_py_ep
 from ._memory import _length
 
@@ -58,6 +58,7 @@ class ServerFuture:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._over = False
         self._stopped: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[ServerFuture], object]] = []
         self._awaited = 0
         port = PORT if server_port == -1 else _length(server_port, "server_port")
         where = os.environ.get("UCXPY_IFNAME") or "0.0.0.0"
@@ -153,6 +154,18 @@ class ServerFuture:
         for stopped in self._stopped:
             if not stopped.done() and not stopped.get_loop().is_closed():
                 stopped.get_loop().call_soon_threadsafe(_set, stopped)
+        callbacks, self._callbacks = self._callbacks, []
+        for fn in callbacks:
+            call(fn, self)
+
+    def add_done_callback(self, fn: Callable[[ServerFuture], object]) -> None:
+        """Have fn(self) called once it has been stopped; here if it has. What fn raises is logged."""
+        if not callable(fn):
+            raise TypeError(f"the callback is a function of the server, and not a {type(fn).__name__}")
+        if self._over:
+            call(fn, self)
+        else:
+            self._callbacks.append(fn)
 
     def done(self) -> bool:
         """True once it has been stopped. Drives everything once."""

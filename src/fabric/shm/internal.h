@@ -392,8 +392,8 @@ struct wefti_shm_transport {
 
     wefti_slots_t lanes;
     wefti_map_t peers;           /* nonce -> wefti_shm_peer_t; the first that used it */
-    wefti_shm_peer_t self;       /* to ring our own bell. Peers are told self.at; they find self.at.nonce here if they may read our
-                                    memory */
+    wefti_shm_peer_t self;       /* to ring our own bell. Peers are told self.at, and find self.at.nonce here if they may read
+                                    our memory */
     wefti_region_t door;
     uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;

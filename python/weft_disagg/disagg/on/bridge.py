@@ -1,6 +1,6 @@
 """What bridges share: the lines between the launcher and its bridge, over the socket that is standard input and output.
 
-    opening -> open     the launcher has said `open`, the files of the program, and more: `setup` has what every machine is told first
+    opening -> open     the launcher has said `open`, the files of the program, and more
     open -> closed      the launcher said `close`, or is gone: the bridge cleans up, and ends its lines by ending itself
 
 A bridge answers pings by itself, so its loop must not be held up for seconds. tests/python/test_on_dask.py holds us to it.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import sys
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import Any
 
-__all__ = ["Failed", "Launcher"]
+__all__ = ["Failed", "Launcher", "find_weft"]
 
 LINE_MOST = 1 << 28
 
@@ -88,3 +89,14 @@ def sentence(error: BaseException) -> str:
 def warn(text: str) -> None:
     """To whoever runs the launcher."""
     print(text, file=sys.stderr, flush=True)
+
+
+def find_weft(command: str) -> str:
+    """The weft command of this machine. FileNotFoundError: there is none."""
+    if command:
+        return command
+    beside = os.path.join(os.path.dirname(sys.executable), "weft")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("weft")
+    if not found:
+        raise FileNotFoundError(f"the command weft is neither beside {sys.executable} nor in PATH")
+    return found

@@ -1,10 +1,10 @@
 """The part of a run that is on a worker of a Dask cluster: an agent (`weft run --agent`), which starts elements there.
 
-The plugin brings the run to every worker, also to those that come later. The agent is started with the first element. An element is a
-task of Dask's, `element()`, which waits in its thread until the process is over; memory is an actor, `Memory`, since Dask leaves workers
-with actors alone when it scales down. A task first asks the bridge whether it may start (Dask starts a task once more when its worker is
-lost, and an element that is not idempotent must not be), by an event of the scheduler. From then on lines go both ways: the bridge
-calls post(), and poll(), which waits for what there is to tell.
+The plugin brings the run to every worker, also to those that come later. The agent is started with the first element. An
+element is a task of Dask's, `element()`, which waits in its thread until the process is over; memory is an actor, `Memory`,
+since Dask leaves workers with actors alone when it scales down. A task first asks the bridge whether it may start (Dask starts
+a task once more when its worker is lost, and an element that is not idempotent must not be), by an event of the scheduler. From
+then on lines go both ways: the bridge calls post(), and poll(), which waits for what there is to tell.
 
 A run whose bridge has not polled for a while is over: the agent hears nothing, kills what it started, and ends.
 tests/python/test_on_dask.py holds us to it.
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
 import time
+
+from .bridge import find_weft
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,17 +182,6 @@ class Host:
         except subprocess.TimeoutExpired:
             agent.kill()  # its guard cleans up
             agent.wait()
-
-
-def find_weft(command: str) -> str:
-    """The weft command of this machine. FileNotFoundError: there is none."""
-    if command:
-        return command
-    beside = os.path.join(os.path.dirname(sys.executable), "weft")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("weft")
-    if not found:
-        raise FileNotFoundError(f"the command weft is neither beside {sys.executable} nor in PATH")
-    return found
 
 
 class Run(WorkerPlugin):

@@ -146,11 +146,11 @@ def safe(name: str) -> str:
 
 def unzip(code: str, folder: str) -> None:
     """All of a zip in base64 into a folder."""
-    import binascii
+    import base64
     from io import BytesIO
     from zipfile import ZipFile
     try:
-        data = binascii.a2b_base64("".join(code.split()).encode("ascii"), strict_mode=True)
+        data = base64.b64decode("".join(code.split()).encode("ascii"), validate=True)
     except (ValueError, UnicodeEncodeError):
         raise Unusable("the code is said to be binary, and is not base64") from None
     try:

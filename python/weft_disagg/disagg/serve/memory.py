@@ -20,9 +20,9 @@ import socket
 import time
 
 from .. import _size
+from .._lines import Refused
 from .._process import runtime
 from .._words import meant
-from ..element import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

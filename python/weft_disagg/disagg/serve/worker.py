@@ -27,8 +27,9 @@ import time
 from _queue import SimpleQueue
 
 from .. import element
+from .._lines import Lines, Refused, descriptors, field, message
 from ..action import LibdAction, complete
-from ..element import Lines, Refused, as_json, call, descriptors, failure, field, message, moved, takes_one
+from ..element import as_json, call, failure, moved, takes_one
 from ..results import results
 
 TYPE_CHECKING = False
@@ -221,7 +222,7 @@ class Worker:
             self.not_a_copy()
             text, trace = told(error)
             flush()
-            return json.dumps({"did": "error", "error": text, "traceback": trace})
+            return json.dumps({"did": "error", "error": self.lines.told(text), "traceback": self.lines.told(trace)})
         self.not_a_copy()
         flush()
         return '{"did": "loaded"}'
@@ -259,9 +260,9 @@ class Worker:
         except BaseException as error:
             self.not_a_copy()
             text, trace = told(error)
-            failed = {"did": "error", "run": number, "error": self.lines.clean(text), "traceback": self.lines.clean(trace)}
+            failed = {"did": "error", "run": number, "error": self.lines.told(text), "traceback": self.lines.told(trace)}
             if self._in_main and isinstance(error, Exception) and not isinstance(error, Refused):
-                failed["raised"] = self.lines.clean(str(error)) or type(error).__name__
+                failed["raised"] = self.lines.told(str(error)) or type(error).__name__
             last = json.dumps(failed)
         self.not_a_copy()
         with self._changed:

@@ -172,13 +172,15 @@ class Array:
         return memoryview(self._exposed)
 
     def _interface(self) -> dict[str, Any]:
-        kind = "f" if self._format in ("f", "d", "e") else "i" if self._format in ("b", "h", "i", "l", "q", "n") else "u"
         if self.obj is not self and self._format is None:
             own = getattr(self.obj, "__cuda_array_interface__" if self.cuda else "__array_interface__")
             return dict(own)
-        return {"shape": self.shape, "strides": self.strides,
-                "typestr": f"{'|' if self.itemsize == 1 else '<'}{kind}{self.itemsize}",
+        told = {"shape": self.shape, "strides": self.strides, "typestr": _typestr(self._format or "B", self.itemsize),
                 "data": (self.ptr, self.readonly), "version": 3}
+        own = getattr(self.obj, "__array_interface__", None)  # of numpy, which can say more than a format does
+        if isinstance(own, dict) and _itemsize(own.get("typestr", "")) == self.itemsize:
+            told.update({name: own[name] for name in ("typestr", "descr") if name in own})
+        return told
 
     def _memory(self, nbytes: int, writable: bool) -> Any:
         """Its first bytes, as what Weft takes. What it cannot be is said here."""
@@ -223,6 +225,20 @@ class _Part:
         self.__cuda_array_interface__ = {"shape": (nbytes,), "strides": None, "typestr": "|u1",
                                          "data": (whole.ptr + at, whole.readonly),
                                          "version": 3, "stream": getattr(whole.obj, "__cuda_array_interface__", {}).get("stream")}
+
+
+KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQNP", "u"), **dict.fromkeys("efd", "f"), "c": "S",
+         "s": "S", "p": "S"}
+
+
+def _typestr(form: str, itemsize: int) -> str:
+    """The items of a buffer's format, as array interfaces have it. What has no word there is bytes without a meaning."""
+    order = ">" if form[:1] in (">", "!") else "<"
+    word = form.lstrip("@=<>!")
+    kind = "c" if word in ("Zf", "Zd") else KINDS.get(word[-1:], "V") if word.lstrip("0123456789") == word[-1:] else "V"
+    if word[:-1].isdigit() and kind != "S":
+        kind = "V"  # several items in one
+    return f"{'|' if itemsize == 1 or kind in 'SV' else order}{kind}{itemsize}"
 
 
 def _foreign(ptr: int, nbytes: int, owner: Any) -> Any:

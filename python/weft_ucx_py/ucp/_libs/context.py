@@ -1,15 +1,27 @@
-"""UCXContext: options and features, from which workers are made. It holds nothing else.
+"""UCXContext: options and features, from which workers are made.
 
-tests/python/test_ucx_api.py holds us to it.
+Memory may be allocated, and its keys packed, before there is a worker: the context then has a runtime to do so, and the first
+worker that is made takes it over.
+
+tests/python/test_ucx_api.py and test_ucx_api_rma.py hold us to it.
 """
 from __future__ import annotations
 
+import logging
+import os
+import secrets
+import sys
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import weft
+from weft import _core
 
+from ..exceptions import UCXConfigError
 from . import options
+from .exceptions import translated
+from .manual_loop import ManualLoop
 from .objects import Feature, UCXObject
 
 if TYPE_CHECKING:
@@ -17,6 +29,9 @@ if TYPE_CHECKING:
 
 _FEATURES = (Feature.TAG, Feature.WAKEUP, Feature.STREAM, Feature.AM, Feature.RMA)
 SILENCE = 120.0  # a peer that is silent for these seconds is lost; UCX waits as long for one that is stopped or cut off
+_HOLD = 24 * 3600.0  # how long a large message may wait for its receive: in effect for ever
+
+_logger = logging.getLogger("ucx")
 
 
 def get_current_options() -> dict[str, str]:
@@ -29,6 +44,34 @@ def get_ucx_version() -> tuple[int, int, int]:
     numbers = [int(n) for n in weft.info().get("ucx_version", "").split(".") if n.isdigit()]
     numbers = (numbers + [0, 0, 0])[:3]
     return numbers[0], numbers[1], numbers[2]
+
+
+def _name() -> str:
+    program = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")[:60]
+    return "".join(c if c.isascii() and c.isprintable() and c != " " else "_"
+                   for c in program) + f"-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+class Driven:
+    """A runtime of Weft and the loop that it has while nobody else drives it."""
+
+    def __init__(self, context: UCXContext) -> None:
+        self.hand, self.pid = ManualLoop(), os.getpid()
+        try:
+            self.runtime = _core.Runtime(loop=self.hand, name=_name(), transports=context._transports,  # type: ignore[arg-type]
+                                         interfaces=context._interfaces, heartbeat=context._heartbeat, am_hold=_HOLD)
+        except weft.InvalidError as error:
+            raise UCXConfigError(str(error)) from error
+        except weft.WeftError as error:
+            raise translated(error) from error
+
+    def close(self) -> None:
+        """Of one that no worker took over."""
+        if self.pid == os.getpid() and not self.runtime.closed:
+            try:
+                self.runtime._close()
+            finally:
+                self.hand.close()
 
 
 class UCXContext(UCXObject):
@@ -54,6 +97,11 @@ class UCXContext(UCXObject):
             self._heartbeat = SILENCE
         backlog = self._config["LISTENER_BACKLOG"]
         self._backlog = int(float(backlog)) if backlog not in ("auto", "inf") else None
+        self._spare: Driven | None = None  # made before there was a worker
+        _logger.info("UCP initiated using config: ")
+        if _logger.isEnabledFor(logging.INFO):
+            for name, value in self._config.items():
+                _logger.info("  %s: %s", name, value)
 
     @property
     def cuda_support(self) -> bool:
@@ -84,6 +132,26 @@ class UCXContext(UCXObject):
         """Fresh memory for peers to read and write: see UCXMemoryHandle.alloc()."""
         from .rma import UCXMemoryHandle
         return UCXMemoryHandle.alloc(self, size)
+
+    def _spared(self) -> Driven:
+        """The runtime that the first worker will have."""
+        if self._spare is None:
+            self._spare = Driven(self)
+            self._spare_end = weakref.finalize(self, self._spare.close)
+        return self._spare
+
+    def _taken(self) -> Driven:
+        """The runtime of a new worker."""
+        spare, self._spare = self._spare, None
+        if spare is None or spare.pid != os.getpid():
+            return Driven(self)
+        self._spare_end.detach()
+        return spare
+
+    def _close(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
 
     def _need(self, feature: Feature) -> None:
         if not self._values & feature.value:

@@ -4,11 +4,16 @@
                                why
                    -> closed   close() was called here
 
-Either ends the receives that were posted for the endpoint: with UCXConnectionReset (or why it was not reached), with UCXCanceled
-after close(). What had arrived before is still received. close() does not wait: what was sent is finished in the background, and
-the worker waits for it before it is closed itself.
+Either ends the receives that were posted for the endpoint, with UCXCanceled; only those of its stream tell why it was not
+reached. What had arrived before is still received. close() does not wait: connecting and what was sent are finished in the
+background, and the worker waits for it before it is closed itself.
 
-Promise: the close callback is called once. tests/python/test_ucx_api.py holds us to it.
+is_alive() and raise_on_error() see a loss as soon as the runtime does; callbacks are told in progress(), or by the event loop.
+
+Without error handling (endpoint_error_handling=False) the endpoint counts as alive until it is closed here, and the close
+callback waits for that. What is sent after a loss fails, and receives end, all the same.
+
+Promise: the close callback is called once. tests/python/test_ucx_api.py and test_ucx_ends.py hold us to it.
 """
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ import weft
 
 from ..exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError
 from .address import UCXAddress
-from .exceptions import translated
+from .exceptions import RESET, TIMEOUT, translated
 from .objects import Callback, Feature, UCXObject, call_back
 from .request import UCXRequest
 from .utils import get_address
@@ -57,7 +62,9 @@ class UCXEndpoint(UCXObject):
         self._endpoint = endpoint
         self._connecting = op
         self._error_handling = bool(error_handling)
-        self._status: UCXBaseException | None = None
+        self._by_address = to_address
+        self._status: UCXBaseException | None = None  # what it was lost to
+        self._told = False  # who waits for it knows that it is lost
         self._on_close: Callable[[], object] | None = None
         self._requests: set[UCXRequest] = set()
         self._messages: deque[weft.Message] = deque()  # active messages that wait
@@ -70,12 +77,12 @@ class UCXEndpoint(UCXObject):
         endpoint.on_close = lambda _: _lost(ref)
         if op is not None:
             if op.done():
-                self._connected(op, to_address)
+                self._connected(op)
             else:
-                op.add_done_callback(lambda done: _told(ref, done, to_address))
+                op.add_done_callback(lambda done: _connected(ref, done))
         worker._adopt(self, endpoint)
         if op is None and endpoint.closed:
-            self._end(UCXConnectionReset("the peer closed before there was an endpoint for it"))
+            self._end()
 
     @classmethod
     def create(cls, worker: UCXWorker, ip_address: str, port: int, endpoint_error_handling: bool = True) -> UCXEndpoint:
@@ -131,22 +138,24 @@ class UCXEndpoint(UCXObject):
         return self._endpoint
 
     def is_alive(self) -> bool:
-        """True until it is lost or closed."""
-        return self._open and self._status is None
+        """True until it is lost or closed; without error handling, until it is closed here."""
+        return self._open and not (self._error_handling and self._lost_to() is not None)
 
     def raise_on_error(self) -> None:
-        """Raise what it was lost to, if it was."""
-        if self._status is not None:
-            raise self._status
+        """Raise what it was lost to, if it was: UCXConnectionReset if the peer closed it, UCXError if the peer is gone or was
+        never reached. Without error handling it never was."""
+        status = self._lost_to() if self._error_handling else None
+        if status is not None:  # a new one each time: each has the traceback of its own
+            kind = UCXConnectionReset if isinstance(status, UCXConnectionReset) else UCXError
+            raise kind(f"Endpoint {hex(self._number)} error: {status}") from status.__cause__
 
     def info(self) -> str:
-        """What there is to say about it, for people."""
-        self._check()
+        """What there is to say about it, for people; also once it is closed."""
         lines = [f"# UCP endpoint {hex(self._number)}"]
         try:
             known = self._endpoint.info
         except weft.WeftError:
-            known = {"state": "lost", "transport": "", "peer_name": "", "peer_address": ""}
+            known = {"state": "lost" if self._open else "closed", "transport": "", "peer_name": "", "peer_address": ""}
         lines.append(f"# peer: {known['peer_name']} at {known['peer_address']}, {known['state']}")
         lines.append(f"# transport: {known['transport'] or 'none yet'}")
         return "\n".join(lines) + "\n"
@@ -156,7 +165,7 @@ class UCXEndpoint(UCXObject):
         if not callable(cb_func):
             raise TypeError("the close callback is a function without arguments")
         self._check()
-        if self._status is not None:
+        if self._told and self._error_handling:
             call_back(cb_func)
         else:
             self._on_close = cb_func
@@ -169,7 +178,8 @@ class UCXEndpoint(UCXObject):
 
     def flush(self, cb_func: Callback | None, cb_args: tuple[Any, ...] | None = None,
               cb_kwargs: dict[str, Any] | None = None) -> UCXRequest | None:
-        """Know when everything that was sent or written over it so far is out of our hands. None: it is."""
+        """Know when everything that was sent or written over it so far is out of our hands. None: it is. One that is still
+        connecting is not."""
         self._check()
         return flush(self._worker, self, cb_func, cb_args, cb_kwargs)
 
@@ -184,16 +194,18 @@ class UCXEndpoint(UCXObject):
         self._leave(self._endpoint.abort)
 
     def __repr__(self) -> str:
-        return f"<ucp UCXEndpoint {hex(self._number)} {'alive' if self.is_alive() else 'lost' if self._open else 'closed'}>"
+        return f"<ucp UCXEndpoint {hex(self._number)} {'closed' if not self._open else 'lost' if self._lost_to() else 'alive'}>"
 
     # --- of the library
 
-    def _usable(self) -> None:
-        """What has to hold before something is sent."""
+    def _usable(self, stream: bool = False) -> None:
+        """What has to hold before something is sent. A stream, with which connections begin, says more exactly why not."""
         if not self._open:
-            raise UCXCloseError("the endpoint is closed")
+            raise UCXCloseError("Endpoint closed")
         if self._status is not None:
-            raise self._status
+            if stream:
+                raise self._status
+            self.raise_on_error()
         self._worker._ready()
 
     def _close(self) -> None:
@@ -207,21 +219,21 @@ class UCXEndpoint(UCXObject):
             rkey.close()
         self._end_requests(UCXCanceled("the endpoint was closed"))
         if not worker._runtime.closed:
-            sending = any(request._out for request in self._requests)
             try:
-                if self._connecting is not None and not self._connecting.done() and sending and how != self._endpoint.abort:
-                    worker._leave_later(self._endpoint, self._connecting)  # closing now would drop sends that wait for the peer
+                if self._connecting is not None and not self._connecting.done() and how != self._endpoint.abort:
+                    # closing now would drop sends that wait for the peer, and the peer would never hear of us
+                    worker._leave_later(self._endpoint, self._connecting)
                 else:
                     worker._leave(how())
             except weft.WeftError:
                 pass  # it is already gone
         self._call_on_close()
 
-    def _connected(self, op: weft.Op[weft.Endpoint], to_address: bool) -> None:
+    def _connected(self, op: weft.Op[weft.Endpoint]) -> None:
         error = op.exception() if not op.cancelled() else None
         if error is not None:
-            self._end(translated(error, "connect", connecting=True))
-        elif to_address and self._open and self._endpoint.state == "up":
+            self._end()
+        elif self._by_address and self._open and self._endpoint.state == "up":
             # messages of the peer come over a connection that the peer makes: see UCXWorker._deliver()
             name = self._endpoint.info["peer_name"]
             self._worker._by_peer.setdefault(name, self)
@@ -229,21 +241,36 @@ class UCXEndpoint(UCXObject):
                 if not wep.closed and wep.info["peer_name"] == name:
                     self._worker._adopt(self, wep)
 
-    def _end(self, why: UCXBaseException) -> None:
-        """It is lost."""
+    def _lost_to(self) -> UCXBaseException | None:
+        """What it was lost to; looks, if nobody has told us."""
         if self._status is None and self._open:
-            self._status = why
-            self._end_requests(why)
-            self._call_on_close()
+            op, failed = self._connecting, None
+            if op is not None and op.done() and not op.cancelled():
+                failed = op.exception()
+            if failed is not None:
+                self._status = translated(failed, "connect", True, self._by_address)
+            elif self._endpoint.closed:
+                gone = self._by_address or self._endpoint.state == "failed"
+                self._status = UCXError(f"{TIMEOUT} (the peer is gone)") if gone else UCXConnectionReset(RESET)
+        return self._status
 
-    def _end_requests(self, why: UCXBaseException) -> None:
+    def _end(self) -> None:
+        """It is lost: whoever waits is told."""
+        why = self._lost_to()
+        if not self._told and self._open and why is not None:
+            self._told = True
+            self._worker._cancelled += self._end_requests(why)
+            if self._error_handling:
+                self._call_on_close()
+
+    def _end_requests(self, why: UCXBaseException) -> int:
+        """End its receives; how many that were."""
         if self._stream is not None:
             self._stream.lost(why)
-        for request in tuple(self._requests):
-            if not request._out:
-                request._end(why)
+        n = sum(request._end(str(why)) for request in tuple(self._requests) if not request._out)
         if not self._open:
             self._messages.clear()
+        return n
 
     def _call_on_close(self) -> None:
         function, self._on_close = self._on_close, None
@@ -270,13 +297,13 @@ class UCXEndpoint(UCXObject):
 def _lost(ref: weakref.ref[UCXEndpoint]) -> None:
     ep = ref()
     if ep is not None:
-        ep._end(UCXConnectionReset("the connection was reset by the peer: it closed, or is lost"))
+        ep._end()
 
 
-def _told(ref: weakref.ref[UCXEndpoint], op: weft.Op[weft.Endpoint], to_address: bool) -> None:
+def _connected(ref: weakref.ref[UCXEndpoint], op: weft.Op[weft.Endpoint]) -> None:
     ep = ref()
     if ep is not None:
-        ep._connected(op, to_address)
+        ep._connected(op)
 
 
 class UCXListener(UCXObject):

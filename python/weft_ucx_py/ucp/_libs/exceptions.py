@@ -1,6 +1,11 @@
 """The exceptions of `ucp`, and which of them an error of Weft is.
 
-Promise: no exception of Weft's reaches a program through `ucx_api`. tests/python/test_ucx_api.py holds us to it.
+UCX has words for what becomes of a connection, and programs look for them: RESET if the peer closed it, TIMEOUT if the peer is
+gone and did not say so, UNREACHABLE if there never was one. An operation that fails with one of them is a UCXError;
+UCXConnectionReset is what a later operation of the endpoint gets.
+
+Promise: no exception of Weft's reaches a program through `ucx_api`. tests/python/test_ucx_api.py and test_ucx_ends.py hold us
+to it.
 """
 from __future__ import annotations
 
@@ -11,15 +16,15 @@ import weft
 from ..exceptions import (UCXBaseException, UCXCanceled, UCXCloseError, UCXConfigError, UCXConnectionReset, UCXError,
                           UCXMsgTruncated, UCXNotConnected, UCXUnreachable, UCXWarning, log_errors)
 
-__all__ = ["UCXBaseException", "UCXCanceled", "UCXCloseError", "UCXConfigError", "UCXConnectionReset", "UCXError",
-           "UCXMsgTruncated",
-           "UCXNotConnected", "UCXUnreachable", "UCXWarning", "log_errors", "translated"]
+__all__ = ["RESET", "TIMEOUT", "UNREACHABLE", "UCXBaseException", "UCXCanceled", "UCXCloseError", "UCXConfigError",
+           "UCXConnectionReset", "UCXError", "UCXMsgTruncated", "UCXNotConnected", "UCXUnreachable", "UCXWarning", "log_errors",
+           "translated"]
+
+RESET, TIMEOUT, UNREACHABLE = "Connection reset by remote peer", "Endpoint timeout", "Destination is unreachable"
 
 _CLASSES: tuple[tuple[type[BaseException], type[UCXBaseException]], ...] = (
     (asyncio.CancelledError, UCXCanceled),
     (weft.CancelledError, UCXCanceled),
-    (weft.PeerError, UCXConnectionReset),
-    (weft.ClosedError, UCXConnectionReset),
     (weft.TruncatedError, UCXMsgTruncated),
     (weft.RefusedError, UCXNotConnected),
     (weft.AuthError, UCXNotConnected),
@@ -27,19 +32,30 @@ _CLASSES: tuple[tuple[type[BaseException], type[UCXBaseException]], ...] = (
     (weft.AddressError, UCXUnreachable),
 )
 
+# a worker's address leads nowhere any more; which of them it is depends on how far connecting came
+_GONE = (weft.PeerError, weft.ClosedError, weft.RefusedError, weft.UnreachableError, weft.AddressError, weft.TimeoutError)
 
-def translated(error: BaseException, name: str | None = None, connecting: bool = False) -> UCXBaseException:
+
+def translated(error: BaseException, name: str | None = None, connecting: bool = False, by_address: bool = False
+               ) -> UCXBaseException:
     """The exception of `ucp` for one of Weft; its text begins with what was being done. While connecting, silence is
-    unreachable."""
+    unreachable. by_address: the peer was connected to by its worker's address, for which UCX has fewer words."""
     if isinstance(error, UCXBaseException):
         return error
     text = str(error) or "the operation was cancelled"
-    if name:
-        text = f"<{name}>: {text}"
-    if connecting and isinstance(error, (weft.TimeoutError, weft.PeerError, weft.ClosedError, weft.NotFoundError,
-                                         weft.SystemFailureError)):
-        made: UCXBaseException = UCXUnreachable(text)
-    else:
-        made = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), UCXError)(text)
+    kind: type[UCXBaseException] | None = None
+    if by_address and isinstance(error, _GONE):
+        kind = UCXError
+        word = TIMEOUT if isinstance(error, (weft.PeerError, weft.ClosedError)) else f"{UNREACHABLE}, {TIMEOUT}"
+        text = f"{word} (the worker with this address is gone: {text})"
+    elif connecting and isinstance(error, (weft.TimeoutError, weft.PeerError, weft.ClosedError, weft.NotFoundError,
+                                           weft.SystemFailureError)):
+        kind = UCXUnreachable
+    elif isinstance(error, (weft.PeerError, weft.ClosedError)):
+        kind = UCXError
+        text = f"{RESET if isinstance(error, weft.ClosedError) else TIMEOUT} ({text})"
+    if kind is None:
+        kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), UCXError)
+    made = kind(f"<{name}>: {text}" if name else text)
     made.__cause__ = error
     return made

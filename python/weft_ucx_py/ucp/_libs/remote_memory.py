@@ -86,15 +86,14 @@ class UCXIO(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Where to go on: from the start, from here, or from the end."""
+        """Where to go on: from the start, from here, or from the end. Places before the first byte are the first, and places
+        after the last are the end, as in UCX-Py."""
         self._open_or_raise()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"whence is {whence!r}, which is none of 0, 1, 2")
         at = offset + (0, self._at, self._memory.length)[whence]
-        if at < 0:
-            raise ValueError(f"there is nothing at {at}")
-        self._at = at
-        return at
+        self._at = min(max(at, 0), self._memory.length)
+        return self._at
 
     def tell(self) -> int:
         """Where it goes on."""

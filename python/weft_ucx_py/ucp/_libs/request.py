@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import UCXBaseException, UCXCanceled, UCXConnectionReset, UCXMsgTruncated
+import weft
+
+from ..exceptions import UCXBaseException, UCXCanceled, UCXMsgTruncated
 from .exceptions import translated
 from .objects import Callback, _numbers, call_back
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from .worker import UCXWorker
 
 _ITSELF = object()
+_OVER = (weft.PeerError, weft.ClosedError)
 
 
 class UCXRequest:
@@ -83,18 +86,19 @@ class UCXRequest:
 
     def _ended(self, op: Op[Any]) -> None:
         if op.cancelled() or op.exception() is not None:
-            error = self._why or failure(op, self._name)
-            if self._ep is not None and not self._ep._open and isinstance(error, UCXConnectionReset):
+            ep = self._ep
+            error = self._why or failure(op, self._name, ep is not None and ep._by_address)
+            if error is not None and ep is not None and not ep._open and isinstance(error.__cause__, _OVER):
                 error = UCXCanceled(str(error))  # the endpoint was closed on this side
             self._finish(error)
         else:
             self._finish(None if self._expected < 0 else length(op, self._expected, self._name))
 
-    def _end(self, why: UCXBaseException) -> bool:
-        """Have it end early, with `why`. It is finished later: once nobody touches its buffer any more."""
+    def _end(self, why: str) -> bool:
+        """Have it end early, with UCXCanceled. It is finished later: once nobody touches its buffer any more."""
         if self._op is None or self._op.done():
             return False
-        self._why = why
+        self._why = UCXCanceled(f"<{self._name or 'request'}>: {why}")
         return self._op._end()
 
     def _finish(self, error: UCXBaseException | None, first: Any = _ITSELF) -> None:
@@ -120,18 +124,21 @@ class Flush(UCXRequest):
 
     _left: int
 
-    def _of(self, requests: list[UCXRequest]) -> Flush:
-        self._left = len(requests)
+    def _of(self, requests: list[UCXRequest], connecting: Op[Any] | None) -> Flush:
+        self._left = len(requests) + (connecting is not None)
         for request in requests:
             if request._followers is None:
                 request._followers = []
             request._followers.append(self)
+        if connecting is not None:
+            connecting.add_done_callback(lambda op: self._one_less(failure(op, self._name)))
         return self
 
-    def _one_less(self) -> None:
+    def _one_less(self, error: UCXBaseException | None = None) -> None:
+        self._why = self._why or error
         self._left -= 1
         if not self._left:
-            self._finish(None)
+            self._finish(self._why)
 
 
 def length(op: Op[Any], expected: int, name: str | None) -> UCXBaseException | None:
@@ -140,10 +147,10 @@ def length(op: Op[Any], expected: int, name: str | None) -> UCXBaseException | N
     return None if got == expected else UCXMsgTruncated(f"<{name}>: length mismatch: {got} (got) != {expected} (expected)")
 
 
-def failure(op: Op[Any], name: str | None = None) -> UCXBaseException | None:
+def failure(op: Op[Any], name: str | None = None, by_address: bool = False) -> UCXBaseException | None:
     """What a complete operation failed with, in the words of `ucp`; None if it did not."""
     try:
         error = op.exception()
     except BaseException as cancelled:  # asyncio raises its own CancelledError
         error = cancelled
-    return None if error is None else translated(error, name)
+    return None if error is None else translated(error, name, by_address=by_address)

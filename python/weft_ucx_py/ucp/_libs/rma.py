@@ -1,9 +1,10 @@
 """Remote memory: UCXMemoryHandle exposes it, a PackedRemoteKey travels to whoever may use it, UCXRkey and RemoteMemory are what
 they use.
 
-Memory belongs to a context, and is exposed by each of its workers: a packed remote key has a region key for every worker there is
-when it is packed, with where the memory begins. The region keys are Weft's: nobody else can make one, and every access is checked
-against what it names. Addresses are the owner's, as in UCX, and an access outside of the memory is an error.
+Memory belongs to a context, and is exposed by each of its workers: a packed remote key has a region key for every worker there
+is when it is packed, or for the first that will be if there is none, with where the memory begins. Memory of no bytes has a key
+that names nothing. The region keys are Weft's: nobody else can make one, and every access is checked against what it names.
+Addresses are the owner's, as in UCX, and an access outside of the memory is an error.
 
 A key is unpacked without waiting; what is posted before the owner has answered waits for that. An access that is complete has
 happened: after put_nb() the bytes are in the owner's memory, after get_nb() in ours; flush() of the endpoint or the worker tells
@@ -13,13 +14,13 @@ Packed keys come from other processes: they are checked before they are one. tes
 """
 from __future__ import annotations
 
-import mmap
 import struct
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import weft
+from weft import _core
 
 from ..exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXError
 from .arr import Array, asarray
@@ -48,32 +49,28 @@ class UCXMemoryHandle(UCXObject):
         context._check()
         context._need(Feature.RMA)
         self._context = context
-        self._regions: dict[UCXWorker, weft.Region] = {}
+        self._regions: dict[_core.Runtime, weft.Region] = {}
         if memory is not None:
             self._array: Array = memory
             if not self._array.contiguous:
                 raise ValueError("the memory is not contiguous")
-            if not self._array.nbytes:
-                raise ValueError("memory of no bytes cannot be mapped")
         else:
-            worker = next((w for w in _workers_of(context)), None)
-            if worker is not None:
-                self._regions[worker] = self._exposed(worker, size)
-                self._array = Array(self._regions[worker])
-            else:  # no worker exists yet that could allocate it: use our own memory
-                self._array = Array(mmap.mmap(-1, size))
+            runtime = _runtimes_of(context)[0]
+            self._regions[runtime] = self._exposed(runtime, size)
+            self._array = Array(self._regions[runtime])
         context._children.add(self)
 
     @classmethod
     def alloc(cls, context: UCXContext, size: int) -> UCXMemoryHandle:
-        """Fresh memory, zeroed. Peers of the same user on the same host map it, if there is a worker by now."""
-        if not isinstance(size, int) or size <= 0:
-            raise ValueError(f"the size is {size!r}, which is not a number of bytes above 0")
-        return cls(context, None, size)
+        """Fresh memory, zeroed. Peers of the same user on the same host map it."""
+        if not isinstance(size, int) or size < 0:
+            raise ValueError(f"the size is {size!r}, which is not a number of bytes")
+        return cls(context, None if size else Array(bytearray()), size)
 
     @classmethod
     def map(cls, context: UCXContext, mem: Any) -> UCXMemoryHandle:
-        """Memory of an object, held until the handle is closed. Of what is read-only, peers only get to read."""
+        """Memory of an object, held until the handle is closed. Of what is read-only, peers only get to read. It may have no
+        bytes."""
         return cls(context, asarray(mem), 0)
 
     @property
@@ -100,31 +97,43 @@ class UCXMemoryHandle(UCXObject):
         return self._array._exposed
 
     def pack_rkey(self) -> PackedRemoteKey:
-        """What another process needs to use it, over an endpoint to any worker that this context has now."""
+        """What another process needs to use it, over an endpoint to any worker that this context has now; if it has none, to the
+        first that it will have."""
         return PackedRemoteKey.from_mem_handle(self)
 
-    def _exposed(self, worker: UCXWorker, memory: Any) -> weft.Region:
-        worker._ready()
+    def _exposed(self, runtime: _core.Runtime, memory: Any) -> weft.Region:
         try:
             if isinstance(memory, int):
-                return worker._runtime._region(memory)  # type: ignore[no-any-return]
-            return worker._runtime._region(memory, rights="r" if self._array.readonly else "rw")  # type: ignore[no-any-return]
+                return runtime._region(memory)  # type: ignore[no-any-return]
+            return runtime._region(memory, rights="r" if self._array.readonly else "rw")  # type: ignore[no-any-return]
         except weft.WeftError as error:
             raise translated(error, "map memory") from error
 
     def _close(self) -> None:
         regions, self._regions = self._regions, {}
-        for worker, region in regions.items():
-            if not worker._runtime.closed:
+        for worker in _workers_of(self._context):
+            region = regions.pop(worker._runtime, None)
+            if region is not None and not worker._runtime.closed:
                 try:
                     worker._leave(region.free())
                 except weft.WeftError:
                     pass  # its runtime has already freed it
+        for runtime, region in regions.items():  # one that no worker has taken over, or of a worker that is closed
+            if not runtime.closed:
+                region.free()
 
 
 def _workers_of(context: UCXContext) -> list[UCXWorker]:
     from .worker import UCXWorker
     return sorted((w for w in context._children if isinstance(w, UCXWorker) and w._open), key=lambda w: w._number)
+
+
+def _runtimes_of(context: UCXContext) -> list[_core.Runtime]:
+    """Those of the workers that there are, or that of the first that will be."""
+    workers = _workers_of(context)
+    for worker in workers:
+        worker._ready()
+    return [worker._runtime for worker in workers] or [context._spared().runtime]
 
 
 class PackedRemoteKey(bytes):
@@ -150,14 +159,12 @@ class PackedRemoteKey(bytes):
     def from_mem_handle(cls, mem: UCXMemoryHandle) -> PackedRemoteKey:
         """That of memory of ours."""
         mem._check()
-        workers = _workers_of(mem._context)
-        if not workers:
-            raise UCXError("the context has no worker that could be asked for the memory: make one before packing its key")
-        parts = [_HEAD.pack(_MAGIC, _VERSION, len(workers), mem.address, mem.length)]
-        for worker in workers:
-            if worker not in mem._regions:
-                mem._regions[worker] = mem._exposed(worker, mem._array._exposed)
-            name, key = worker._runtime.name.encode(), mem._regions[worker].key()
+        runtimes = _runtimes_of(mem._context) if mem.length else []
+        parts = [_HEAD.pack(_MAGIC, _VERSION, len(runtimes), mem.address, mem.length)]
+        for runtime in runtimes:
+            if runtime not in mem._regions:
+                mem._regions[runtime] = mem._exposed(runtime, mem._array._exposed)
+            name, key = runtime.name.encode(), mem._regions[runtime].key()
             parts += [_ENTRY.pack(len(name), len(key)), name, key]
         return cls(b"".join(parts))
 
@@ -177,7 +184,7 @@ class PackedRemoteKey(bytes):
         if not _HEAD.size <= len(self) <= _MOST:
             raise wrong
         magic, version, count, base, size = _HEAD.unpack_from(self)
-        if magic != _MAGIC or version != _VERSION or not count or base + size > 1 << 64:
+        if magic != _MAGIC or version != _VERSION or bool(count) != bool(size) or base + size > 1 << 64:
             raise wrong
         keys, at = {}, _HEAD.size
         for _ in range(count):
@@ -227,12 +234,19 @@ class UCXRkey(UCXObject):
     def _attach(self) -> None:
         if not self._open:
             return
-        if not self._ep.is_alive():
+        if self._ep._lost_to() is not None or not self._ep._open:
             self._failed(self._ep._status or UCXCloseError("the endpoint is closed"))
             return
+        if not self._region_keys:
+            return  # memory of no bytes: nobody has to be asked
         try:
             # the key of the worker at the other end; with only one region key, that one
-            key = self._region_keys.get(self._ep._endpoint.info["peer_name"]) or next(iter(self._region_keys.values()))
+            key = self._region_keys.get(self._ep._endpoint.info["peer_name"])
+            if key is None:
+                if len(self._region_keys) > 1:
+                    self._failed(UCXError("the key is of memory of other workers than the one at the other end of this endpoint"))
+                    return
+                key = next(iter(self._region_keys.values()))
             op = self._ep._endpoint.attach(key)
         except weft.WeftError as error:
             self._failed(translated(error, "unpack_rkey"))
@@ -301,11 +315,11 @@ class _Access(UCXRequest):
     _rkey: UCXRkey
     _post: Callable[[weft.Remote], weft.Op[Any]]
 
-    def _end(self, why: UCXBaseException) -> bool:
+    def _end(self, why: str) -> bool:
         if self not in self._rkey._waiting:
             return super()._end(why)
         self._rkey._waiting.remove(self)
-        self._finish(why)
+        self._finish(UCXCanceled(f"<{self._name}>: {why}"))
         return True
 
     def _begin(self, remote: weft.Remote) -> None:

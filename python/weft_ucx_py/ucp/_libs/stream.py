@@ -30,13 +30,13 @@ class Want(UCXRequest):
     _view: memoryview
     _filled: int
 
-    def _end(self, why: UCXBaseException) -> bool:
+    def _end(self, why: str) -> bool:
         """Taken out of the queue, unless bytes are on their way into it."""
         stream = self._ep._stream if self._ep is not None else None
         if not self._pending or stream is None or self not in stream._wants or (stream._busy and stream._wants[0] is self):
             return False
         stream._wants.remove(self)
-        self._finish(why)
+        self._finish(UCXCanceled(f"<{self._name}>: {why}"))
         return True
 
 

@@ -1,8 +1,9 @@
 """Sending and receiving: tag messages, the stream, active messages. Each returns None if it completed at once, or a UCXRequest.
 
-None means that the callback is not called. Otherwise cb_func(request, exception, *cb_args, **cb_kwargs) is called later, in
-progress(). An error that is known at once is raised. am_recv_nb() is the one whose callback is always called: it gets the message
-in place of the request.
+None means of a send, and of the stream, that the callback is not called. Otherwise cb_func(request, exception, *cb_args,
+**cb_kwargs) is called later, in progress(). The callback of a receive is always called, as in UCX-Py, before tag_recv_nb() or
+am_recv_nb() returns None if the message was there; that of am_recv_nb() gets the message in place of the request. An error that
+is known at once is raised.
 
 Promise: no buffer is touched any more once its request is finished. tests/python/test_ucx_api.py holds us to it.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 import weft
 
-from ..exceptions import UCXBaseException, UCXCloseError, UCXError
+from ..exceptions import UCXBaseException, UCXCanceled, UCXError
 from .arr import Array, asarray
 from .endpoint import UCXEndpoint
 from .exceptions import translated
@@ -34,7 +35,7 @@ def _memory(buffer: Any, nbytes: int, writable: bool) -> Any:
 def _began(op: weft.Op[Any], worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: Args, kwargs: Kwargs,
            name: str | None, out: bool) -> UCXRequest | None:
     if op.done():
-        error = failure(op, name)
+        error = failure(op, name, ep is not None and ep._by_address)
         if error is not None:
             raise error
         return None
@@ -52,7 +53,7 @@ def tag_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, tag: int, cb_func: Ca
     try:
         op = ep._endpoint.send(_memory(buffer, nbytes, False), tag & ALL)
     except weft.WeftError as error:
-        raise translated(error, name or "tag_send_nb") from error
+        raise translated(error, name or "tag_send_nb", by_address=ep._by_address) from error
     return _began(op, worker, ep, cb_func, cb_args, cb_kwargs, name or "tag_send_nb", True)
 
 
@@ -61,8 +62,10 @@ def tag_recv_nb(worker: UCXWorker, buffer: Any, nbytes: int, tag: int, cb_func: 
                 cb_kwargs: Kwargs = None, name: str | None = None, ep: UCXEndpoint | None = None) -> UCXRequest | None:
     """Receive a message of `nbytes` whose tag is `tag` where `tag_mask` has ones, from whichever endpoint of the worker has it.
 
-    A message of another length is UCXMsgTruncated. With `ep` it ends when that endpoint is lost (UCXConnectionReset) or closed
-    (UCXCanceled).
+    A message of another length is UCXMsgTruncated. With `ep` it ends when that endpoint is lost or closed, with UCXCanceled.
+
+    The callback is called whenever a message is received: here and now if it had arrived before, and then the result is None;
+    else in progress().
     """
     worker._ready()
     worker._context._need(Feature.TAG)
@@ -71,16 +74,19 @@ def tag_recv_nb(worker: UCXWorker, buffer: Any, nbytes: int, tag: int, cb_func: 
         op = worker._runtime.recv_any_into(_memory(buffer, nbytes, True), tag & ALL, tag_mask & ALL)
     except weft.WeftError as error:
         raise translated(error, name) from error
+    request = UCXRequest(worker, ep, cb_func, cb_args, cb_kwargs, name, False)
     if op.done():
         wrong = failure(op, name) or length(op, nbytes, name)
         if wrong is not None:
+            request.close()
+            request._finish(None)
             raise wrong
+        request._finish(None)
         return None
-    request = UCXRequest(worker, ep, cb_func, cb_args, cb_kwargs, name, False)
     request._expected = nbytes
     request._follow(op)
-    if ep is not None and not ep.is_alive():  # the message has not arrived, and cannot arrive any more
-        request._end(ep._status or UCXCloseError("the endpoint is closed"))
+    if ep is not None and (ep._told or not ep._open):  # the message has not arrived, and cannot arrive any more
+        request._end(str(ep._status or "the endpoint is closed"))
     return request
 
 
@@ -94,7 +100,7 @@ class _Pieces(UCXRequest):
     _left: int
 
     def _one(self, op: weft.Op[Any]) -> None:
-        self._why = self._why or failure(op, self._name)
+        self._why = self._why or failure(op, self._name, self._ep is not None and self._ep._by_address)
         self._left -= 1
         if not self._left:
             self._finish(self._why)
@@ -103,7 +109,7 @@ class _Pieces(UCXRequest):
 def stream_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None,
                    cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Send the first `nbytes` of a buffer to the peer's stream. Complete when the buffer may be used again."""
-    ep._usable()
+    ep._usable(stream=True)
     worker = ep._worker
     worker._context._need(Feature.STREAM)
     name = name or "stream_send_nb"
@@ -117,7 +123,7 @@ def stream_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback 
             ops.append(ep._endpoint.am_send(STREAM_ID, piece))
     except weft.WeftError as error:
         if not ops:
-            raise translated(error, name) from error
+            raise translated(error, name, by_address=ep._by_address) from error
     waiting = [op for op in ops if not op.done()]
     for op in ops:
         error_now = failure(op, name) if op.done() else None
@@ -171,7 +177,7 @@ def am_send_nbx(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | N
     try:
         op = ep._endpoint.am_send(AM_ID, array._memory(nbytes, False), bytes([kind]))
     except weft.WeftError as error:
-        raise translated(error, name) from error
+        raise translated(error, name, by_address=ep._by_address) from error
     return _began(op, worker, ep, cb_func, cb_args, cb_kwargs, name, True)
 
 
@@ -180,11 +186,11 @@ class _Receive(UCXRequest):
 
     __slots__ = ()
 
-    def _end(self, why: UCXBaseException) -> bool:
+    def _end(self, why: str) -> bool:
         if not self._pending or self._op is not None or self._ep is None or self._next not in self._ep._receivers:
             return False
         self._ep._receivers.remove(self._next)
-        self._finish(why, None)
+        self._finish(UCXCanceled(f"<{self._name}>: While waiting for am_recv the endpoint was closed ({why})"), None)
         return True
 
     def _next(self) -> None:
@@ -236,8 +242,9 @@ def am_recv_nb(ep: UCXEndpoint, cb_func: Callback | None, cb_args: Args = None, 
     ep._check()
     worker = ep._worker
     worker._context._need(Feature.AM)
-    if not ep._messages and ep._status is not None:
-        raise ep._status
+    if not ep._messages and ep._told:
+        ep.raise_on_error()
+        raise UCXError(str(ep._status))  # without error handling
     came: list[tuple[Any, UCXBaseException | None]] = []
     request = _Receive(worker, ep, lambda message, error: came.append((message, error)), None, None, name or "am_recv_nb", False)
     if ep._messages and not ep._receivers:

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import select
-import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -25,11 +23,10 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft import _core
 
-from ..exceptions import UCXCanceled, UCXConfigError, UCXError
+from ..exceptions import UCXError
 from .address import UCXAddress
 from .context import UCXContext
 from .exceptions import translated
-from .manual_loop import ManualLoop
 from .objects import AllocatorType, Callback, Feature, UCXObject
 from .request import Flush, UCXRequest
 
@@ -40,16 +37,9 @@ if TYPE_CHECKING:
 
 AM_ID = 0x5543_5801      # active messages of am_send_nbx()
 STREAM_ID = 0x5543_5802  # bytes of stream_send_nb()
-_HOLD = 24 * 3600.0      # how long a large message may wait for its receive: in effect for ever
 _LEAVE = 5.0             # seconds that closing waits for peers to take what was sent
 
 _workers: weakref.WeakSet[UCXWorker] = weakref.WeakSet()
-
-
-def _name() -> str:
-    program = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")[:60]
-    return "".join(c if c.isascii() and c.isprintable() and c != " " else "_"
-                   for c in program) + f"-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 class UCXWorker(UCXObject):
@@ -61,14 +51,8 @@ class UCXWorker(UCXObject):
             raise TypeError(f"a UCXWorker is made from a UCXContext, and this is {context!r}")
         context._check()
         self._context = context
-        self._hand = ManualLoop()
-        try:
-            self._runtime = _core.Runtime(loop=self._hand, name=_name(), transports=context._transports,  # type: ignore[arg-type]
-                                          interfaces=context._interfaces, heartbeat=context._heartbeat, am_hold=_HOLD)
-        except weft.InvalidError as error:
-            raise UCXConfigError(str(error)) from error
-        except weft.WeftError as error:
-            raise translated(error) from error
+        driven = context._taken()
+        self._hand, self._runtime = driven.hand, driven.runtime
         self._by_hand = True
         self._pid = os.getpid()
         self._requests: set[UCXRequest] = set()
@@ -78,6 +62,7 @@ class UCXWorker(UCXObject):
         self._early: weakref.WeakKeyDictionary[weft.Endpoint, list[weft.Message]] = weakref.WeakKeyDictionary()
         self._leaving: set[Any] = set()  # closings under way
         self._later: dict[Any, weft.Endpoint] = {}  # closings that wait for a connection
+        self._cancelled = 0  # receives of endpoints that were lost, since somebody asked
         self._address: UCXAddress | None = None
         self._allocators: dict[AllocatorType, Callable[[int], Any]] = {AllocatorType.HOST: bytearray}
         for feature, number in ((Feature.AM, AM_ID), (Feature.STREAM, STREAM_ID)):
@@ -142,7 +127,10 @@ class UCXWorker(UCXObject):
         """Take it back from the event loop: progress() drives it."""
         self._check()
         if not self._by_hand:
-            self._runtime._attach(self._hand)
+            try:
+                self._runtime._attach(self._hand)
+            except weft.WeftError as error:
+                raise translated(error) from error
             self._by_hand = True
 
     # --- messages of the whole worker
@@ -160,12 +148,15 @@ class UCXWorker(UCXObject):
             raise TypeError(f"{req!r} is no UCXRequest")
         if req._worker is not self:
             raise ValueError("the request is another worker's")
-        req._end(UCXCanceled(f"<{req._name or 'request'}>: cancelled"))
+        req._end("cancelled")
 
     def cancel_inflight_messages(self) -> int:
-        """Have every request of the worker end early; how many that were."""
+        """How many receives were cancelled since the last call because their endpoint was lost. Those of endpoints that are
+        alive go on: as in UCX-Py, whose programs call this each time they make progress. There it also does the cancelling; here
+        that is done when the loss is noticed."""
         self._check()
-        return sum(r._end(UCXCanceled(f"<{r._name or 'request'}>: cancelled")) for r in tuple(self._requests))
+        n, self._cancelled = self._cancelled, 0
+        return n
 
     def flush(self, cb_func: Callback | None, cb_args: tuple[Any, ...] | None = None,
               cb_kwargs: dict[str, Any] | None = None) -> UCXRequest | None:
@@ -270,15 +261,18 @@ class UCXWorker(UCXObject):
     def _close(self) -> None:
         for request in tuple(self._requests):
             if not request._out:  # sends still have time to finish
-                request._end(UCXCanceled(f"<{request._name or 'request'}>: the worker was closed"))
-        for wep in tuple(self._came):
-            self._leave(wep.close())
-        self._came.clear()
+                request._end("the worker was closed")
         try:
             if not self._by_hand and self._runtime.loop.is_closed():
                 self._runtime._attach(self._hand)
                 self._by_hand = True
-            self._wait_for_peers()
+            until = time.monotonic() + _LEAVE
+            self._wait_for_peers(until)
+            # now, and not before: their end cancels receives of the peer, and what we sent by our own connections comes first
+            for wep in tuple(self._came):
+                self._leave(wep.close())
+            self._came.clear()
+            self._wait_for_peers(until)
             self._runtime._close()
         except weft.WeftError as error:
             raise translated(error) from error
@@ -286,9 +280,8 @@ class UCXWorker(UCXObject):
             self._hand.run()
             self._hand.close()
 
-    def _wait_for_peers(self) -> None:
+    def _wait_for_peers(self, until: float) -> None:
         """Until what is closing has closed. Peers that are workers of this process are driven meanwhile, and call nobody."""
-        until = time.monotonic() + _LEAVE
         while time.monotonic() < until and (self._later or not all(op.done() for op in self._leaving)):
             for op in [op for op in self._later if op.done()]:
                 self._connected(op)
@@ -326,9 +319,12 @@ atexit.register(_forget_all)
 
 def flush(worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: tuple[Any, ...] | None,
           kwargs: dict[str, Any] | None) -> UCXRequest | None:
-    """Over when everything that goes out is, of a worker or of one endpoint."""
+    """Over when everything that goes out is, of a worker or of one endpoint; and when that is connected."""
     out = [r for r in (worker._requests if ep is None else ep._requests) if r._out and r._pending]
-    return Flush(worker, ep, function, args, kwargs, "flush", False)._of(out) if out else None
+    connecting = ep._connecting if ep is not None and not (ep._connecting is None or ep._connecting.done()) else None
+    if not out and connecting is None:
+        return None
+    return Flush(worker, ep, function, args, kwargs, "flush", False)._of(out, connecting)
 
 
 # The runtime holds the functions that it calls. They must not hold the worker.

@@ -16,7 +16,8 @@ class Missing(Exception):
     """A package that the user's choice needs is not installed; the text says which."""
 
 
-def of(args: argparse.Namespace, times: list[float], wall: float | None = None) -> dict[str, Any]:
+def of(args: argparse.Namespace, times: list[float], wall: float | None = None, contention: float | None = None
+       ) -> dict[str, Any]:
     """Everything that is to be said of a run. A round trip carries the bytes twice; latency is half of its time.
 
     wall: how long all of them took, if several were under way at one time: then the average bandwidth is over that.
@@ -27,7 +28,8 @@ def of(args: argparse.Namespace, times: list[float], wall: float | None = None) 
         "n_bytes": args.n_bytes, "n_iter": args.n_iter, "n_warmup_iter": args.n_warmup_iter, "object_type": args.object_type,
         "reuse_alloc": args.reuse_alloc, "transfer": "AM" if args.enable_am else "TAG", "backend": args.backend,
         "progress": "non-blocking" if args.backend == "ucp-core" or "UCXPY_NON_BLOCKING_MODE" in os.environ else "blocking",
-        "max_outstanding": args.max_outstanding, "UCX_TLS": os.environ.get("UCX_TLS", "all"),
+        "delay_progress": args.delay_progress, "max_outstanding": args.max_outstanding if args.delay_progress else 1,
+        "gil_contention": contention, "UCX_TLS": os.environ.get("UCX_TLS", "all"),
         "UCX_NET_DEVICES": os.environ.get("UCX_NET_DEVICES", "all"),
         "bandwidth_average": 2 * args.n_bytes * len(times) / wall if wall else hmean(rates),
             "bandwidth_median": statistics.median(rates),
@@ -49,6 +51,8 @@ def print_text(args: argparse.Namespace, result: dict[str, Any]) -> None:
     rows = [("Iterations", f"{args.n_iter}"), ("Bytes", format_bytes(args.n_bytes)), ("Object type", args.object_type),
             ("Reuse allocation", f"{args.reuse_alloc}"), ("Backend", args.backend), ("Transfer API", result["transfer"]),
             ("Progress mode", result["progress"]), ("UCX_TLS", result["UCX_TLS"]), ("UCX_NET_DEVICES", result["UCX_NET_DEVICES"])]
+    if args.backend == "ucp-core":
+        rows.append(("Delay progress", f"True ({args.max_outstanding})" if args.delay_progress else "False"))
     if args.object_type == "numpy":
         rows += [("Device(s)", "CPU-only"), ("Server CPU", _cpu(args.server_cpu_affinity)),
                  ("Client CPU", _cpu(args.client_cpu_affinity))]
@@ -63,7 +67,9 @@ def print_text(args: argparse.Namespace, result: dict[str, Any]) -> None:
     print_key_value(key="Bandwidth (median)", value=_rate(result["bandwidth_median"]))
     print_key_value(key="Latency (average)", value=f"{result['latency_average'] * 1e9:.0f} ns")
     print_key_value(key="Latency (median)", value=f"{result['latency_median'] * 1e9:.0f} ns")
-    if not args.no_detailed_report:
+    if result["gil_contention"] is not None:
+        print_key_value(key="GIL contention", value=f"{result['gil_contention']}")
+    if args.verbose or not args.no_detailed_report:
         print_separator(separator="=")
         print_key_value(key="Iterations", value="Bandwidth, Latency")
         print_separator(separator="-")

@@ -1,7 +1,7 @@
 """Round trips between two processes: `python -m ucp.benchmarks.send_recv --help`.
 
 The server runs in a process of its own, here by default, elsewhere with --server-only and --client-only -s ADDRESS -p PORT. On a
-terminal it says how far it is; in a pipe it does not.
+terminal it says how far it is; in a pipe it does not. Options and lines are UCX-Py's, and a few more.
 
 tests/python/test_ucp_benchmark.py holds us to it.
 """
@@ -64,21 +64,24 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("-c", "--client-cpu-affinity", metavar="N", type=int, default=-1, help="CPU of the client (default: any)")
     add("-o", "--object_type", "--object-type", dest="object_type", default="numpy", choices=sorted(NEEDS),
         help="whose memory (default: numpy)")
-    add("-v", "--verbose", action="store_true", help="say what each process does")
-    add("-s", "--server-address", metavar="IP", default=None, help="where the server is (default: this machine)")
+    add("-v", "--verbose", action="store_true", help="print the table of iterations, whatever --no-detailed-report says")
+    add("-s", "--server-address", metavar="IP", default=get_address(), help="where the server is (default: %(default)s)")
     add("-d", "--server-dev", metavar="N", type=int, default=0, help="GPU of the server (default: 0)")
     add("-e", "--client-dev", metavar="N", type=int, default=0, help="GPU of the client (default: 0)")
     add("--reuse-alloc", action="store_true", help="receive into the same memory each time")
+    add("--cuda-profile", action="store_true", help="start and stop CUDA's profiler around the round trips (with -o cupy or rmm)")
     add("--rmm-init-pool-size", metavar="BYTES", type=_size, default=None, help="first size of RMM's pool")
     add("--rmm-managed-memory", action="store_true", help="RMM's memory is managed memory")
-    add("--server-only", action="store_true", help="only the server: it prints its port")
-    add("--client-only", action="store_true", help="only the client: needs -s and -p")
+    add("--server-only", action="store_true", help="only the server: it prints where it is")
+    add("--client-only", action="store_true", help="only the client: needs -p, and -s if the server is on another machine")
     add("-p", "--port", metavar="N", type=_natural, default=None, help="port of the server (default: one is picked)")
     add("--enable-am", action="store_true", help="active messages instead of tags")
     add("--no-detailed-report", action="store_true", help="leave out the table of iterations")
     add("-l", "--backend", default="ucp-async", choices=list(BACKENDS),
         help="ucp with asyncio, ucp with callbacks, or Tornado's TCP (default: ucp-async)")
-    add("--max-outstanding", metavar="N", type=_positive, default=1, help="round trips at one time, of ucp-core (default: 1)")
+    add("--delay-progress", action="store_true", help="of ucp-core: have several round trips on their way at one time")
+    add("--max-outstanding", metavar="N", type=_positive, default=32, help="how many, with --delay-progress (default: 32)")
+    add("--report-gil-contention", action="store_true", help="say how long another thread would have waited (needs gilknocker)")
     add("--error-handling", action=argparse.BooleanOptionalAction, default=True, help="endpoints that notice a lost peer "
                                                                                       "(default: yes)")
     add("--json", action="store_true", help="print one JSON object and nothing else; times in seconds")
@@ -86,15 +89,19 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args = p.parse_args(argv)
     if args.server_only and args.client_only:
         p.error("--server-only and --client-only: choose one, or neither to have both here")
-    if args.client_only and (args.server_address is None or not args.port):
-        p.error("--client-only needs -s, the address of the server, and -p, its port")
+    if args.client_only and not args.port:
+        p.error("--client-only needs -p, the port of the server")
+    if args.cuda_profile and args.object_type == "numpy":
+        p.error("--cuda-profile is for memory of a GPU: give -o cupy or -o rmm")
+    if args.rmm_managed_memory and args.object_type != "rmm":
+        p.error("--rmm-managed-memory is for -o rmm")
     if args.backend == "tornado" and (args.object_type != "numpy" or args.enable_am):
         p.error("tornado sends bytes of the host and has no active messages: leave out -o and --enable-am, or use another "
                 "backend")
-    if args.max_outstanding > 1 and args.backend != "ucp-core":
-        p.error("--max-outstanding is for -l ucp-core")
-    for module in NEEDS[args.object_type] + (("tornado",) if args.backend == "tornado"
-                                             else ()) + (("matplotlib",) if args.plot else ()):
+    if args.delay_progress and args.backend != "ucp-core":
+        p.error("--delay-progress is for -l ucp-core")
+    for module in (*NEEDS[args.object_type], *(("tornado",) if args.backend == "tornado" else ()),
+                   *(("matplotlib",) if args.plot else ()), *(("gilknocker",) if args.report_gil_contention else ())):
         if importlib.util.find_spec(module) is None:
             p.error(f"{module} is not installed, which this needs: pip install {module}")
     return args
@@ -114,15 +121,14 @@ def _stay_on(cpu: int) -> None:
 
 
 def _say(args: argparse.Namespace, text: str) -> None:
-    if args.verbose:
-        print(text, file=sys.stderr, flush=True)
+    if not args.json:
+        print(text, flush=True)
 
 
 def serve(args: argparse.Namespace, put: Callable[[int], Any]) -> None:
     """The server, in this process."""
     _stay_on(args.server_cpu_affinity)
     _side(args, "Server").run(put)
-    _say(args, "server: done")
 
 
 def _server_process(args: argparse.Namespace, pipe: Any) -> None:
@@ -153,12 +159,13 @@ def _teller(args: argparse.Namespace) -> Callable[[int], None]:
     return tell
 
 
-def measure(args: argparse.Namespace, address: str, port: int) -> dict[str, Any]:
+def measure(args: argparse.Namespace, port: int) -> dict[str, Any]:
     """The client, in this process: the result of the run."""
     _stay_on(args.client_cpu_affinity)
-    _say(args, f"client: connecting to {address}:{port}")
+    _say(args, f"Client connecting to server at {args.server_address}:{port}")
     client = _side(args, "Client")
-    return report.of(args, client.run(address, port, _teller(args)), client.wall)
+    times = client.run(args.server_address, port, _teller(args))
+    return report.of(args, times, client.wall, client.contention)
 
 
 def _both(args: argparse.Namespace) -> dict[str, Any]:
@@ -171,8 +178,8 @@ def _both(args: argparse.Namespace) -> dict[str, Any]:
         port = ours.recv() if ours.poll(START_BOUND) else "it does not listen"
         if not isinstance(port, int):
             raise SystemExit(f"the server failed: {port}")
-        _say(args, f"server: listening on port {port}")
-        result = measure(args, args.server_address or "127.0.0.1", port)
+        _say(args, f"Server Running at {args.server_address}:{port}")
+        result = measure(args, port)
         server.join(START_BOUND)
         if server.exitcode != 0:
             raise SystemExit(f"the server failed: {ours.recv() if ours.poll(0) else f'exit status {server.exitcode}'}")
@@ -189,10 +196,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program."""
     args = parse_args(argv)
     if args.server_only:
-        serve(args, lambda port: print(f"listening on {args.server_address or get_address()}:{port}", flush=True))
+        serve(args, lambda port: print(f"Server Running at {args.server_address}:{port}", flush=True))
         return 0
     try:
-        result = measure(args, args.server_address, args.port) if args.client_only else _both(args)
+        result = measure(args, args.port) if args.client_only else _both(args)
         if args.plot:
             report.plot(result, args.plot)
     except (report.Missing, base.Wrong, OSError) as error:

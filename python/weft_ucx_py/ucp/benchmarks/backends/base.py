@@ -6,10 +6,14 @@ round trip in seconds, and fails if what came back is not what was sent.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from ..utils import get_allocator
 
 TOLD_EVERY = 0.2  # seconds between two progress reports
 
@@ -17,15 +21,12 @@ TOLD_EVERY = 0.2  # seconds between two progress reports
 class Memory:
     """Buffers of the kind the user asked for, by numpy, cupy or rmm."""
 
-    def __init__(self, args: argparse.Namespace, device: int | None) -> None:
+    def __init__(self, args: argparse.Namespace, device: int) -> None:
         self.args, self.n = args, args.n_bytes
-        self.xp: Any = importlib.import_module("numpy" if args.object_type == "numpy" else "cupy")
-        if args.object_type != "numpy":
-            self.xp.cuda.runtime.setDevice(device or 0)
-        if args.object_type == "rmm":
-            importlib.import_module("rmm").reinitialize(pool_allocator=True, managed_memory=args.rmm_managed_memory,
-                                                        initial_pool_size=args.rmm_init_pool_size, devices=device or 0)
-            self.xp.cuda.set_allocator(importlib.import_module("rmm.allocators.cupy").rmm_cupy_allocator)
+        if args.object_type != "numpy":  # before anything uses a GPU
+            seen = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d]
+            os.environ["CUDA_VISIBLE_DEVICES"] = seen[device] if device < len(seen) else str(device)
+        self.xp: Any = get_allocator(args.object_type, args.rmm_init_pool_size, args.rmm_managed_memory)
 
     def message(self) -> Any:
         """Bytes to send, which are no others' by chance."""
@@ -58,9 +59,28 @@ class Server(Side):
 
 class Client(Side):
     """Sends messages and receives them back. `wall`: seconds that all that counts took, where several are under way at one
-    time."""
+    time. `contention`: how much of the time another thread would have waited for the interpreter, from 0 to 1."""
 
     wall: float | None = None
+    contention: float | None = None
+
+    @contextlib.contextmanager
+    def watched(self, memory: Memory) -> Iterator[None]:
+        """Around all round trips: what the user wants to have watched."""
+        knocker = None
+        if self.args.report_gil_contention:  # in as short steps as can be: else small messages show none
+            knocker = importlib.import_module("gilknocker").KnockKnock(polling_interval_micros=1)
+            knocker.start()
+        if self.args.cuda_profile:
+            memory.xp.cuda.profiler.start()
+        try:
+            yield
+        finally:
+            if self.args.cuda_profile:
+                memory.xp.cuda.profiler.stop()
+            if knocker is not None:
+                knocker.stop()
+                self.contention = float(knocker.contention_metric)
 
     @abstractmethod
     def run(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:

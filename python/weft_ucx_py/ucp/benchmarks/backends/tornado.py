@@ -55,16 +55,17 @@ class Client(base.Client):
         args, memory = self.args, base.Memory(self.args, self.args.client_dev)
         stream = await TCPClient().connect(address, port, max_buffer_size=max(100 << 20, 2 * args.n_bytes))
         sent, reused, times = memory.message(), memory.empty(), []
-        for i in range(self.rounds):
-            into = reused if args.reuse_alloc else memory.empty()
-            begin = perf_counter()
-            await stream.write(sent.data)
-            await stream.read_into(into.data)
-            end = perf_counter()
-            if i >= args.n_warmup_iter:
-                times.append(end - begin)
-            if i in (0, self.rounds - 1) and not memory.same(sent, into):
-                raise base.Wrong(i)
-            tell(i + 1)
+        with self.watched(memory):
+            for i in range(self.rounds):
+                into = reused if args.reuse_alloc else memory.empty()
+                begin = perf_counter()
+                await stream.write(sent.data)
+                await stream.read_into(into.data)
+                end = perf_counter()
+                if i >= args.n_warmup_iter:
+                    times.append(end - begin)
+                if i in (0, self.rounds - 1) and not memory.same(sent, into):
+                    raise base.Wrong(i)
+                tell(i + 1)
         stream.close()
         return times

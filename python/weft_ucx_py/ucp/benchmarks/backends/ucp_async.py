@@ -62,20 +62,21 @@ class Client(base.Client):
             ucp.register_am_allocator(lambda n: memory.xp.empty(n, dtype="u1"), "host" if args.object_type == "numpy" else "cuda")
         ep = await ucp.create_endpoint(address, port, endpoint_error_handling=args.error_handling)
         sent, reused, times = memory.message(), memory.empty(), []
-        for i in range(self.rounds):
-            into = reused if args.reuse_alloc or args.enable_am else memory.empty()
-            begin = perf_counter()
-            if args.enable_am:
-                await ep.am_send(sent)
-                into = await ep.am_recv()
-            else:
-                await ep.send(sent)
-                await ep.recv(into)
-            end = perf_counter()
-            if i >= args.n_warmup_iter:
-                times.append(end - begin)
-            if i in (0, self.rounds - 1) and not memory.same(sent, into):
-                raise base.Wrong(i)
-            tell(i + 1)
+        with self.watched(memory):
+            for i in range(self.rounds):
+                into = reused if args.reuse_alloc or args.enable_am else memory.empty()
+                begin = perf_counter()
+                if args.enable_am:
+                    await ep.am_send(sent)
+                    into = await ep.am_recv()
+                else:
+                    await ep.send(sent)
+                    await ep.recv(into)
+                end = perf_counter()
+                if i >= args.n_warmup_iter:
+                    times.append(end - begin)
+                if i in (0, self.rounds - 1) and not memory.same(sent, into):
+                    raise base.Wrong(i)
+                tell(i + 1)
         await ep.close()
         return times

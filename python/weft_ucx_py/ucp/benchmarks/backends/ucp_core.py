@@ -1,6 +1,6 @@
 """The benchmark with callbacks and without asyncio: ucp._libs.ucx_api, driven by worker.progress().
 
-With --max-outstanding N up to N round trips are on their way at one time.
+One round trip is on its way at one time; with --delay-progress up to --max-outstanding of them are.
 """
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from ucp.exceptions import UCXBaseException
 from . import base
 
 TAG = 0x62656e6368  # "bench"
+
+
+def depth(args: argparse.Namespace) -> int:
+    """How many round trips may be on their way at one time."""
+    return int(args.max_outstanding) if args.delay_progress else 1
 
 
 class _Driver:
@@ -53,9 +58,7 @@ class _Driver:
             ucx_api.am_recv_nb(self.ep, cb_func=self._given, cb_args=(done,))
             return
         array = Array(into)
-        self._posted(ucx_api.tag_recv_nb(self.worker, array, array.nbytes, TAG, cb_func=self._told, cb_args=(lambda: done(into),),
-                                         ep=self.ep),
-                     lambda: done(into))
+        ucx_api.tag_recv_nb(self.worker, array, array.nbytes, TAG, cb_func=self._told, cb_args=(lambda: done(into),), ep=self.ep)
 
     def _posted(self, request: Any, done: Callable[[], Any]) -> None:
         if request is None:
@@ -80,7 +83,7 @@ class Server(base.Server):
     def run(self, put: Callable[[int], Any]) -> None:
         args, memory = self.args, base.Memory(self.args, self.args.server_dev)
         driver = _Driver(args, memory)
-        deepest = args.max_outstanding
+        deepest = depth(args)
         arrived: deque[Any] = deque()
         state = {"posted": 0, "sent": 0}
 
@@ -105,14 +108,14 @@ class Server(base.Server):
                 driver.send(arrived.popleft(), sent)
             driver.until(lambda: bool(arrived) or state["sent"] > seen)
         try:  # the client closes once it has everything
-            driver.until(lambda: not driver.ep.is_alive())
+            driver.until(lambda: bool(driver.ep.endpoint.closed))
         except UCXBaseException:
             pass
         driver.worker.close()
 
 
 class Client(base.Client):
-    """One endpoint, with up to --max-outstanding round trips under way."""
+    """One endpoint."""
 
     def run(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:
         args, memory = self.args, base.Memory(self.args, self.args.client_dev)
@@ -120,11 +123,12 @@ class Client(base.Client):
         driver.ep = ucx_api.UCXEndpoint.create(driver.worker, address, port, args.error_handling)
         sent = memory.message()
         times: list[float] = []
-        self._rounds(driver, memory, sent, args.n_warmup_iter, 0, [], tell)
-        begin = perf_counter()
-        self._rounds(driver, memory, sent, args.n_iter, args.n_warmup_iter, times, tell)
-        if args.max_outstanding > 1:
-            self.wall = perf_counter() - begin
+        with self.watched(memory):
+            self._rounds(driver, memory, sent, args.n_warmup_iter, 0, [], tell)
+            begin = perf_counter()
+            self._rounds(driver, memory, sent, args.n_iter, args.n_warmup_iter, times, tell)
+            if depth(args) > 1:
+                self.wall = perf_counter() - begin
         driver.ep.close()
         driver.worker.close()
         return times
@@ -132,7 +136,7 @@ class Client(base.Client):
     def _rounds(self, driver: _Driver, memory: base.Memory, message: Any, rounds: int, before: int, times: list[float],
                 tell: Callable[[int], Any]) -> None:
         args = self.args
-        deepest, begun = args.max_outstanding, deque[float]()
+        deepest, begun = depth(args), deque[float]()
         state = {"posted": 0, "sent": 0, "done": 0}
         spare = [memory.empty() for _ in range(deepest)] if args.reuse_alloc else []
 

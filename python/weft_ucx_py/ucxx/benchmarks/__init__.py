@@ -1,0 +1,1 @@
+"""Helpers of UCXX's benchmarks that other programs use."""
