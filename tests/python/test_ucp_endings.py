@@ -51,6 +51,6 @@ def test_a_difference_is_found(tmp_path, what, wrong):
     was = record["other"][what]
     record["other"][what] = [wrong]
     changed = os.path.join(tmp_path, "changed.json")
-    endings.save(changed, {name: record})
+    endings.save(changed, [], {name: record})
     status, _, words = program("run.py", "--expect", changed, "--settle", "0.1", name)
     assert status == 1 and f"{name}: other, {what}: {was[0]}, not {wrong}" in words

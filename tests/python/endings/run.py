@@ -10,11 +10,11 @@ with `before`, the operation is the first call after the end.
 
 It runs with whatever `ucp` the interpreter finds, which is how UCX-Py's own outcomes were found:
 
-    PYTHON-OF-UCX-PY tests/python/endings/run.py --repeat 3 --out tests/python/endings/ucx-py.json
+    PYTHON-OF-UCX-PY tests/python/endings/run.py --repeat 3 --note TEXT --out tests/python/endings/ucx-py.json
     PYTHONPATH=build/dev/python python3 tests/python/endings/run.py --repeat 3 --out tests/python/endings/weft.json
 
 Each run of a cell is a JSON object on standard output. --out writes them all, those with the same outcomes in one line; an
-outcome is a list there, since some are races: what was seen in the repetitions.
+outcome is a list there, since some are races: what was seen in the repetitions. The first line says what ran, and how.
 
 With --expect, the cells are compared with a file, and waits are chosen by it: long ones for what must come, short ones for what
 must not. A cell that differs runs again, with more patience; what differs in each of three runs is printed, and the exit status
@@ -45,9 +45,25 @@ LATER = ("recv", "again", "send", "close")
 SIDES = ("ending", "other")
 GONE = ("exit", "kill")  # the side that ends is gone, and sees nothing
 
+OPTIONS = ("repeat", "jobs", "bound", "settle", "pause", "ender", "transports", "note")  # what made a file
+ABOUT = """
+import json, platform, sys, ucp
+about = {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine()}
+if "weft" in sys.modules:
+    about["package"] = f"Weft {sys.modules['weft'].__version__}"
+else:
+    about.update(package=f"UCX-Py {ucp.__version__}", ucx=".".join(map(str, ucp.get_ucx_version())))
+print(json.dumps(about), file=sys.stderr)
+"""
+
 PATIENCE = 60.0  # seconds for what must come
 STARTING = 120.0  # seconds for the connection
 TRIES = 3
+
+
+def clean():
+    """The environment, without settings of UCX and Weft."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("UCX", "WEFT_"))}
 
 
 def names():
@@ -57,15 +73,15 @@ def names():
 class Child:
     """One process. Once it is blocked or gone, that is the answer to everything."""
 
-    def __init__(self, process):
-        self.process, self.state = process, None
+    def __init__(self, process, grace):
+        self.process, self.state, self.grace = process, None, grace
 
     async def ask(self, *command, bound):
         """The answer to a command; `blocked` if there is none, long after the bound."""
         if self.state is None:
             try:
                 self.process.stdin.write(json.dumps(command).encode() + b"\n")
-                line = await asyncio.wait_for(self.process.stdout.readline(), 2 * bound + 5)
+                line = await asyncio.wait_for(self.process.stdout.readline(), 2 * bound + self.grace)
                 if line:
                     return json.loads(line)
                 await self.ended()
@@ -101,6 +117,9 @@ class Cell:
         self.name = name
         self.kind, self.op, self.when, self.how, self.progress, self.errors = name.split(".")
         self.args, self.expected, self.patience = args, expected, patience
+        known = expected and [expected["end"], *(texts for side in SIDES for texts in expected.get(side, {}).values())]
+        # until a process counts as blocked
+        self.grace = 5.0 if not known or any("blocked" in texts for texts in known) else PATIENCE
         self.saw = {"end": None, "ending": {}, "other": {}}
 
     # --- how long to wait
@@ -129,7 +148,7 @@ class Cell:
     # --- the two sides
 
     async def start(self, letter, peer):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("UCX", "WEFT_"))}
+        environment = clean()
         if self.args.transports:
             environment["UCX_TLS"] = self.args.transports
         options = {"kind": self.kind, "progress": self.progress, "errors": self.errors, "letter": letter, "peer": peer}
@@ -139,7 +158,7 @@ class Cell:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         if self.args.logs:
             log.close()
-        return Child(process)
+        return Child(process, self.grace)
 
     async def run(self):
         """What was seen: the outcome of the end itself, and what each side saw."""
@@ -180,7 +199,7 @@ class Cell:
         elif self.how == "exit":
             ender.process.stdin.write(b'["exit"]\n')
             try:
-                self.saw["end"] = await asyncio.wait_for(ender.ended(), bound + 5)
+                self.saw["end"] = await asyncio.wait_for(ender.ended(), bound + self.grace)
             except asyncio.TimeoutError:
                 self.saw["end"] = "blocked"
         else:
@@ -248,23 +267,36 @@ def differences(name, result, expected):
     return found
 
 
-def load(path):
-    """A file of outcomes: what is known of each cell."""
+def about(args):
+    """What runs, and how: for the first line of a file."""
+    done = subprocess.run([sys.executable, "-B", "-c", ABOUT], env=clean(), stderr=subprocess.PIPE, text=True, check=True)
+    options = {name: getattr(args, name) for name in OPTIONS}
+    return {**json.loads(done.stderr.splitlines()[-1]), **{k: v for k, v in options.items() if v is not None}}
+
+
+def read(path):
+    """A file of outcomes: (what ran, what is known of each cell)."""
     cells = {}
     with open(path, encoding="utf-8") as f:
+        ran = json.loads(f.readline())["ran"]
         for line in f:
             record = json.loads(line)
             for name in record.pop("cells"):
                 cells[name] = copy.deepcopy(record)
-    return cells
+    return ran, cells
 
 
-def save(path, cells):
+def load(path):
+    return read(path)[1]
+
+
+def save(path, ran, cells):
     """One line for those that have the same outcomes."""
     groups = {}
     for name in sorted(cells, key=names().index):
         groups.setdefault(json.dumps(cells[name], sort_keys=True), []).append(name)
     with open(path, "w", encoding="utf-8") as f:
+        print(json.dumps({"ran": ran}), file=f)
         for text, same in groups.items():
             print(json.dumps({"cells": same, **json.loads(text)}), file=f)
 
@@ -313,6 +345,7 @@ def parsed():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("cells", nargs="*", metavar="CELL",
                         help="those whose names have one of these in them, with * for anything; all, without")
+    parser.add_argument("--note", help="more to know about what runs, for the first line of the file")
     parser.add_argument("--out", help="write all outcomes to this file")
     parser.add_argument("--add", action="store_true", help="keep the outcomes that it has already")
     parser.add_argument("--expect", help="compare with this file")
@@ -334,10 +367,10 @@ def main():
     chosen = [name for name in names() if not args.cells or any(fnmatch.fnmatchcase(name, f"*{word}*") for word in args.cells)]
     seen, wrong = asyncio.run(work(args, chosen, expected))
     if args.out:
-        known = load(args.out) if args.add and os.path.exists(args.out) else {}
+        ran, known = read(args.out) if args.add and os.path.exists(args.out) else ([], {})
         for name, record in seen.items():
             union(known.setdefault(name, {}), record)
-        save(args.out, known)
+        save(args.out, [*ran, about(args)], known)
     for sentence in wrong:
         print(sentence, file=sys.stderr)
     return 1 if wrong else 0

@@ -5,8 +5,8 @@
 
 ucx-py.json is what UCX-Py does, and weft.json what our `ucp` does; run.py writes both. The page is written by hand but for what
 stands between its markers. Rows are calls, columns are ways to end a connection. An outcome is ours; a number leads to what
-UCX-Py does, where that is something else, and why. Each difference needs a reason of REASONS (reasons.py), and each reason a difference:
-else nothing is written.
+UCX-Py does, where that is something else, and why. Each difference needs a reason of REASONS (reasons.py), and each reason a
+difference: else nothing is written.
 
 `--check` writes nothing: exit status 1 if the page is not what the files give.
 """
@@ -173,13 +173,23 @@ def explained(numbers):
     return "".join(line + "\n" for line in lines)
 
 
-def page(old, ucx_py, weft):
+def made(runs):
+    """What UCX-Py's outcomes were made with, in a sentence or two."""
+    lines = []
+    for ran in runs:
+        note = f" {ran['note']}." if "note" in ran else ""
+        lines.append(f"UCX-Py's outcomes: {ran['package']} with UCX {ran['ucx']} and Python {ran['python']}, {ran['system']} on "
+                     f"{ran['machine']}, `run.py --repeat {ran['repeat']} --bound {ran['bound']:g}`.{note}\n")
+    return "".join(lines)
+
+
+def page(old, runs, ucx_py, weft):
     """The page with its tables as the files give them."""
     if found := alike(weft):
         raise SystemExit("\n".join(found))
     slots = collect(ucx_py, weft)
     numbers = reasoned(slots)
-    parts = {table: rendered(table, slots, numbers) for table in TABLES} | {"differences": explained(numbers)}
+    parts = {table: rendered(table, slots, numbers) for table in TABLES} | {"differences": explained(numbers), "made": made(runs)}
     names = [m.group(2) for m in MARKED.finditer(old)]
     if sorted(names) != sorted(parts):
         raise SystemExit(f"the page has the markers {names}, and there are {list(parts)}")
@@ -189,7 +199,7 @@ def page(old, ucx_py, weft):
 def main():
     with open(PAGE, encoding="utf-8") as f:
         old = f.read()
-    new = page(old, run.load(os.path.join(HERE, "ucx-py.json")), run.load(os.path.join(HERE, "weft.json")))
+    new = page(old, *run.read(os.path.join(HERE, "ucx-py.json")), run.load(os.path.join(HERE, "weft.json")))
     if "--check" in sys.argv[1:]:
         if new != old:
             sys.exit("docs/guide/ucx-py-endings.md is not what the outcomes give: run tests/python/endings/table.py")
