@@ -75,6 +75,58 @@ def test_the_end_is_an_exception_and_never_data(run):
     run(body())
 
 
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_large_one_whose_peer_closes_first(pair, end):  # noqa: F811
+    """It waits at the sender for the peer's am_recv(). Its send says what a send() with a tag says then, in the words of UCX."""
+    async def body(p):
+        sending = asyncio.ensure_future(p.a.am_send(bytes(16 << 20)))
+        async with asyncio.timeout(60):
+            while not p.b._ep.am_probe():
+                await asyncio.sleep(0.005)
+        if end == "close":
+            await p.b.close()
+        else:
+            p.b.abort()
+        with pytest.raises(UCXError, match=r"^<\[AM Send #000\] .*>: Connection reset by remote peer \(") as error:
+            async with asyncio.timeout(60):
+                await sending
+        assert type(error.value) is UCXError and "reject" not in str(error.value)
+    pair(body)
+
+
+def test_a_large_one_that_its_sender_cancels(pair):  # noqa: F811
+    """Its receive says so, and the endpoint goes on."""
+    async def body(p):
+        sending = asyncio.ensure_future(p.a.am_send(bytes(16 << 20)))
+        async with asyncio.timeout(60):
+            while not p.b._ep.am_probe():
+                await asyncio.sleep(0.005)
+            sending.cancel()
+            await asyncio.wait({sending})
+            await p.a.send(b"after")
+            await p.b.recv(bytearray(5))
+            with pytest.raises(UCXCanceled, match=r"^<\[AM Recv #001\] .*>: the peer took the message back"):
+                await p.b.am_recv()
+            await p.a.am_send(b"good")
+            assert await p.b.am_recv() == b"good"
+    pair(body)
+
+
+def test_the_sender_hears_of_an_allocator_that_fails(pair):  # noqa: F811
+    async def body(p):
+        ucp.register_am_allocator(lambda n: 1 // 0, "host")
+        sending = asyncio.ensure_future(p.a.am_send(bytes(16 << 20)))
+        with pytest.raises(UCXBaseException):
+            await p.b.am_recv()
+        with pytest.raises(UCXError, match="the peer did not receive the message: its allocator failed"):
+            async with asyncio.timeout(60):
+                await sending
+        ucp.register_am_allocator(bytearray, "host")
+        await p.a.am_send(b"good")
+        assert await p.b.am_recv() == b"good"
+    pair(body)
+
+
 def test_they_count_for_close(run):
     async def body():
         p = await connected()

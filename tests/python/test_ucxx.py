@@ -9,6 +9,7 @@ import pytest
 
 import ucxx
 import weft
+from ucp._libs.exceptions import translated
 from ucxx import exceptions
 from ucxx._lib import multi
 from ucxx._lib.arr import Array
@@ -509,6 +510,14 @@ def test_every_exception_of_ucxx_is_there():
 def test_an_error_of_weft_becomes_one_of_ucxx(theirs, ours):
     error = exceptions.translated(theirs("the words"))
     assert type(error).__name__ == ours and "the words" in str(error) and error.__cause__ is not None
+
+
+@pytest.mark.parametrize("reason, ours", [(0xFFFF_FFFF, "UCXConnectionResetError"), (7, "UCXRejectedError")])
+def test_a_peer_that_closed_before_it_received_is_no_refusal(reason, ours):
+    error = weft.RejectedError("the words")
+    error.reason = reason
+    for given in (error, translated(error, "am_send")):
+        assert type(exceptions.translated(given)).__name__ == ours
 
 
 def test_a_port_in_use_is_busy(run):

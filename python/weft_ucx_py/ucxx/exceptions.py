@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weft
 from ucp import exceptions as ucp
+from ucp._libs.exceptions import dropped
 
 
 class UCXError(Exception):
@@ -200,6 +201,8 @@ def translated(error: BaseException, by_address: bool = False) -> UCXError:
     if kind is None:  # ucp says only UCXError; what Weft said is its cause
         causes = [error, *([error.__cause__] if error.__cause__ is not None else [])]
         kind = next((ours for cause in causes for theirs, ours in _OF_WEFT if isinstance(cause, theirs)), UCXError)
+        if any(map(dropped, causes)):
+            kind = UCXConnectionResetError
     if kind is UCXError:  # ucp may say it in the words of UCX
         kind = next((ours for ours, _, words in _STATUSES if words in str(error)), kind)
     if by_address and kind in (UCXNotConnectedError, UCXUnreachableError, UCXTimedOutError):

@@ -9,6 +9,7 @@ Promise: no buffer is touched any more once its request is finished. tests/pytho
 """
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import weft
@@ -16,7 +17,7 @@ import weft
 from ..exceptions import UCXBaseException, UCXCanceled, UCXError
 from .arr import Array, asarray
 from .endpoint import UCXEndpoint
-from .exceptions import translated
+from .exceptions import NO_PLACE, translated
 from .objects import AllocatorType, Callback, Feature, call_back
 from .request import UCXRequest, failure, length
 from .stream import PIECE, Want
@@ -207,6 +208,8 @@ class _Receive(UCXRequest):
             into = _allocated(ep._worker, message)
             op = message.read_into(asarray(into)._exposed)
         except Exception as error:
+            with contextlib.suppress(weft.WeftError):  # the sender is told why, if it waits
+                message.reject(NO_PLACE)
             message.release()
             self._gave(error if isinstance(error, UCXBaseException) else translated(error, self._name), None)
             return
@@ -217,6 +220,8 @@ class _Receive(UCXRequest):
             op.add_done_callback(lambda done: self._gave(failure(done, self._name), into))
 
     def _gave(self, error: UCXBaseException | None, into: Any) -> None:
+        if error is not None and isinstance(error.__cause__, weft.CancelledError) and self._ep is not None and self._ep._open:
+            error = UCXCanceled(f"<{self._name}>: the peer took the message back: its am_send() was cancelled, or it has ended")
         self._finish(error, None if error is not None else into)
 
 
