@@ -1,9 +1,11 @@
 """`weft run --on dask`: elements as tasks of a Dask cluster, with the same results, words and clean-up as on one machine."""
 # ctest: long computes no-asan no-tsan: the C of the launcher is tested by tools_run_ssh; here it is about Dask
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -154,12 +156,19 @@ def test_an_interpreter_without_dask_is_told(shared, tmp_path):
 
 
 def test_a_cluster_of_its_own(tmp_path):
-    """--on dask, without an address, brings up workers on this machine."""
+    """--on dask, without an address, brings up workers on this machine. They need no weft in PATH, and nobody cares for the port of
+    Dask's dashboard."""
     folder = str(tmp_path)
     path = write(folder, PROGRAM)
-    done = subprocess.run([daskside.WEFT, "run", path, "--on", "dask", "--python", sys.executable, "--weft", daskside.WEFT, "--json", "--param",
-                           "x=1"], env=daskside.env_of(folder), capture_output=True, text=True, timeout=daskside.BOUND, check=False)
-    assert done.returncode == 0, done.stderr
+    env = {**daskside.env_of(folder), "PATH": "/usr/bin:/bin"}
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody else has it
+            taken.bind(("127.0.0.1", 8787))
+            taken.listen()
+        done = subprocess.run([daskside.WEFT, "run", path, "--on", "dask", "--python", sys.executable, "--json", "--param", "x=1"], env=env,
+                              capture_output=True, text=True, timeout=daskside.BOUND, check=False)
+    assert done.returncode == 0 and "weft run: dask" not in done.stderr, done.stderr
     assert json.loads(done.stdout)["results"]["sum"] == [{"sum": 10, "copies": 4}]
     until(lambda: not daskside.left(folder), "cleaning up")
 

@@ -7,6 +7,7 @@
  * tests/tools/tools_run_ssh.py and tests/python/test_on_*.py check it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -115,6 +116,17 @@ static bool on_engine(run_t *run, const char *engine, const char *where)
     return true;
 }
 
+/* A cluster of this machine: its workers need no command but this one, wherever it is installed. */
+static void take_this_command(run_t *run)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (strcmp(run->opts.weft, "weft") != 0 || n < 0)
+        return;
+    self[n] = '\0';
+    run->opts.weft = run->self = run_dup(self);
+}
+
 static const char *after(const char *text, const char *scheme)
 {
     size_t n = strlen(scheme);
@@ -173,7 +185,9 @@ bool run_on(run_t *run)
         return false;
     if ((where = after(on, "ssh")))
         return on_ssh(run, where);
-    if ((where = after(on, "dask")))
+    if ((where = after(on, "dask")) && !*where)
+        take_this_command(run);
+    if (where)
         return on_engine(run, "dask", where);
     if ((where = after(on, "openwhisk")))
         return on_engine(run, "openwhisk", where);

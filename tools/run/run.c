@@ -33,6 +33,7 @@ static void free_all(run_t *run)
     free(run->file);
     free(run->scratch);
     free(run->python);
+    free(run->self);
     free(run->socket_path);
     free(run->why);
     free(run->cpus);

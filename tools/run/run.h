@@ -250,6 +250,7 @@ struct run {
     unsigned n_paths;
     char *scratch; /* private directory of this run */
     char *python;  /* whole path */
+    char *self;    /* this command, whole path, where others are told; or NULL */
     run_element_t **elements;
     unsigned n_elements, n_static; /* the first n_static are of the directory */
     run_notice_t *notices;

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import warnings
 
 from .bridge import Failed, Launcher, sentence, warn
 
@@ -166,8 +167,10 @@ class Cluster:
         self.patient = asyncio.ensure_future(self.patience())
 
     async def _own_cluster(self, dask: Any) -> Any:
-        self.own = await dask.LocalCluster(asynchronous=True, processes=True, dashboard_address=None, threads_per_worker=2,
-                                      n_workers=len(os.sched_getaffinity(0)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the port of the HTTP server, which nobody asked for, is taken
+            self.own = await dask.LocalCluster(asynchronous=True, processes=True, dashboard_address=None, threads_per_worker=2,
+                                               n_workers=len(os.sched_getaffinity(0)))
         return await dask.Client(self.own, asynchronous=True, set_as_default=False)
 
     async def _look(self) -> None:
