@@ -71,6 +71,36 @@ def mirrored(child, n, size=65536, **options):
     return [process for process, _ in made], _core.durl_format(whole)
 
 
+KINDS = ["mapped", "tcp", "replicas"]
+
+
+@contextlib.contextmanager
+def ready(kind, child, size):
+    """A transport of one of these kinds that is ready, without a buffer."""
+    paths = "tcp" if kind == "tcp" else "all"
+    with contextlib.ExitStack() as stack:
+        durl = (mirrored(child, 2, size)[1] if kind == "replicas"
+                else stack.enter_context(memory(size, transports=paths)).durl)
+        trans = stack.enter_context(action(durl, transports=paths)).get_transport("mem", "rdma")
+        trans.wait_ready(BOUND)
+        assert kind == "replicas" or (trans.stats()["path"] == "mapped") == (kind == "mapped")
+        yield trans
+
+
+class Own(disagg.Backend):
+    """A backend that gives durls out of a list, and remembers what it was asked."""
+
+    def __init__(self, *durls):
+        self.durls, self.asked = list(durls), []
+
+    def invoke(self, template, trans, props):
+        self.asked.append((template, trans, props))
+        return self.durls.pop(0)
+
+    def release(self, name):
+        self.asked.append(name)
+
+
 def stop(process):
     """Stop all threads of a child. It is stopped when this returns."""
     def states():

@@ -8,26 +8,15 @@ import pytest
 import weft
 from weft import _core
 
-from elementside import BOUND, action, elsewhere, go_on, memory, mirrored, pair, stop, until
+from elementside import BOUND, KINDS, action, elsewhere, go_on, memory, pair, ready, stop, until
 
 SIZE = 65536
 
 
-@pytest.fixture(params=["mapped", "tcp", "replicas"])
+@pytest.fixture(params=KINDS)
 def trans(request, child):
     """A transport of this kind that is ready, without a buffer."""
-    if request.param == "replicas":
-        _, durl = mirrored(child, 2, SIZE)
-        with action(durl) as made:
-            got = made.get_transport("mem", "rdma")
-            got.wait_ready(BOUND)
-            yield got
-        return
-    paths = "tcp" if request.param == "tcp" else "all"
-    with memory(SIZE, transports=paths) as element, action(element.durl, transports=paths) as made:
-        got = made.get_transport("mem", "rdma")
-        got.wait_ready(BOUND)
-        assert (got.stats()["path"] == "mapped") == (request.param == "mapped")
+    with ready(request.param, child, SIZE) as got:
         yield got
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 
-from elementside import BOUND, action, memory, mirrored
+from elementside import KINDS, action, memory, ready
 
 SIZE = 4096
 BUFFER = 100
@@ -15,21 +15,10 @@ MEMORY = f"is outside of the element's memory, which has {SIZE} bytes"
 REGISTERED = f"is outside of the registered buffer, which has {BUFFER} bytes"
 
 
-@pytest.fixture(params=["mapped", "tcp", "replicas"])
+@pytest.fixture(params=KINDS)
 def trans(request, child):
     """A transport of this kind that is ready, with a buffer."""
-    if request.param == "replicas":
-        _, durl = mirrored(child, 2, SIZE)
-        with action(durl) as made:
-            got = made.get_transport("mem", "rdma")
-            got.wait_ready(BOUND)
-            got.reg(BUFFER)
-            yield got
-        return
-    paths = "tcp" if request.param == "tcp" else "all"
-    with memory(SIZE, transports=paths) as element, action(element.durl, transports=paths) as made:
-        got = made.get_transport("mem", "rdma")
-        got.wait_ready(BOUND)
+    with ready(request.param, child, SIZE) as got:
         got.reg(BUFFER)
         yield got
 

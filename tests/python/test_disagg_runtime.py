@@ -11,21 +11,7 @@ import disagg
 import weft
 from disagg.launcher import Launcher
 
-from elementside import BOUND, action, memory, until
-
-
-class Own(disagg.Backend):
-    """A backend that gives durls out of a list, and remembers what it was asked."""
-
-    def __init__(self, *durls):
-        self.durls, self.asked = list(durls), []
-
-    def invoke(self, template, trans, props):
-        self.asked.append((template, trans, props))
-        return self.durls.pop(0)
-
-    def release(self, name):
-        self.asked.append(name)
+from elementside import BOUND, Own, action, memory, until
 
 
 def test_what_is_invoked_can_be_used_and_is_gone_after_release():

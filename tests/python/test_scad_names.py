@@ -17,21 +17,7 @@ from program import environment
 from weft import _core
 
 import ports
-from elementside import BOUND, action, elsewhere, memory
-
-
-class Own(disagg.Backend):
-    """A backend that gives durls out of a list."""
-
-    def __init__(self, *durls):
-        self.durls, self.asked = list(durls), []
-
-    def invoke(self, template, trans, props):
-        self.asked.append((template, trans, props))
-        return self.durls.pop(0)
-
-    def release(self, name):
-        self.asked.append(name)
+from elementside import BOUND, Own, action, elsewhere, memory
 
 
 # --- what the module has

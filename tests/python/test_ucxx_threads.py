@@ -369,7 +369,7 @@ def test_a_message_outlives_the_peer_that_reached_us_by_address(child):
     process = child(SENDER, bytes(worker.address).hex())
     spin_until(lambda: process.poll() is not None, worker)
     spin_until(lambda: worker.tag_probe(7).matched, worker)
-    spin_until(lambda: worker._came._ended, worker, "the end of the connection")
+    spin_until(lambda: worker._inner._unread, worker, "the end of the connection")
     for i in range(3):
         into = bytearray(9)
         request = worker.tag_recv(Array(into), 7)
@@ -377,5 +377,5 @@ def test_a_message_outlives_the_peer_that_reached_us_by_address(child):
         request.check_error()
         assert into == b"message %d" % i
     worker.tag_recv(Array(bytearray(1)), 8)
-    assert not worker._came._ended, "a connection is kept though nothing of it waits"
+    assert not worker._inner._unread, "a connection is kept though nothing of it waits"
     worker._close()

@@ -58,20 +58,20 @@ def pair(request, run):
 
 
 SERVER = """
-import asyncio, sys, ucp
+import asyncio, sys, {package}
 {setup}
 async def handler(ep):
 {handler}
 async def main():
-    listener = ucp.create_listener(handler)
+    listener = {package}.create_listener(handler)
     print(listener.port, flush=True)
-    await asyncio.wait_for(asyncio.Event().wait(), 60)
+    await asyncio.wait_for(asyncio.Event().wait(), 300)
 asyncio.run(main())
 """
 
 
-def server(child, handler, setup="", stderr=None):
+def server(child, handler, setup="", stderr=None, package="ucp"):
     """A process that serves with this body of a coroutine of `ep`; (the process, its port)."""
     body = "\n".join("    " + line for line in handler.strip().splitlines())
-    process = child(SERVER.format(handler=body, setup=setup), stderr=stderr)
+    process = child(SERVER.format(handler=body, setup=setup, package=package), stderr=stderr)
     return process, int(process.stdout.readline())

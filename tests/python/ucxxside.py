@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+import ucpside
 import ucxx
 from conftest import BOUND
 
@@ -82,21 +83,6 @@ def spin_until(condition, worker=None, what="what was waited for"):
             time.sleep(0.001)
 
 
-SERVER = """
-import asyncio, sys, ucxx
-{setup}
-async def handler(ep):
-{handler}
-async def main():
-    listener = ucxx.create_listener(handler)
-    print(listener.port, flush=True)
-    await asyncio.wait_for(asyncio.Event().wait(), 300)
-asyncio.run(main())
-"""
-
-
 def server(child, handler, setup=""):
     """A process that serves with this body of a coroutine of `ep`; (the process, its port)."""
-    body = "\n".join("    " + line for line in handler.strip().splitlines())
-    process = child(SERVER.format(handler=body, setup=setup))
-    return process, int(process.stdout.readline())
+    return ucpside.server(child, handler, setup, package="ucxx")

@@ -142,20 +142,30 @@ void run_json_add_bytes(tool_json_t *j, const char *text, size_t n)
     free(coded);
 }
 
+/* The characters of a string, which lie in the memory that is returned; NULL if the value is no string. */
+static char *read_string(run_value_t v, wefti_json_text_t *t)
+{
+    wefti_json_t j;
+    char *copy;
+    if (!v.p || *v.p != '"')
+        return NULL;
+    copy = run_dup_n(v.p, v.n);
+    j = reader(copy, v.n);
+    *t = wefti_json_string(&j);
+    return copy;
+}
+
 bool run_json_bytes(run_value_t object, run_text_t *out)
 {
     run_value_t v = run_json_get(object, "line"), coded = run_json_get(object, "base64");
     wefti_json_text_t t;
-    wefti_json_t j;
     char *copy;
     bool good = true;
     if (!v.p)
         v = coded;
-    if (!v.p || *v.p != '"')
+    copy = read_string(v, &t);
+    if (!copy)
         return false;
-    copy = run_dup_n(v.p, v.n);
-    j = reader(copy, v.n);
-    t = wefti_json_string(&j);
     run_add(out, t.p, t.n);
     if (v.p == coded.p) {
         size_t n = 0;
@@ -178,13 +188,9 @@ bool run_json_is(run_value_t v, const char *text)
 char *run_json_string(run_value_t v)
 {
     wefti_json_text_t t;
-    wefti_json_t j;
-    char *copy;
-    if (!v.p || *v.p != '"')
+    char *copy = read_string(v, &t);
+    if (!copy)
         return NULL;
-    copy = run_dup_n(v.p, v.n);
-    j = reader(copy, v.n);
-    t = wefti_json_string(&j);
     if (strlen(t.p) != t.n) {
         free(copy);
         return NULL;
@@ -196,14 +202,10 @@ char *run_json_string(run_value_t v)
 char *run_json_shown(run_value_t v)
 {
     wefti_json_text_t t;
-    wefti_json_t j;
     run_text_t shown = {0};
-    char *copy;
-    if (!v.p || *v.p != '"')
+    char *copy = read_string(v, &t);
+    if (!copy)
         return NULL;
-    copy = run_dup_n(v.p, v.n);
-    j = reader(copy, v.n);
-    t = wefti_json_string(&j);
     run_add(&shown, "", 0);
     for (size_t at = 0, n; at < t.n; at += n + 1) {
         n = strlen(t.p + at);

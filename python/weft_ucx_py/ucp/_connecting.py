@@ -32,6 +32,18 @@ CONNECT_TIMEOUT = 5.0  # seconds
 _PEER_INFO = struct.Struct("<QQQ")  # message tag, control tag, and their hash
 
 
+def timeout_of(value: float | None) -> float:
+    """The seconds that connecting may take: what was given, or what the environment says, or the default."""
+    text: Any = os.environ.get("UCXPY_CONNECT_TIMEOUT", CONNECT_TIMEOUT) if value is None else value
+    try:
+        seconds = float(text)
+        if seconds > 0:
+            return seconds
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"connect_timeout (or UCXPY_CONNECT_TIMEOUT) is {text!r}: give a number of seconds greater than 0")
+
+
 async def exchange_peer_info(endpoint: Any, msg_tag: int, ctrl_tag: int, listener: bool, stream_timeout: float
                              | None = CONNECT_TIMEOUT ) -> dict[str, int]:
     """Tell the peer our tags and learn its own: {"msg_tag": ..., "ctrl_tag": ...}. TimeoutError if it takes longer than

@@ -30,10 +30,11 @@ import weft
 
 from . import comm
 # noqa: F401
-from ._connecting import (CONNECT_TIMEOUT, EndpointHandler, Listener, _handler_ended, _introduced, _listener_handler,
-                          _listener_handler_coroutine, _new_tags, exchange_peer_info)
+from ._connecting import (EndpointHandler, Listener, _handler_ended, _introduced, _listener_handler, _listener_handler_coroutine,
+                          _new_tags, exchange_peer_info, timeout_of)
 from ._libs import ucx_api
 from ._libs.arr import Array
+from ._libs.options import over_environment
 from .continuous_ucx_progress import BlockingMode, NonBlockingMode, ProgressTask
 from .endpoint import CTRL_ID, CTRL_SIZE, Endpoint
 from .exceptions import UCXError
@@ -95,7 +96,7 @@ class ApplicationContext:
 
     def __init__(self, config_dict: dict[str, Any] = {}, blocking_progress_mode: bool | None = None, connect_timeout: float
                  | None = None) -> None:
-        self.connect_timeout = _timeout_of(connect_timeout)
+        self.connect_timeout = timeout_of(connect_timeout)
         if blocking_progress_mode is None:
             blocking_progress_mode = "UCXPY_NON_BLOCKING_MODE" not in os.environ
         self.blocking_progress_mode = bool(blocking_progress_mode)
@@ -281,17 +282,6 @@ class ApplicationContext:
         await comm.flush_worker(self.worker)
 
 
-def _timeout_of(value: float | None) -> float:
-    text: Any = os.environ.get("UCXPY_CONNECT_TIMEOUT", CONNECT_TIMEOUT) if value is None else value
-    try:
-        seconds = float(text)
-        if seconds > 0:
-            return seconds
-    except (TypeError, ValueError):
-        pass
-    raise ValueError(f"connect_timeout (or UCXPY_CONNECT_TIMEOUT) is {text!r}: give a number of seconds greater than 0")
-
-
 def _shutdown_handler(ref: weakref.ref[ApplicationContext]) -> Callable[[Any], None]:
     def handle(message: Any) -> None:
         ctx, sender = ref(), message.endpoint
@@ -321,18 +311,8 @@ def init(options: dict[str, Any] = {}, env_takes_precedence: bool = False, block
         raise RuntimeError("UCX is already initiated. Call reset() before init() with other options")
     if _forked:
         _get_ctx()
-    options = dict(options)
-    for name in options:
-        variable = f"UCX_{name}"
-        if variable not in os.environ:
-            continue
-        if env_takes_precedence:
-            logger.debug("the option %s=%s gives way to %s=%s of the environment", name, options[name], variable,
-                         os.environ[variable])
-            options[name] = os.environ[variable]
-        else:
-            logger.debug("%s=%s of the environment gives way to the option %s=%s", variable, os.environ[variable], name,
-                         options[name])
+    options = over_environment(options, env_takes_precedence, "the option %s=%s gives way to %s=%s of the environment",
+                               "%s=%s of the environment gives way to the option %s=%s")
     _ctx = ApplicationContext(options, blocking_progress_mode=blocking_progress_mode, connect_timeout=connect_timeout)
 
 

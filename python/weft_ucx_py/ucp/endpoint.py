@@ -38,6 +38,7 @@ import weft
 
 from . import comm
 from ._buffers import memory_of, nbytes_of, raw, type_of
+from ._counting import Counting
 from ._libs.arr import Array
 from ._libs.exceptions import translated
 from .exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXError, UCXMsgTruncated
@@ -76,7 +77,7 @@ def _shut_early(ref: weakref.ref[Endpoint], header: bytes) -> None:
         ep._peer_shuts_down(header)
 
 
-class Endpoint:
+class Endpoint(Counting):
     """One connection to one peer. create_endpoint() and listeners make them."""
 
     def __init__(self, endpoint: Any, ctx: ApplicationContext, tags: UCXPYTags | None = None) -> None:
@@ -257,11 +258,6 @@ class Endpoint:
         self._received()
         return True
 
-    def _received(self) -> None:
-        self._finished_recv_count += 1
-        if self._close_after_n_recv is not None and self._finished_recv_count >= self._close_after_n_recv:
-            self.abort()
-
     def _keep(self, op: Any, memory: Any, wire: int) -> None:
         """A receive was cancelled. If its message had come already, it is the next receive's."""
         if op.done() and not op.cancelled() and op.exception() is None:
@@ -371,20 +367,6 @@ class Endpoint:
         raise UCXCanceled(f"<{name}>: {text}")  # without error handling
 
     # --- closing ---------------------------------------------------------------------------------------------------------------
-
-    def close_after_n_recv(self, n: int, count_from_ep_creation: bool = False) -> None:
-        """Close it, as abort() does, once `n` more messages are received: or `n` in all, if they are counted from the
-        endpoint's creation."""
-        if not count_from_ep_creation:
-            n += self._finished_recv_count
-        if self._close_after_n_recv is not None:
-            raise UCXError(f"close_after_n_recv has already been set to: {self._close_after_n_recv} (abs)")
-        if n < self._finished_recv_count:
-            raise UCXError(f"`n` cannot be less than current recv_count: {n} (abs) < {self._finished_recv_count} (abs)")
-        if n == self._finished_recv_count:
-            self.abort()
-        else:
-            self._close_after_n_recv = n
 
     def set_close_callback(self, callback_func: Callable[[], Any]) -> None:
         """Have a function called once, without arguments, when the endpoint is closed, by either side, or its peer is lost."""

@@ -17,6 +17,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ucp._libs.options import over_environment
+
 from ._lib import libucxx as ucx_api
 from ._lib.libucxx import UCXAddress, UCXError
 from ._lib_async import ApplicationContext, Endpoint, Listener
@@ -63,16 +65,8 @@ def init(options: dict[str, Any] = {}, env_takes_precedence: bool = False, progr
     if _ctx is not None:
         _get_ctx()
         raise RuntimeError("UCX is already initiated: call ucxx.reset() before ucxx.init() with other options")
-    options = dict(options)
-    for name in options:
-        variable = f"UCX_{name}"
-        if variable not in os.environ:
-            continue
-        if env_takes_precedence:
-            logger.debug("Ignoring option %s=%s; using environment %s=%s", name, options[name], variable, os.environ[variable])
-            options[name] = os.environ[variable]
-        else:
-            logger.debug("Ignoring environment %s=%s; using option %s=%s", variable, os.environ[variable], name, options[name])
+    options = over_environment(options, env_takes_precedence, "Ignoring option %s=%s; using environment %s=%s",
+                               "Ignoring environment %s=%s; using option %s=%s")
     _ctx = ApplicationContext(options, progress_mode=progress_mode, enable_delayed_submission=enable_delayed_submission,
                               enable_python_future=enable_python_future, connect_timeout=connect_timeout)
 

@@ -10,12 +10,16 @@ tests/python/test_ucx_api.py holds us to it.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..exceptions import UCXConfigError
+
+_logger = logging.getLogger("ucx")
 
 # name, kind of value, default: as UCX prints them for UCP
 _TABLE = """
@@ -155,6 +159,23 @@ def merged(options: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
         made[name] = value
         given.add(name)
     return made, given
+
+
+def over_environment(options: Mapping[str, Any], env_takes_precedence: bool, ours_goes: str, theirs_goes: str) -> dict[str, Any]:
+    """The options, with the value of each UCX_* variable of the same name if those take precedence. The log says which of the
+    two was not taken, in the words that are given."""
+    result = dict(options)
+    for name, ours in tuple(result.items()):
+        variable = f"UCX_{name}"
+        theirs = os.environ.get(variable)
+        if theirs is None:
+            continue
+        if env_takes_precedence:
+            _logger.debug(ours_goes, name, ours, variable, theirs)
+            result[name] = theirs
+        else:
+            _logger.debug(theirs_goes, variable, theirs, name, ours)
+    return result
 
 
 def transports(tls: str) -> str | None:

@@ -238,10 +238,10 @@ class UCXWorker(UCXObject):
         else:
             self._early.setdefault(wep, []).append(message)
 
-    def _keep_unread(self, ended: weft.Endpoint) -> None:
+    def _keep_unread(self, *ended: weft.Endpoint) -> None:
         """What a peer sent before it closed can still be received, as from UCX: messages go with Weft's endpoint, so that it is
         kept. Those that have been read meanwhile go."""
-        self._unread = {wep for wep in (*self._unread, ended) if wep.probe(0, 0) is not None}
+        self._unread = {wep for wep in (*self._unread, *ended) if _has_messages(wep)}
 
     def _adopt(self, ep: UCXEndpoint, wep: weft.Endpoint) -> None:
         """What came for an endpoint before it was made."""
@@ -332,6 +332,13 @@ def flush(worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, 
     if not out and connecting is None:
         return None
     return Flush(worker, ep, function, args, kwargs, "flush", False)._of(out, connecting)
+
+
+def _has_messages(wep: weft.Endpoint) -> bool:
+    try:
+        return wep.probe(0, 0) is not None
+    except weft.WeftError:  # it is gone with its runtime
+        return False
 
 
 # The runtime holds the functions that it calls. They must not hold the worker.

@@ -14,6 +14,7 @@ from ucp._libs.objects import Feature, _numbers
 from ucp.exceptions import UCXBaseException
 
 from ..exceptions import UCXInvalidAddrError, made, translated
+from .objects import Numbered
 
 if TYPE_CHECKING:
     from .worker import UCXWorker
@@ -48,8 +49,10 @@ class UCXConfig:
         return dict(self._config)
 
 
-class UCXContext:
+class UCXContext(Numbered):
     """Options, and what workers made from it will do."""
+
+    _inner: ucx_api.UCXContext
 
     def __init__(self, config_dict: Mapping[str, str] | None = None, feature_flags: Iterable[Feature] = _FEATURES) -> None:
         try:
@@ -76,16 +79,6 @@ class UCXContext:
     def cuda_support(self) -> bool:
         """True if memory on a GPU can be sent and received: there is one, and UCX_TLS does not exclude it."""
         return bool(self._inner.cuda_support) and _allows_cuda(self.config["TLS"])
-
-    @property
-    def handle(self) -> int:
-        """Its number: that of no other object of this process, ever."""
-        return int(self._inner.handle)
-
-    @property
-    def ucxx_ptr(self) -> int:
-        """Another number of its own."""
-        return self._number
 
     @property
     def info(self) -> str:

@@ -22,13 +22,14 @@ from ..exceptions import UCXCloseError, translated
 from .arr import Array, asarray
 from .context import UCXAddress
 from .multi import Receives, UCXBufferRequests, receive, send
+from .objects import Numbered
 from .probe import TagProbeResult
 from .request import State, UCXRequest
 from .tag import UCXXTagMaskFull, number
 from .worker import MaskLike, TagLike, UCXWorker
 
 
-class UCXEndpoint:
+class UCXEndpoint(Numbered):
     """Made by create(), create_from_worker_address() or create_from_conn_request()."""
 
     def __init__(self) -> None:
@@ -36,7 +37,6 @@ class UCXEndpoint:
 
     _worker: UCXWorker
     _inner: ucx_api.UCXEndpoint
-    _number: int
     _multi: Receives
     _by_address: bool
     _on_close: Callable[[], object] | None
@@ -82,13 +82,8 @@ class UCXEndpoint:
 
     @property
     def handle(self) -> int:
-        """Its number: that of no other object of this process, ever."""
+        """Its number: that of no other object of this process, ever. It has it after its end, too."""
         return self._inner._number
-
-    @property
-    def ucxx_ptr(self) -> int:
-        """Another number of its own."""
-        return self._number
 
     @property
     def worker_handle(self) -> int:

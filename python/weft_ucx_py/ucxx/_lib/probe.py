@@ -1,4 +1,4 @@
-"""Messages that have arrived and that nobody has received: what tag_probe() tells of them, and the connections that hold them.
+"""Messages that have arrived and that nobody has received: what tag_probe() tells of them.
 
 tests/python/test_ucxx.py holds us to it.
 """
@@ -6,37 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import weft
 from ucp._libs.objects import _numbers
 
 from .tag import UCXXTag
-
-
-class Came(set[Any]):
-    """Connections that peers made by the worker's address. One that its peer has closed is kept while messages of it wait: they
-    go with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ended: list[Any] = []
-
-    def discard(self, wep: Any) -> None:
-        """Its peer has closed it."""
-        super().discard(wep)
-        if _has_messages(wep):
-            self._ended.append(wep)
-
-    def forget(self) -> None:
-        """Let go of those whose messages were all received."""
-        if self._ended:
-            self._ended = [wep for wep in self._ended if _has_messages(wep)]
-
-
-def _has_messages(wep: Any) -> bool:
-    try:
-        return wep.probe(0, mask=0) is not None
-    except weft.WeftError:
-        return False
 
 
 class TagProbeResult:

@@ -36,7 +36,8 @@ from . import memory
 from .arr import Array, asarray
 from .context import UCXAddress, UCXContext
 from .driver import Driver
-from .probe import Came, TagProbeResult
+from .objects import MadeWith, Numbered
+from .probe import TagProbeResult
 from .request import OpState, State, UCXRequest
 from .tag import UCXXTag, UCXXTagMask, UCXXTagMaskFull, number
 
@@ -52,8 +53,10 @@ MaskLike = UCXXTagMask | int
 _workers: weakref.WeakSet[UCXWorker] = weakref.WeakSet()
 
 
-class UCXWorker:
+class UCXWorker(Numbered, MadeWith):
     """Made from a context. Any thread may use it, unless an event loop drives it."""
+
+    _inner: ucx_api.UCXWorker
 
     def __init__(self, context: UCXContext, enable_delayed_submission: bool = False, enable_python_future: bool = False) -> None:
         if not isinstance(context, UCXContext):
@@ -62,8 +65,6 @@ class UCXWorker:
             self._inner = ucx_api.UCXWorker(context._inner)
         except UCXBaseException as error:
             raise translated(error) from error
-        self._came = Came()
-        self._inner._came = self._came
         self._context = context
         self._delayed = bool(enable_delayed_submission)
         self._futures = bool(enable_python_future)
@@ -84,16 +85,6 @@ class UCXWorker:
     # --- asking
 
     @property
-    def handle(self) -> int:
-        """Its number: that of no other object of this process, ever."""
-        return int(self._inner.handle)
-
-    @property
-    def ucxx_ptr(self) -> int:
-        """Another number of its own."""
-        return self._number
-
-    @property
     def info(self) -> str:
         """What there is to say about it, for people."""
         return str(self._locked(self._inner.info))
@@ -102,16 +93,6 @@ class UCXWorker:
     def address(self) -> UCXAddress:
         """By which peers connect to it without knowing of a listener."""
         return UCXAddress(bytes(self._locked(self._inner.get_address)))
-
-    @property
-    def enable_delayed_submission(self) -> bool:
-        """What it was made with. Weft does not need it: threads that post do not wait for the one that drives."""
-        return self._delayed
-
-    @property
-    def enable_python_future(self) -> bool:
-        """What it was made with. Weft does not need it: who awaits is woken in any case."""
-        return self._futures
 
     @property
     def cuda_buffer_type(self) -> str:
@@ -224,8 +205,8 @@ class UCXWorker:
                 ep._waiting.add(request)
                 if not ep.alive:
                     ep._end_waiting()
-            if self._came._ended:
-                self._came.forget()
+            if self._inner._unread:
+                self._inner._keep_unread()
         return request
 
     def tag_recv_with_handle(self, arr: Array, probe_result: TagProbeResult) -> UCXRequest:

@@ -15,8 +15,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ucp._connecting import CONNECT_TIMEOUT, timeout_of
 from ucxx._lib.arr import asarray
 from ucxx._lib.libucxx import TagProbeResult, UCXAddress, UCXContext, UCXEndpoint, UCXListener, UCXWorker
+from ucxx._lib.objects import MadeWith
 from ucxx.exceptions import UCXError, UCXMessageTruncatedError
 from ucxx.types import Tag
 
@@ -27,8 +29,6 @@ from .listener import ActiveClients, Listener, _listener_handler
 from .utils import get_event_loop, hash64bits
 
 logger = logging.getLogger("ucx")
-
-CONNECT_TIMEOUT = 5.0  # seconds
 
 
 def _mode(given: str | None) -> str:
@@ -44,18 +44,7 @@ def _switch(given: bool | None, variable: str, default: bool) -> bool:
     return os.environ[variable] != "0" if variable in os.environ else default
 
 
-def _seconds(given: float | None) -> float:
-    text: Any = os.environ.get("UCXPY_CONNECT_TIMEOUT", CONNECT_TIMEOUT) if given is None else given
-    try:
-        seconds = float(text)
-        if seconds > 0:
-            return seconds
-    except (TypeError, ValueError):
-        pass
-    raise ValueError(f"connect_timeout (or UCXPY_CONNECT_TIMEOUT) is {text!r}: give a number of seconds greater than 0")
-
-
-class ApplicationContext:
+class ApplicationContext(MadeWith):
     """Options of UCX without UCX_ before them; the others are as of ucxx.init()."""
 
     def __init__(self, config_dict: dict[str, Any] = {}, progress_mode: str | None = None, enable_delayed_submission: bool
@@ -72,7 +61,7 @@ class ApplicationContext:
             logger.warning("Notifier thread requested, but '%s' does not support it, using Python wait_yield().",
                            self._progress_mode)
             self._futures = False
-        self.connect_timeout = _seconds(connect_timeout)
+        self.connect_timeout = timeout_of(connect_timeout)
         self._listener_active_clients = ActiveClients()
         self._next_listener_id = 0
         self._endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # those that are open
@@ -90,16 +79,6 @@ class ApplicationContext:
     def progress_mode(self) -> str:
         """How the worker is driven."""
         return self._progress_mode
-
-    @property
-    def enable_delayed_submission(self) -> bool:
-        """What it was made with."""
-        return self._delayed
-
-    @property
-    def enable_python_future(self) -> bool:
-        """What it was made with."""
-        return self._futures
 
     @property
     def config(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ucp._counting import Counting
 from ucxx._lib.arr import Array, asarray
 from ucxx._lib.libucxx import TagProbeResult, UCXEndpoint
 from ucxx.exceptions import UCXCloseError, UCXError
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ucx")
 
 
-class Endpoint:
+class Endpoint(Counting):
     """Made by create_endpoint(), or given to the function of a listener."""
+
+    _refusal = UCXError
 
     def __init__(self, endpoint: UCXEndpoint, ctx: ApplicationContext, tags: dict[str, int] | None = None) -> None:
         from .application_context import ApplicationContext
@@ -214,20 +217,6 @@ class Endpoint:
             logger.debug("Endpoint.abort(): %#x", self._uid)
             ep.close_blocking(period=period, max_attempts=max_attempts)
 
-    def close_after_n_recv(self, n: int, count_from_ep_creation: bool = False) -> None:
-        """Close it, as abort() does, once `n` more messages are received: or `n` in all, if they are counted from its
-        creation."""
-        if not count_from_ep_creation:
-            n += self._finished_recv_count
-        if self._close_after_n_recv is not None:
-            raise UCXError(f"close_after_n_recv has already been set to: {self._close_after_n_recv} (abs)")
-        if n < self._finished_recv_count:
-            raise UCXError(f"`n` cannot be less than current recv_count: {n} (abs) < {self._finished_recv_count} (abs)")
-        if n == self._finished_recv_count:
-            self.abort()
-        else:
-            self._close_after_n_recv = n
-
     def set_close_callback(self, callback_func: Callable[..., object], cb_args: tuple[Any, ...] | None = None,
                            cb_kwargs: dict[str, Any] | None = None) -> None:
         """Have a function called once, when the endpoint is closed by either side, or lost: by whoever drives the worker, which
@@ -262,11 +251,6 @@ class Endpoint:
                              "force_tag=True")
         own = self._tags[side]
         return Tag(own if tag is None else hash64bits(own, tag.value if isinstance(tag, Tag) else tag))
-
-    def _received(self) -> None:
-        self._finished_recv_count += 1
-        if self._close_after_n_recv is not None and self._finished_recv_count >= self._close_after_n_recv:
-            self.abort()
 
     def __repr__(self) -> str:
         return f"<ucxx Endpoint {self._uid:#x} {'alive' if self.alive else 'closed' if self._ep is None else 'lost'}>"

@@ -64,6 +64,16 @@ class Client(Side):
     wall: float | None = None
     contention: float | None = None
 
+    def took(self, round_: int, seconds: float, memory: Memory, sent_and_came: tuple[Any, Any], times: list[float],
+             tell: Callable[[int], Any]) -> None:
+        """A round trip is over: its time counts if it is not of the warm-up; what the first and the last one brought is
+        looked at."""
+        if round_ >= self.args.n_warmup_iter:
+            times.append(seconds)
+        if round_ in (0, self.rounds - 1) and not memory.same(*sent_and_came):
+            raise Wrong(round_)
+        tell(round_ + 1)
+
     @contextlib.contextmanager
     def watched(self, memory: Memory) -> Iterator[None]:
         """Around all round trips: what the user wants to have watched."""

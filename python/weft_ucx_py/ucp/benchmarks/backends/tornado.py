@@ -54,7 +54,8 @@ class Client(base.Client):
     async def _measure(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:
         args, memory = self.args, base.Memory(self.args, self.args.client_dev)
         stream = await TCPClient().connect(address, port, max_buffer_size=max(100 << 20, 2 * args.n_bytes))
-        sent, reused, times = memory.message(), memory.empty(), []
+        sent, reused = memory.message(), memory.empty()
+        times: list[float] = []
         with self.watched(memory):
             for i in range(self.rounds):
                 into = reused if args.reuse_alloc else memory.empty()
@@ -62,10 +63,6 @@ class Client(base.Client):
                 await stream.write(sent.data)
                 await stream.read_into(into.data)
                 end = perf_counter()
-                if i >= args.n_warmup_iter:
-                    times.append(end - begin)
-                if i in (0, self.rounds - 1) and not memory.same(sent, into):
-                    raise base.Wrong(i)
-                tell(i + 1)
+                self.took(i, end - begin, memory, (sent, into), times, tell)
         stream.close()
         return times

@@ -1,6 +1,7 @@
 """The benchmark with asyncio: `await ep.send()`, `await ep.recv()`."""
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
@@ -9,6 +10,12 @@ from typing import Any
 import ucp
 
 from . import base
+
+
+def _allocate(args: argparse.Namespace, memory: base.Memory) -> None:
+    """Have active messages come into the memory that the user asked for."""
+    if args.enable_am:
+        ucp.register_am_allocator(lambda n: memory.xp.empty(n, dtype="u1"), "host" if args.object_type == "numpy" else "cuda")
 
 
 class Server(base.Server):
@@ -42,8 +49,7 @@ class Server(base.Server):
                 if not done.done():
                     done.set_exception(error)
 
-        if args.enable_am:
-            ucp.register_am_allocator(lambda n: memory.xp.empty(n, dtype="u1"), "host" if args.object_type == "numpy" else "cuda")
+        _allocate(args, memory)
         listener = ucp.create_listener(handler, port=args.port, endpoint_error_handling=args.error_handling)
         put(listener.port)
         await done
@@ -58,10 +64,10 @@ class Client(base.Client):
 
     async def _measure(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:
         args, memory = self.args, base.Memory(self.args, self.args.client_dev)
-        if args.enable_am:
-            ucp.register_am_allocator(lambda n: memory.xp.empty(n, dtype="u1"), "host" if args.object_type == "numpy" else "cuda")
+        _allocate(args, memory)
         ep = await ucp.create_endpoint(address, port, endpoint_error_handling=args.error_handling)
-        sent, reused, times = memory.message(), memory.empty(), []
+        sent, reused = memory.message(), memory.empty()
+        times: list[float] = []
         with self.watched(memory):
             for i in range(self.rounds):
                 into = reused if args.reuse_alloc or args.enable_am else memory.empty()
@@ -73,10 +79,6 @@ class Client(base.Client):
                     await ep.send(sent)
                     await ep.recv(into)
                 end = perf_counter()
-                if i >= args.n_warmup_iter:
-                    times.append(end - begin)
-                if i in (0, self.rounds - 1) and not memory.same(sent, into):
-                    raise base.Wrong(i)
-                tell(i + 1)
+                self.took(i, end - begin, memory, (sent, into), times, tell)
         await ep.close()
         return times
