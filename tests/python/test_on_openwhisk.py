@@ -1,5 +1,5 @@
 """`weft run --on openwhisk DIR`: a directory of elements on a small OpenWhisk, with the same results as on this machine."""
-# ctest: long timeout=1800
+# ctest: long no-asan timeout=1800: the C of the launcher is tested by tools_run_ssh; here it is about OpenWhisk
 import json
 import os
 import re
