@@ -111,12 +111,16 @@ int tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft
 typedef struct wanted {
     const char *name;
     char *value; /* a copy, NULL if it is empty */
+    bool known;
 } wanted_t;
 
 static void look(const weft_config_var_t *var, void *user)
 {
     wanted_t *w = user;
-    if (!strcmp(var->name, w->name) && var->value && *var->value)
+    if (strcmp(var->name, w->name) != 0)
+        return;
+    w->known = true;
+    if (var->value && *var->value)
         w->value = strdup(var->value);
 }
 
@@ -125,6 +129,8 @@ char *tool_configured(const char *name)
     wanted_t w = {.name = name};
     weft_status_t st = weft_config_each(look, &w);
     (void)st; /* a value that does not parse is named when the runtime is opened */
+    if (!w.known)
+        tool_error("there is no configuration variable %s: this is a mistake in this command", name);
     return w.value;
 }
 

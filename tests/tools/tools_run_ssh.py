@@ -47,7 +47,7 @@ def a_host_that_cannot_be_reached_is_named():
 
 def wrong_words_of_on_are_told():
     with elements.directory({"a.o.py": HANGS}) as (folder, python):
-        for on, word in (("ssh://", "names the machines"), ("ssh://a,,b", "is not [USER@]HOST[:PORT]"), ("ssh://a:0", "is not [USER@]HOST"),
+        for on, word in (("ssh://", "names the machines"), ("ssh://a,,b", "is not [USER@]HOST[:PORT]"), ("ssh://a:0", "\"a:0\" is not [USER@]HOST"),
                          ("ssh://-oProxyCommand=x", "is not [USER@]HOST"), ("ssh://me@-x", "is not [USER@]HOST"), ("telnet://a", "is none of"),
                          ("sshx", "is none of")):
             elements.fails(folder, *python, "--on", on, says=[word])
@@ -66,27 +66,77 @@ def what_is_no_agent_is_told():
 
 def no_interpreter_there_is_told():
     with elements.directory({"a.o.py": HANGS}) as (folder, _):
-        ssh = stand_in_for_ssh(folder, open(os.path.join(HERE, "lib", "ssh"), encoding="utf-8").read())
+        ssh = plain_ssh(folder)
         elements.fails(folder, "--python", "/no/such/python", "--on", "ssh://a", *ssh, says=["no interpreter /no/such/python", "--python PATH"])
 
 
+def plain_ssh(folder):
+    """One whose machines are this one."""
+    return stand_in_for_ssh(folder, open(os.path.join(HERE, "lib", "ssh"), encoding="utf-8").read())
+
+
 def the_program_travels():
-    """Modules, folders and names that are not ASCII; not what is hidden."""
-    files = {"a.o.py": "import os\ndef main(params, action):\n    root = os.environ['WEFT_ELEMENT_ROOT']\n"
-                       "    found = {os.path.relpath(os.path.join(d, f), root) for d, _, fs in os.walk(root) for f in fs}\n"
-                       "    return sorted(found)\n"}
+    """Modules, folders, also empty ones, what may be executed, what is hidden, and names that are not ASCII."""
+    files = {"a.o.py": "import os\ndef main(params, action):\n    root = os.environ['WEFT_ELEMENT_ROOT']\n    found = {}\n"
+                       "    for d, ds, fs in os.walk(root):\n"
+                       "        for f in fs:\n            path = os.path.join(d, f)\n"
+                       "            found[os.path.relpath(path, root)] = os.access(path, os.X_OK) and bool(os.stat(path).st_mode & 0o100)\n"
+                       "        if not ds and not fs:\n            found[os.path.relpath(d, root)] = None\n"
+                       "    return found\n"}
     with elements.directory(files) as (folder, python):
-        for name in ("lib/deep/er/x.py", "data/größe.txt", "__pycache__/x.pyc", ".git/config", ".hidden", "empty"):
+        for name in ("lib/deep/er/x.py", "data/größe.txt", "__pycache__/x.pyc", ".git/config", ".hidden", "empty", "tool.sh"):
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as f:
                 f.write(bytes(range(256)) if name != "empty" else b"")
-        ssh = stand_in_for_ssh(folder, open(os.path.join(HERE, "lib", "ssh"), encoding="utf-8").read())
+        os.chmod(os.path.join(folder, "tool.sh"), 0o755)
+        os.mkdir(os.path.join(folder, "out"))
+        os.symlink("tool.sh", os.path.join(folder, "link"))
+        os.symlink("nowhere", os.path.join(folder, "dangling"))
+        os.mkfifo(os.path.join(folder, "fifo"))
+        ssh = plain_ssh(folder)
         said = elements.results(folder, *python, "--on", "ssh://a", *ssh)
-        assert said["results"]["a"] == [["a.o.py", "data/größe.txt", "empty", "lib/deep/er/x.py"]], said["results"]
+        assert said["results"]["a"] == [{"a.o.py": False, "data/größe.txt": False, "empty": False, "lib/deep/er/x.py": False, ".hidden": False,
+                                         "tool.sh": True, "link": True, "out": None}], said["results"]
         with open(os.path.join(folder, "large"), "wb") as f:
             f.truncate(65 << 20)
-        elements.fails(folder, *python, "--on", "ssh://a", *ssh, says=["more than 64 MiB"])
+        elements.fails(folder, *python, "--on", "ssh://a", *ssh, says=["large: what is sent to every machine is 64 MiB and 10000 files"])
+
+
+def a_key_of_the_user_is_the_key_there():
+    """The bytes of --key-file, as they are; without it, one of the run."""
+    tells = "import os\ndef main(params, action):\n    with open(os.environ['WEFT_KEY_FILE'], 'rb') as f:\n        return f.read().hex()\n"
+    with elements.directory({"a.o.py": tells}) as (folder, python):
+        key, ssh = os.path.join(os.path.dirname(folder), "key"), plain_ssh(folder)
+        for data in (bytes(range(256)), b"0123456789abcdef", os.urandom(65536)):
+            with open(key, "wb") as f:
+                f.write(data)
+            assert elements.results(folder, *python, "--on", "ssh://a", *ssh, "--key-file", key)["results"]["a"] == [data.hex()]
+        env = elements.environment(folder, WEFT_KEY_FILE=key)
+        assert elements.results(folder, *python, "--on", "ssh://a", *ssh, env=env)["results"]["a"] == [data.hex()]
+        one, other = (elements.results(folder, *python, "--on", "ssh://a", *ssh)["results"]["a"] for _ in range(2))
+        assert one != other and bytes.fromhex(one[0]).startswith(b"weft-key-1 ")
+        for data in (b"short", os.urandom(65537)):
+            with open(key, "wb") as f:
+                f.write(data)
+            elements.fails(folder, *python, "--on", "ssh://a", *ssh, "--key-file", key, says=["should have 16 to 65536"])
+        os.unlink(key)
+        elements.fails(folder, *python, "--on", "ssh://a", *ssh, env=env, says=["cannot be read"])
+
+
+def memory_that_no_machine_has_is_not_started():
+    files = {"a.o.py": "#@ corunning: [m]\ndef main(params, action):\n    action.next()\n", "m.o.yaml": "limits: {mem: 63 TB}\n"}
+    with elements.directory(files) as (folder, python):
+        elements.fails(folder, *python, "--on", "ssh://a", *plain_ssh(folder),
+                       says=["memory element m cannot be started: its memory is 66060288 MiB, and that machine has"])
+
+
+def a_machine_that_is_not_ready_is_named():
+    with elements.directory({"a.o.py": HANGS}) as (folder, python):
+        ssh = stand_in_for_ssh(folder, "exec sleep 600\n")
+        start = time.monotonic()
+        elements.fails(folder, *python, "--on", "ssh://far", *ssh, "--timeout", "1s", says=["--timeout", "far is not ready yet"])
+        assert time.monotonic() - start < 30  # nobody waits until it has cleaned up: there is nothing
 
 
 def agents(folder):
@@ -107,7 +157,7 @@ def until(what, seconds=60):
 
 def running(folder, *args):
     """A launcher whose element says that it is up."""
-    ssh = stand_in_for_ssh(folder, open(os.path.join(HERE, "lib", "ssh"), encoding="utf-8").read())
+    ssh = plain_ssh(folder)
     p = weft.start("run", folder, *args, "--on", "ssh://a,b", *ssh, env=elements.environment(folder))
     assert p.stdout.readline() == "up\n", p.stderr.read()
     return p
@@ -148,7 +198,7 @@ def an_agent_does_as_it_is_told_and_no_more():
     """Lines that make no sense are refused or ignored, and names of files do not lead out."""
     env = weft.environment()
     for line, word in (("nonsense", "is not a line of a launcher"),
-                       ('{"do": "open", "version": "x", "key": "k"}\n{"do": "file", "name": "../x", "data": ""}', "no name or no data"),
+                       ('{"do": "open", "version": "x", "key": "a2V5"}\n{"do": "file", "name": "../x", "data": ""}', "no name or no data"),
                        ('{"do": "open", "version": "x"}\n{"do": "file", "name": "/etc/x", "data": ""}', "no name or no data"),
                        ('{"do": "open", "version": "x"}\n{"do": "file", "name": "a/./x", "data": ""}', "no name or no data"),
                        ('{"do": "open", "version": "x"}\n{"do": "file", "name": "x", "data": "!"}', "cannot be written"),
@@ -219,5 +269,6 @@ def two_hosts_by_a_real_ssh():
 
 
 weft.main(the_same_tests_pass_by_an_agent, a_host_that_cannot_be_reached_is_named, wrong_words_of_on_are_told, what_is_no_agent_is_told,
-          no_interpreter_there_is_told, the_program_travels, an_agent_that_is_lost_ends_the_run,
+          no_interpreter_there_is_told, the_program_travels, a_key_of_the_user_is_the_key_there,
+          memory_that_no_machine_has_is_not_started, a_machine_that_is_not_ready_is_named, an_agent_that_is_lost_ends_the_run,
           a_launcher_that_is_killed_or_stopped_leaves_nothing, an_agent_does_as_it_is_told_and_no_more, two_hosts_by_a_real_ssh)

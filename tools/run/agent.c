@@ -23,7 +23,6 @@
 #define HIGH ((size_t)4 << 20) /* bytes that wait for the launcher: what elements print is not read */
 #define LOW ((size_t)1 << 20)
 #define LINE ((size_t)RUN_LINE_MAX * 2 + 4096)
-#define FILE_MODE 0600
 
 static run_lines_t launcher = RUN_LINES_CLOSED;
 static bool opened, holding, left; /* left: what runs is killed because nobody wants it any more */
@@ -117,10 +116,10 @@ static void over(run_proc_t *p)
 
 /* --- the code and the key ----------------------------------------------------------------------------------------------- */
 
-static bool write_file(const char *path, const void *data, size_t n)
+static bool write_file(const char *path, const void *data, size_t n, mode_t mode)
 {
     const char *p = data;
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, FILE_MODE);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     bool good = fd >= 0;
     while (good && n) {
         ssize_t put = write(fd, p, n);
@@ -160,22 +159,37 @@ static void make_folders(const char *path, size_t from)
     free(copy);
 }
 
+static bool is_true(run_value_t v)
+{
+    return v.p && *v.p == 't';
+}
+
+/* Bytes in base64, written to a file of their own. */
+static bool write_data(const char *path, const char *data, mode_t mode)
+{
+    size_t n = 0, most = strlen(data) + 1;
+    unsigned char *bytes = run_alloc(most);
+    bool good = !sodium_base642bin(bytes, most, data, most - 1, NULL, &n, NULL, sodium_base64_VARIANT_ORIGINAL) &&
+                write_file(path, bytes, n, mode);
+    explicit_bzero(bytes, most);
+    free(bytes);
+    return good;
+}
+
+/* A file of the program, or a folder, which has no data. */
 static void take_file(run_t *run, run_value_t line)
 {
     char *name = run_json_string(run_json_get(line, "name")), *data = run_json_string(run_json_get(line, "data")), *path;
-    unsigned char *bytes;
-    size_t n = 0;
-    if (!name || !data || !harmless_name(name)) {
+    bool folder = is_true(run_json_get(line, "folder"));
+    if (!name || (!data && !folder) || !harmless_name(name)) {
         refuse(run, "a file has no name or no data (%s)", name ? name : "");
     } else {
-        bytes = run_alloc(strlen(data) + 1);
         path = run_printf("%s/%s", run->code, name);
         make_folders(path, strlen(run->code) + 1);
-        if (sodium_base642bin(bytes, strlen(data) + 1, data, strlen(data), NULL, &n, NULL, sodium_base64_VARIANT_ORIGINAL) ||
-            !write_file(path, bytes, n))
+        if (folder ? mkdir(path, 0700) && errno != EEXIST
+                   : !write_data(path, data, is_true(run_json_get(line, "runs")) ? 0700 : 0600))
             refuse(run, "%s cannot be written: is the disk full?", path);
         free(path);
-        free(bytes);
     }
     free(name);
     free(data);
@@ -203,18 +217,17 @@ static void say_ready(run_t *run)
 
 static void take_open(run_t *run, run_value_t line)
 {
-    run_value_t keep = run_json_get(line, "keep");
     char *key = run_json_string(run_json_get(line, "key")), *path = run_printf("%s/key", run->scratch),
          *python = run_json_string(run_json_get(line, "python"));
     opened = true;
-    run->opts.keep = keep.p && *keep.p == 't';
+    run->opts.keep = is_true(run_json_get(line, "keep"));
     if (run->opts.keep)
         run_guard_keep(run);
     run->python = tool_find_python(python ? python : run->opts.python);
     run->code = run_printf("%s/code", run->scratch);
     if (!run->python)
         refuse(run, "there is no interpreter %s there; --python PATH names one", python ? python : run->opts.python);
-    else if (mkdir(run->code, 0700) || (key && !write_file(path, key, strlen(key))))
+    else if (mkdir(run->code, 0700) || (key && !write_data(path, key, 0600)))
         refuse(run, "the directory %s cannot be written", run->scratch);
     if (key) {
         run->key_file = path;
@@ -224,11 +237,6 @@ static void take_open(run_t *run, run_value_t line)
     }
     free(key);
     free(python);
-}
-
-static bool is_true(run_value_t v)
-{
-    return v.p && *v.p == 't';
 }
 
 static void take_limits(run_limits_t *limits, run_value_t said)
@@ -270,7 +278,9 @@ static void take_start(run_t *run, run_value_t line, uint64_t n)
     run_enlist(run, e);
     p = run_proc_new(run, &run->here, e, (unsigned)(copy % RUN_COPIES_MAX), 0, label);
     p->number = n;
-    if (run_proc_start(p)) {
+    if (e->memory)
+        p->error = run_too_large(e, "that machine");
+    if (!p->error && run_proc_start(p)) {
         e->procs[0] = p;
         if (holding)
             run_channel_hold(p, true);

@@ -1,8 +1,8 @@
 /* tools/run/code.c - the files of a program, sent to a machine that does not have them.
  *
  * What travels is the directory of the elements with all folders in it, so also its `lib`; what --path and `import` name; and
- * for a single element or a DAG in one file the modules beside it and `lib`. Not what begins with a dot, and not what Python
- * compiled. A program is small; data belongs into memory elements or onto a shared file system.
+ * for a single element or a DAG in one file the modules beside it and `lib`. Links are followed. Not the folders of git and the
+ * like, not what Python compiled, and nothing that is neither a file nor a folder. A program is small; data belongs into memory elements or onto a shared file system.
  * tests/tools/tools_run_ssh.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,16 @@ typedef struct parcel {
 
 static parcel_t *parcel; /* nftw() has no argument for its function */
 
-static void send_bytes(const char *name, const unsigned char *data, size_t n)
+static void send_folder_name(const char *name)
+{
+    run_text_t line = {0};
+    tool_json_t j = run_line_begin(&line, "do", "file", 0);
+    tool_json_text(&j, "name", name);
+    tool_json_raw(&j, "folder", "true");
+    run_line_end(&line, &j, &parcel->to->lines);
+}
+
+static void send_bytes(const char *name, const unsigned char *data, size_t n, bool runs)
 {
     size_t cap = sodium_base64_encoded_len(n, sodium_base64_VARIANT_ORIGINAL);
     char *text = run_alloc(cap);
@@ -40,14 +49,16 @@ static void send_bytes(const char *name, const unsigned char *data, size_t n)
     sodium_bin2base64(text, cap, data, n, sodium_base64_VARIANT_ORIGINAL);
     tool_json_text(&j, "name", name);
     tool_json_text(&j, "data", text);
+    if (runs)
+        tool_json_raw(&j, "runs", "true");
     run_line_end(&line, &j, &parcel->to->lines);
     free(text);
 }
 
-static bool pack(const char *path, const char *name, size_t size)
+static bool pack(const char *path, const char *name, const struct stat *st)
 {
+    size_t size = (size_t)st->st_size, got = 0;
     unsigned char *data = run_alloc(size + 1);
-    size_t got = 0;
     ssize_t n = 1;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (fd >= 0 && got < size && (n = read(fd, data + got, size - got)) > 0)
@@ -55,7 +66,7 @@ static bool pack(const char *path, const char *name, size_t size)
     if (fd < 0 || n < 0)
         tool_error("%s cannot be read: %s", path, strerror(errno));
     else
-        send_bytes(name, data, got);
+        send_bytes(name, data, got, st->st_mode & S_IXUSR);
     if (fd >= 0)
         close(fd);
     free(data);
@@ -68,24 +79,37 @@ static bool is_python(const char *name)
     return n > 3 && !strcmp(name + n - 3, ".py");
 }
 
+/* Folders that are about the program, and not of it. */
+static bool is_left(const char *base)
+{
+    static const char *const left[] = {".git", ".hg", ".svn", "__pycache__"};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        if (!strcmp(base, left[i]))
+            return true;
+    return false;
+}
+
 static int visit(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
     const char *base = path + at->base;
     char *name;
     bool good;
-    if (at->level && (*base == '.' || !strcmp(base, "__pycache__") || (kind == FTW_D && !parcel->deep)))
+    if (at->level && (is_left(base) || (kind == FTW_D && !parcel->deep)))
         return FTW_SKIP_SUBTREE;
-    if (kind != FTW_F || !S_ISREG(st->st_mode) || (!parcel->deep && !is_python(base)))
+    if (!(kind == FTW_D && at->level) && (kind != FTW_F || !S_ISREG(st->st_mode) || (!parcel->deep && !is_python(base))))
         return FTW_CONTINUE;
-    parcel->bytes += (size_t)st->st_size;
+    parcel->bytes += kind == FTW_F ? (size_t)st->st_size : 0;
     if (parcel->bytes > MOST || ++parcel->files > FILES) {
-        tool_error("%s has more than %zu MiB or %d files, which are sent to every machine: keep data elsewhere", parcel->run->dir,
-                   MOST >> 20, FILES);
+        tool_error("%s: what is sent to every machine is %zu MiB and %d files and folders at most, with --path; keep data "
+                   "elsewhere",
+                   path, MOST >> 20, FILES);
         parcel->failed = true;
         return FTW_STOP;
     }
     name = run_printf("%s%s", parcel->prefix, path + strlen(parcel->root) + 1);
-    good = pack(path, name, (size_t)st->st_size);
+    good = kind == FTW_D || pack(path, name, st);
+    if (kind == FTW_D)
+        send_folder_name(name);
     free(name);
     parcel->failed |= !good;
     return good ? FTW_CONTINUE : FTW_STOP;
@@ -110,7 +134,7 @@ static bool send_outside(parcel_t *p, const char *path)
     struct stat st;
     bool good = !stat(path, &st);
     parcel = p;
-    good = good && pack(path, name, (size_t)st.st_size);
+    good = good && pack(path, name, &st);
     if (!good)
         tool_error("%s cannot be read", path);
     free(name);
@@ -156,7 +180,7 @@ bool run_send_code(run_t *run, run_remote_t *r)
         if (good && e->code) { /* of a DAG in one file */
             char *name = run_printf(WRITTEN "/%s.o.py", e->name);
             parcel = &p;
-            send_bytes(name, (const unsigned char *)e->code, strlen(e->code));
+            send_bytes(name, (const unsigned char *)e->code, strlen(e->code), false);
             free(e->path);
             e->path = run_printf("%s/%s", run->dir, name);
             free(name);

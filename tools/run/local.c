@@ -222,6 +222,7 @@ static bool start(run_proc_t *p)
     fflush(stdout);
     fflush(stderr);
     p->started = tool_now();
+    p->placed = true;
     p->pid = fork();
     if (!p->pid)
         become(p, ends[CONTROL][1], ends[OUT][1], ends[ERR][1], argv, env, launcher);

@@ -6,10 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "run.h"
@@ -66,7 +66,7 @@ uint64_t run_deadline(const run_t *run, run_proc_t **whose_out)
     run_proc_t *whose = NULL;
     for (run_proc_t *p = run->procs; p; p = p->next) {
         uint64_t time = p->element->limits.time_ns;
-        if (time && !p->over && !p->returned && p->started + time < first) {
+        if (time && p->placed && !p->over && !p->returned && p->started + time < first) {
             first = p->started + time;
             whose = p;
         }
@@ -74,6 +74,18 @@ uint64_t run_deadline(const run_t *run, run_proc_t **whose_out)
     if (whose_out)
         *whose_out = whose;
     return first;
+}
+
+/* Compute elements that run, or have been started elsewhere and wait for a place there: how many. */
+static unsigned name_running(const run_t *run, bool placed, run_text_t *who)
+{
+    unsigned n = 0;
+    for (const run_proc_t *p = run->procs; p; p = p->next)
+        if (!p->over && !p->element->memory && !p->returned && p->placed == placed && n++ < 8)
+            run_addf(who, "%s%s", who->n ? ", " : "", p->label);
+    if (n > 8)
+        run_addf(who, ", ...");
+    return n;
 }
 
 static void timed_out(run_t *run, run_proc_t *whose)
@@ -91,11 +103,13 @@ static void timed_out(run_t *run, run_proc_t *whose)
                  run_time_text(whose->element->limits.time_ns, time, sizeof time));
         return;
     }
-    for (run_proc_t *p = run->procs; p; p = p->next)
-        if (!p->over && !p->element->memory && !p->returned && n++ < 8)
-            run_addf(&who, "%s%s", who.n ? ", " : "", p->label);
-    if (n > 8)
-        run_addf(&who, ", ...");
+    n = name_running(run, true, &who);
+    if (name_running(run, false, &held))
+        run_addf(&who, "; waiting for a place elsewhere: %s", held.p);
+    run_free(&held);
+    for (const run_remote_t *r = run->remotes; r; r = r->next)
+        if (!r->ready)
+            run_addf(&who, "; %s is not ready yet", r->host.name);
     if (run->opts.jobs && run_held_back(run, &held))
         run_addf(&who, "; without a place under --jobs %llu: %s. Elements that wait for each other must all have one",
                  (unsigned long long)run->opts.jobs, held.p);
@@ -194,20 +208,14 @@ static void open_standard_streams(void)
         close(fd);
 }
 
-/* Memory is only allocated when it is touched, so nothing else would notice before the machine has none left. */
 static bool fits(run_t *run)
 {
-    struct sysinfo machine;
-    uint64_t most;
-    if (sysinfo(&machine))
-        return true;
-    most = ((uint64_t)machine.totalram + machine.totalswap) * machine.mem_unit;
     for (unsigned i = 0; i < run->n_elements; i++) {
         const run_element_t *e = run->elements[i];
-        if (e->memory && e->n_users && e->limits.mem + e->spare > most) {
-            run_fail(run, "%s%s: its memory is %llu MiB, and this machine has %llu MiB with its swap",
-                     e->given ? e->path : e->name, e->described ? "" : ".o.yaml",
-                     (unsigned long long)((e->limits.mem + e->spare) >> 20), (unsigned long long)(most >> 20));
+        char *why = e->memory && e->n_users ? run_too_large(e, "this machine") : NULL;
+        if (why) {
+            run_fail(run, "%s%s: %s", e->given ? e->path : e->name, e->described ? "" : ".o.yaml", why);
+            free(why);
             return false;
         }
     }

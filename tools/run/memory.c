@@ -4,8 +4,23 @@
  * that are not lost. tests/tools/tools_run.py and tests/tools/tools_run_loss.py check it. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #include "run.h"
+
+/* Memory is only allocated when it is touched, so nothing else would notice before the machine has none left. */
+char *run_too_large(const run_element_t *e, const char *whose)
+{
+    struct sysinfo machine;
+    uint64_t most;
+    if (sysinfo(&machine))
+        return NULL;
+    most = ((uint64_t)machine.totalram + machine.totalswap) * machine.mem_unit;
+    if (e->limits.mem + e->spare <= most)
+        return NULL;
+    return run_printf("its memory is %llu MiB, and %s has %llu MiB with its swap",
+                      (unsigned long long)((e->limits.mem + e->spare) >> 20), whose, (unsigned long long)(most >> 20));
+}
 
 bool run_start_memory(run_t *run, run_element_t *e)
 {

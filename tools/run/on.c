@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -15,7 +16,8 @@
 
 #include "run.h"
 
-#define KEY_MAX 4096
+#define KEY_LEAST 16
+#define KEY_MAX 65536
 
 static void enlist(run_t *run, char *name, char **argv, bool places)
 {
@@ -44,7 +46,7 @@ static bool add_ssh(run_t *run, char *text)
     if (port)
         *port++ = '\0';
     if (!*host || *text == '-' || *host == '-' || (port && !tool_parse_count(port, 1, 65535, &number))) {
-        tool_error("--on ssh://HOST,HOST...: \"%s\" is not [USER@]HOST[:PORT]", text);
+        tool_error("--on ssh://HOST,HOST...: \"%s%s%s\" is not [USER@]HOST[:PORT]", text, port ? ":" : "", port ? port : "");
         free(argv);
         free(words);
         return false;
@@ -137,38 +139,69 @@ static const char *after(const char *text, const char *scheme)
 
 /* --- the key --------------------------------------------------------------------------------------------------------------- */
 
-/* Of the user, or one for this run alone: whoever reaches a port of it must have it. */
-static bool find_key(run_t *run)
+static char *as_base64(const uint8_t *bytes, size_t n)
 {
-    char *path = tool_configured("key_file"), text[KEY_MAX + 1];
+    size_t cap = sodium_base64_encoded_len(n, sodium_base64_VARIANT_ORIGINAL);
+    return sodium_bin2base64(run_alloc(cap), cap, bytes, n, sodium_base64_VARIANT_ORIGINAL);
+}
+
+/* Of the user: the bytes of the file, as they are, so that memory outside of the run which uses it is reached. */
+static char *key_in(const char *path)
+{
+    uint8_t *bytes = run_alloc(KEY_MAX + 1);
+    size_t n = 0;
+    ssize_t got = 1;
+    char *key = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && n <= KEY_MAX && (got = read(fd, bytes + n, KEY_MAX + 1 - n)) > 0)
+        n += (size_t)got;
+    if (fd < 0 || got < 0)
+        tool_error("the key file %s cannot be read: %s", path, strerror(errno));
+    else if (n < KEY_LEAST || n > KEY_MAX)
+        tool_error("the key file %s has %s%zu bytes, but should have %d to %d; \"weft key new FILE\" makes one", path,
+                   n > KEY_MAX ? "more than " : "", n > KEY_MAX ? (size_t)KEY_MAX : n, KEY_LEAST, KEY_MAX);
+    else
+        key = as_base64(bytes, n);
+    if (fd >= 0)
+        close(fd);
+    explicit_bzero(bytes, KEY_MAX + 1);
+    free(bytes);
+    return key;
+}
+
+/* For this run alone: whoever reaches a port of it must have it. */
+static char *new_key(void)
+{
     uint8_t random[32];
-    ssize_t n = -1;
-    if (path) {
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        n = fd >= 0 ? read(fd, text, KEY_MAX) : -1;
-        if (n < 0)
-            tool_error("the key file %s cannot be read: %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        if (n >= 0)
-            run->key = run_dup_n(text, (size_t)n);
-        explicit_bzero(text, sizeof text);
-        free(path);
-        return n >= 0;
-    }
-    while ((n = getrandom(random, sizeof random, 0)) < 0 && errno == EINTR)
+    char text[96];
+    int n;
+    ssize_t got;
+    while ((got = getrandom(random, sizeof random, 0)) < 0 && errno == EINTR)
         ;
-    if (n != (ssize_t)sizeof random) {
+    if (got != (ssize_t)sizeof random) {
         tool_error("there is no randomness for the key of the run: %s", strerror(errno));
-        return false;
+        return NULL;
     }
     n = snprintf(text, sizeof text, "weft-key-1 ");
     for (size_t i = 0; i < sizeof random; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "%02x", random[i]);
-    run->key = run_printf("%s\n", text);
+    text[n++] = '\n';
+    char *key = as_base64((const uint8_t *)text, (size_t)n);
     explicit_bzero(random, sizeof random);
     explicit_bzero(text, sizeof text);
-    return true;
+    return key;
+}
+
+static bool find_key(run_t *run)
+{
+    const char *path = getenv("WEFT_KEY_FILE"); /* --key-file sets it; the configuration does not tell where a key is */
+    if (path && *path)
+        run->key = key_in(path);
+    else if (tool_has_key())
+        tool_error("the key file of the configuration file is not used with --on: name it with --key-file PATH");
+    else
+        run->key = new_key();
+    return run->key != NULL;
 }
 
 bool run_on(run_t *run)

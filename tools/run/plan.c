@@ -222,7 +222,10 @@ static void memory_over(run_t *run, run_proc_t *p)
             run_memory_ready(p); /* its users need not wait for it any more */
     } else if (!e->stopping && !p->asked) {
         e->state = RUN_FAILED;
-        run_fail(run, "memory element %s %s while it was used%s", p->label, how, p->durl ? "" : "; it never served");
+        if (p->error && !p->durl)
+            run_fail(run, "memory element %s cannot be started: %s", p->label, p->error);
+        else
+            run_fail(run, "memory element %s %s while it was used%s", p->label, how, p->durl ? "" : "; it never served");
     }
     free(how);
     if (++e->n_over == e->n_started && (e->stopping || run->failed)) {

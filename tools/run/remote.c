@@ -269,6 +269,7 @@ static void take_started(run_proc_t *p, run_value_t line)
     if (!p->where)
         p->where = run_json_string(run_json_get(line, "where"));
     p->started = tool_now(); /* an engine may have let it wait */
+    p->placed = true;
 }
 
 void run_remote_heard(run_lines_t *l, const char *text, size_t n)

@@ -153,7 +153,7 @@ static void wait_for(run_t *run, run_remote_t *r, uint64_t until)
                 s->ready(s, event.events);
         }
     }
-    if (!is_gone(r) && !r->lost)
+    if (!is_gone(r) && !r->lost && (r->ready || r->places))
         tool_error("%s did not say within 15 s that it has cleaned up; it does so by itself when it finds us gone", r->host.name);
     run_lines_close(&r->lines);
     if (r->pid) {
@@ -175,7 +175,7 @@ void run_remotes_close(run_t *run)
             run_remote_say(r, "close");
     }
     for (run_remote_t *r = run->remotes; r; r = r->next)
-        wait_for(run, r, now + (r->lost ? LEAVING : CLOSING));
+        wait_for(run, r, now + (r->lost || (!r->ready && !r->places) ? LEAVING : CLOSING));
 }
 
 void run_remotes_free(run_t *run)

@@ -202,6 +202,7 @@ struct run_proc {
     uint64_t ask_at;   /* when the next step of that is due */
     uint64_t started, began, ended;
     uint64_t returned; /* when its result came; 0: it has none */
+    bool placed;       /* it has begun: an engine may let it wait for a place */
     uint64_t grace;    /* after its result it had so much time to end, and was ended; 0: it ended by itself */
     bool lingers, left; /* counted in the run's n_lingering, in the element's n_left */
     struct rusage usage;
@@ -369,6 +370,8 @@ uint64_t run_window_keep(run_t *run, uint64_t now); /* from the loop: perhaps th
 /* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is;
  * UINT64_MAX: never. */
 uint64_t run_deadline(const run_t *run, run_proc_t **whose_out);
+/* Why a machine cannot have that memory, of whose name it is called in the sentence; NULL: it can. */
+char *run_too_large(const run_element_t *e, const char *whose);
 bool run_start_memory(run_t *run, run_element_t *e);
 static inline run_proc_t **run_slot(const run_element_t *e, unsigned copy, unsigned replica)
 {

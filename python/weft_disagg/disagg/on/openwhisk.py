@@ -69,7 +69,7 @@ class Run:
     def __init__(self, launcher: Launcher, where: str) -> None:
         self.launcher, self.where = launcher, where
         self.opening: dict[str, Any] = {}
-        self.files: dict[str, str] = {}
+        self.files: list[str] = []
         self.processes: dict[int, Process] = {}
         self.api: Api | None = None
         self.actions: Actions | None = None
@@ -106,7 +106,7 @@ class Run:
                 self.listener = Listener(self._wanted, self._joined)
                 await self.listener.open(address, (self.api.server.host, self.api.server.port))
             self.actions = Actions(self.api, image, self.files)
-            self.files = {}
+            self.files = []
             await self.actions.open()
             self.launcher.say(did="ready", version=version())
             if self.listener is not None:
@@ -154,7 +154,7 @@ class Run:
         if do == "open":
             self.opening = said
         elif do == "file":
-            self.files[said["name"]] = said["data"]
+            self.files.append(text)
         elif do == "begin":
             self.task(self.open())
         elif do == "start" and isinstance(number, int):

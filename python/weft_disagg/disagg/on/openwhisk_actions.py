@@ -45,17 +45,16 @@ except ImportError as error:
 
 
 def main(params, action):
-    return run(action, os.path.join(os.path.dirname(os.path.abspath(__file__)), "program"))
+    return run(action, os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.jsonl"))
 '''
 
 
-def zipped(files: dict[str, str]) -> str:
-    """The program, its files in base64 by their names, as the code of an action."""
+def zipped(files: list[str]) -> str:
+    """The program, the launcher's lines with its files, as the code of an action."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("__main__.py", MAIN)
-        for name, data in sorted(files.items()):
-            z.writestr("program/" + name, base64.b64decode(data))
+        z.writestr("program.jsonl", "".join(line + "\n" for line in files))
     return base64.b64encode(out.getvalue()).decode()
 
 
@@ -99,7 +98,7 @@ def is_left(package: Any) -> bool:
 class Actions:
     """Those of this run. `seconds` is how long an activation may take."""
 
-    def __init__(self, api: Api, image: str, files: dict[str, str]) -> None:
+    def __init__(self, api: Api, image: str, files: list[str]) -> None:
         self.api, self.image, self.files = api, image, files
         self.package = PREFIX + os.urandom(8).hex()
         self.seconds = TIME / 1000
@@ -136,7 +135,7 @@ class Actions:
             "PUT", f"{HERE}/packages/{self.package}?overwrite=true", "make a package for the run", Secret(json.dumps(body)),
             left()))
         self._code = await asyncio.to_thread(zipped, self.files)
-        self.files = {}
+        self.files = []
         await asyncio.shield(self._opening)
         self._sweeping = asyncio.ensure_future(self._sweep())
 

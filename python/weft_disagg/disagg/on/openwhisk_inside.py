@@ -1,6 +1,6 @@
 """The part of a run that is in a container of OpenWhisk: an activation, in which an agent starts one process of the run.
 
-The zip of the action has the program of the run in a folder, and a __main__.py that calls run() here. The parameter "__weft" says
+The zip of the action has the program of the run, as the launcher's lines in a file, and a __main__.py that calls run() here. The parameter "__weft" says
 what to do: {"n": 7, "open": {...}, "line": "10.0.0.5:4711", "key": "..."} or, where containers cannot reach the launcher,
 {"n": 7, "open": {...}, "lines": [...]}. The agent is `weft run --agent`.
 
@@ -15,7 +15,6 @@ tests/python/test_on_openwhisk.py and test_on_openwhisk_line.py hold us to it.
 """
 from __future__ import annotations
 
-import base64
 import hmac
 import json
 import os
@@ -47,15 +46,15 @@ class Unable(Exception):
     """The process of the run cannot be started here; the sentence is for people."""
 
 
-def run(action: LibdAction, folder: str) -> dict[str, Any]:
+def run(action: LibdAction, program: str) -> dict[str, Any]:
     """All of an activation; its result."""
     said = action.kw.get("weft")
     if not isinstance(said, dict) or not isinstance(said.get("n"), int) or not isinstance(said.get("open"), dict):
         return {"error": "this action belongs to a run of `weft run --on openwhisk`, which invokes it itself"}
     try:
         if "line" in said:
-            return Joined(action, said, folder).run()
-        return Alone(action, said, folder).run()
+            return Joined(action, said, program).run()
+        return Alone(action, said, program).run()
     except Unable as error:
         return {"error": str(error)}
 
@@ -69,8 +68,8 @@ def own_address() -> str:
 class Part:
     """An agent, and the one process that it has. What is said by and to it differs: Joined and Alone."""
 
-    def __init__(self, action: LibdAction, said: dict[str, Any], folder: str) -> None:
-        self.action, self.said, self.folder = action, said, folder
+    def __init__(self, action: LibdAction, said: dict[str, Any], program: str) -> None:
+        self.action, self.said, self.program = action, said, program
         self.number: int = said["n"]
         self.agent: subprocess.Popen[bytes] | None = None
         self.status: int | None = None
@@ -101,12 +100,9 @@ class Part:
         self.write('{"do": "begin"}')
 
     def _program(self) -> Iterator[str]:
-        for top, _, names in os.walk(self.folder):
-            for name in names:
-                path = os.path.join(top, name)
-                with open(path, "rb") as f:
-                    data = base64.b64encode(f.read()).decode()
-                yield json.dumps({"do": "file", "name": os.path.relpath(path, self.folder), "data": data})
+        with open(self.program, encoding="utf-8") as f:
+            for line in f:
+                yield line.rstrip("\n")
 
     def write(self, *lines: str) -> None:
         """For the agent."""
@@ -293,8 +289,8 @@ class Joined(Part):
 class Alone(Part):
     """Without a line: for compute elements that use no memory and invoke nothing."""
 
-    def __init__(self, action: LibdAction, said: dict[str, Any], folder: str) -> None:
-        super().__init__(action, said, folder)
+    def __init__(self, action: LibdAction, said: dict[str, Any], program: str) -> None:
+        super().__init__(action, said, program)
         self.told: list[dict[str, Any]] = []
 
     def run(self) -> dict[str, Any]:
