@@ -268,7 +268,8 @@ static void take_started(run_proc_t *p, run_value_t line)
     p->pid = pid < 1 << 30 ? (pid_t)pid : 0;
     if (!p->where)
         p->where = run_json_string(run_json_get(line, "where"));
-    p->started = tool_now(); /* an engine may have let it wait */
+    if (!p->placed)
+        p->started = tool_now(); /* an engine may have let it wait */
     p->placed = true;
 }
 

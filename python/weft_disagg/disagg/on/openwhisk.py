@@ -255,6 +255,8 @@ class Run:
             raise Failed(f"{self.api.server} answered without an activationId when asked to {what}: is it an OpenWhisk? It is "
                          "not known whether it was started")
         p.activation = activation
+        if self.listener is None:  # nobody else says so before it is over
+            self.launcher.say(did="started", n=p.number, where=f"activation {activation}")
         return True
 
     async def _unknown(self, p: Process, why: str) -> bool:
