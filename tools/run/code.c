@@ -2,7 +2,8 @@
  *
  * What travels is the directory of the elements with all folders in it, so also its `lib`; what --path and `import` name; and
  * for a single element or a DAG in one file the modules beside it and `lib`. Links are followed. Not the folders of git and the
- * like, not what Python compiled, and nothing that is neither a file nor a folder. A program is small; data belongs into memory elements or onto a shared file system.
+ * like, not what Python compiled, and nothing that is neither a file nor a folder. A program is small; data belongs into memory
+ * elements or onto a shared file system.
  * tests/tools/tools_run_ssh.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
