@@ -1,8 +1,8 @@
 """The part of a run that is in a container of OpenWhisk: an activation, in which an agent starts one process of the run.
 
 The zip of the action has the program of the run, as the launcher's lines in a file, and a __main__.py that calls run() here. The
-parameter "__weft" says what to do: {"n": 7, "open": {...}, "line": "10.0.0.5:4711", "key": "..."} or, where containers cannot reach the launcher,
-{"n": 7, "open": {...}, "lines": [...]}. The agent is `weft run --agent`.
+parameter "__weft" says what to do: {"n": 7, "open": {...}, "line": "10.0.0.5:4711", "key": "..."} or, where containers cannot
+reach the launcher, {"n": 7, "open": {...}, "lines": [...]}. The agent is `weft run --agent`.
 
     with a line       CALLING -> JOINED     the bridge and we have shown each other that we know the key; its lines are for the
                                             agent, and the agent's for it
