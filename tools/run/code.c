@@ -187,6 +187,7 @@ bool run_send_code(run_t *run, run_remote_t *r)
             free(name);
         }
     }
+    parcel = NULL;
     return good;
 }
 
