@@ -233,6 +233,16 @@ def test_a_file_of_the_scheduler_is_read(shared, tmp_path):
     assert said["results"]["a"] == [1], said
 
 
+def test_a_server_that_is_no_scheduler_is_told(shared):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        process = start(shared, write(shared.folder, {"a.o.py": HANGS}), on=f"dask://127.0.0.1:{other.getsockname()[1]}")
+        other.settimeout(daskside.BOUND)
+        with other.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            code, _, err = finish(process)
+    assert code == 1 and "no Dask scheduler answers at 127.0.0.1:" in err and err.count("\n") == 1, err
+
+
 def test_a_signal_ends_it_while_nobody_answers(shared):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         process = start(shared, write(shared.folder, {"a.o.py": HANGS}), on=f"dask://127.0.0.1:{mute.getsockname()[1]}")

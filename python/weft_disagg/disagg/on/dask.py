@@ -12,6 +12,11 @@ from .bridge import Failed, Launcher, sentence
 from .cluster import Cluster
 from .reach import distributed
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
 def be_quick() -> None:
     """Dask loads a third faster without what a bridge does not need: arrays, pictures for notebooks, YAML read by Python."""
     for name in ("numpy", "jinja2"):
@@ -50,6 +55,11 @@ async def hear(launcher: Launcher, cluster: Cluster, all_said: asyncio.Future[li
             all_said.set_result(opening)
 
 
+async def first(awaited: set[asyncio.Future[Any]]) -> None:
+    """Until one of them is done."""
+    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def main(where: str) -> None:
     """All of it. A launcher that goes is heard also while the cluster is being reached."""
     launcher = await Launcher.connect()
@@ -58,10 +68,10 @@ async def main(where: str) -> None:
     hearing = asyncio.ensure_future(hear(launcher, cluster, all_said))
     opening: asyncio.Future[bool] | None = None
     try:
-        await asyncio.wait({hearing, all_said}, return_when=asyncio.FIRST_COMPLETED)
+        await first({hearing, all_said})
         if all_said.done() and not hearing.done():
             opening = asyncio.ensure_future(begin(launcher, cluster, all_said.result()))
-            await asyncio.wait({hearing, opening}, return_when=asyncio.FIRST_COMPLETED)
+            await first({hearing, opening})
             if not opening.done():
                 opening.cancel()
                 await asyncio.wait({opening})

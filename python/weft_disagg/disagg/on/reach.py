@@ -79,7 +79,9 @@ async def client_of(dask: Any, where: str, own: Any = None) -> Any:
             await quietly(asyncio.wait_for(client.close(), 2))
         if isinstance(error, Failed) or not isinstance(error, Exception):
             raise
-        why = f"not within {REACH:g} s" if isinstance(error, asyncio.TimeoutError) else sentence(error)
+        why = (f"not within {REACH:g} s" if isinstance(error, asyncio.TimeoutError) else
+               sentence(error) if isinstance(error, (OSError, ValueError)) else
+               f"what is there does not speak as one does: {sentence(error)}")
         raise Failed(f"no Dask scheduler answers at {where or 'this machine'} ({why})") from None
 
 

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     class WorkerPlugin: ...
+
+    def secede() -> None: ...
 else:
-    from distributed import WorkerPlugin
+    from distributed import WorkerPlugin, secede
 
 TOPIC = "weft-run"
 BATCH = 1 << 20  # characters that one poll brings, about
@@ -162,7 +164,6 @@ class Host:
 
     def wait(self, number: int) -> None:
         """Until a process is over, or the agent is."""
-        from distributed import secede
         counts = True
         with self.lock:
             self.waiting += 1
