@@ -1,9 +1,11 @@
 """`weft run --on dask`: elements as tasks of a Dask cluster, with the same results, words and clean-up as on one machine."""
 # ctest: long computes no-asan no-tsan: the C of the launcher is tested by tools_run_ssh; here it is about Dask
 import contextlib
+import glob
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +13,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed")
 import daskside  # noqa: E402
 from daskside import fails, finish, run, start, until, write  # noqa: E402
 
@@ -126,6 +128,54 @@ def test_more_than_fits_waits_for_its_turn(shared):
     assert len(said["results"]["a"]) == 10
 
 
+def test_memory_does_not_wait_for_those_that_wait_for_it(shared):
+    """All threads are taken when the run begins, and are free all at once then. The elements must not get all of them before the memory."""
+    go = os.path.join(shared.folder, "go")
+    fill = {"fill.o.py": "#@ parallelism: 4\nimport os, time\ndef main(params, action):\n    print('up', flush=True)\n"
+                         "    while not os.path.exists(params['go']):\n        time.sleep(0.02)\n"}
+    first = start(shared, write(shared.folder, fill), "--param", f"go={go}")
+    assert [first.stdout.readline() for _ in range(4)] == ["up\n"] * 4
+    others = [start(shared, write(shared.folder, PROGRAM), "--param", "x=1", "--json") for _ in range(2)]
+    with distributed.Client(shared.address, set_as_default=False) as client:
+        until(lambda: sum("words" in str(key) for keys in client.processing().values() for key in keys) == 2, "submitting both")
+    with open(go, "w", encoding="utf-8"):
+        pass
+    assert finish(first)[0] == 0
+    for other in others:
+        code, out, err = finish(other)
+        assert code == 0 and json.loads(out)["results"]["sum"] == [{"sum": 10, "copies": 4}], err
+    os.unlink(go)
+
+
+def test_two_runs_at_a_time_share_the_threads(shared):
+    both = [start(shared, write(shared.folder, PROGRAM), "--param", "x=1", "--json") for _ in range(2)]
+    for process in both:
+        code, out, err = finish(process)
+        assert code == 0 and json.loads(out)["results"]["sum"] == [{"sum": 10, "copies": 4}], err
+
+
+def test_memory_that_is_invoked_gets_a_thread(shared):
+    """Four elements have all of them, and each invokes memory and waits for it."""
+    program = """
+#@ parallelism: 4
+#@ corunning: {words: {trans: words, type: rdma}}
+import os, time
+def main(params, action):
+    count = action.get_transport("words", "rdma")
+    count.reg(8)
+    count.fetch_add(0, 1)
+    while count.fetch_add(0, 0) < 4:
+        time.sleep(0.02)
+    action.runtime.invoke("words", "more", {"size": 4096})
+    trans = action.get_transport("more", "rdma")
+    trans.reg(8)
+    trans.fetch_add(0, 1 + int(os.environ["__OW_PAR"]))
+    return trans.fetch_add(0, 0)
+"""
+    said = run(shared, write(shared.folder, {"a.o.py": program, "words.o.yaml": MEMORY}))
+    assert said["results"]["a"] == [1, 2, 3, 4], said
+
+
 def test_large_results_and_much_output_arrive(shared):
     files = {"a.o.py": "def main(params, action):\n    for i in range(20000):\n        print(i, 'x' * 100)\n    return 'y' * (8 << 20)\n",
              "b.o.py": "#@ parents: [a]\ndef main(params, action):\n    return len(params['a'][0])\n"}
@@ -143,6 +193,66 @@ def test_what_is_not_text_arrives(shared):
 def test_a_cluster_that_is_not_there_is_told(shared):
     path = write(shared.folder, {"a.o.py": HANGS})
     fails(shared, path, on="dask://127.0.0.1:1", says=["no Dask scheduler answers at 127.0.0.1:1"])
+
+
+@pytest.mark.parametrize("where, says", [
+    ("/no/such/file.json", "there is no file /no/such/file.json"),
+    ("{folder}/text", "text is not JSON"),
+    ("{folder}/list", "list has no address of a scheduler"),
+    ("{folder}", "cannot be read"),
+    ("foo", "no Dask scheduler answers at foo (ValueError: missing port number"),
+    ("tls://127.0.0.1:1", "set distributed.comm.tls.ca-file, .client.cert and .client.key"),
+    ("bogus://127.0.0.1:1", "no Dask scheduler answers at bogus://127.0.0.1:1"),
+])
+def test_an_address_that_is_none_is_told_in_one_sentence(shared, tmp_path, where, says):
+    (tmp_path / "text").write_text("tcp://127.0.0.1:1")
+    (tmp_path / "list").write_text("[1]")
+    out, err = fails(shared, write(shared.folder, {"a.o.py": HANGS}), on="dask://" + where.format(folder=tmp_path), says=[says])
+    assert err.count("\n") == 1 and err.startswith("weft run: dask://"), err
+
+
+def test_certificates_that_are_not_there_are_told(shared, tmp_path):
+    tls = "DASK_DISTRIBUTED__COMM__TLS__"
+    env = {**daskside.env_of(shared.folder), **{tls + what: str(tmp_path / "none.pem") for what in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")}}
+    path = write(shared.folder, {"a.o.py": HANGS})
+    done = subprocess.run([daskside.WEFT, "run", path, "--on", "dask://tls://127.0.0.1:1", "--python", sys.executable], env=env,
+                          capture_output=True, text=True, timeout=daskside.BOUND, check=False)
+    assert done.returncode == 1 and "certificates of TLS" in done.stderr and "FileNotFoundError" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_slash_after_the_address_is_taken(shared):
+    said = run(shared, write(shared.folder, {"a.o.py": "def main(params, action):\n    return 1\n"}), on=shared.on + "/")
+    assert said["results"]["a"] == [1], said
+
+
+def test_a_file_of_the_scheduler_is_read(shared, tmp_path):
+    path = tmp_path / "scheduler.json"
+    path.write_text(json.dumps({"type": "Scheduler", "address": shared.address}))
+    said = run(shared, write(shared.folder, {"a.o.py": "def main(params, action):\n    return 1\n"}), on=f"dask://{path}")
+    assert said["results"]["a"] == [1], said
+
+
+def test_a_server_that_is_no_scheduler_is_told(shared):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        process = start(shared, write(shared.folder, {"a.o.py": HANGS}), on=f"dask://127.0.0.1:{other.getsockname()[1]}")
+        other.settimeout(daskside.BOUND)
+        with other.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            code, _, err = finish(process)
+    assert code == 1 and "no Dask scheduler answers at 127.0.0.1:" in err and err.count("\n") == 1, err
+
+
+def test_a_signal_ends_it_while_nobody_answers(shared):
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        process = start(shared, write(shared.folder, {"a.o.py": HANGS}), on=f"dask://127.0.0.1:{mute.getsockname()[1]}")
+        mute.settimeout(daskside.BOUND)
+        mute.accept()[0].close()  # Dask tries again
+        connection = mute.accept()[0]
+        with connection:
+            process.send_signal(signal.SIGTERM)
+            code, _, err = finish(process)
+    assert code == 143 and "SIGTERM" in err and err.count("\n") == 1, err
 
 
 def test_an_interpreter_without_dask_is_told(shared, tmp_path):
@@ -171,6 +281,31 @@ def test_a_cluster_of_its_own(tmp_path):
     assert done.returncode == 0 and "weft run: dask" not in done.stderr, done.stderr
     assert json.loads(done.stdout)["results"]["sum"] == [{"sum": 10, "copies": 4}]
     until(lambda: not daskside.left(folder), "cleaning up")
+    assert os.listdir(folder) == [os.path.basename(path)], os.listdir(folder)
+
+
+def test_a_cluster_of_its_own_goes_with_its_launcher(tmp_path):
+    folder = str(tmp_path)
+    path = write(folder, {"a.o.py": HANGS})
+    process = subprocess.Popen([daskside.WEFT, "run", path, "--on", "dask", "--python", sys.executable], env=daskside.env_of(folder),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    process.kill()
+    finish(process)
+    until(lambda: not daskside.left(folder), "cleaning up")
+    until(lambda: os.listdir(folder) == [os.path.basename(path)], "removing the files of the cluster")
+
+
+def test_what_is_kept_is_told(shared):
+    files = {"a.o.py": "#@ parallelism: 4\ndef main(params, action):\n    open('mark', 'w').close()\n"}
+    try:
+        code, _, err = finish(start(shared, write(shared.folder, files), "--keep"))
+        kept = re.findall(r"^weft run: (tcp://[^ ]+): the working directories are in (/.*)$", err, re.M)
+        assert code == 0 and {address for address, _ in kept} <= {worker.address for worker in shared.workers}, err
+        assert sum(len(glob.glob(os.path.join(path, "*", "mark"))) for path in {path for _, path in kept}) == 4, err
+    finally:
+        for path in glob.glob(os.path.join(shared.folder, "weft-run-*")):
+            shutil.rmtree(path)
 
 
 def test_limits_are_resources_where_workers_declare_them():

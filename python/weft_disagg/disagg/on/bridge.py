@@ -86,6 +86,14 @@ def sentence(error: BaseException) -> str:
     return said if isinstance(error, Failed) else f"{type(error).__name__}: {said.splitlines()[0]}"
 
 
+async def quietly(awaitable: Any) -> None:
+    """What comes of it is of no interest."""
+    try:
+        await awaitable
+    except Exception:
+        pass
+
+
 def warn(text: str) -> None:
     """To whoever runs the launcher."""
     print(text, file=sys.stderr, flush=True)

@@ -1,12 +1,15 @@
 """A run on a Dask cluster: elements are its tasks, memory elements its actors.
 
-An element:    submitted -> placed    a worker has begun its task and asked; what was said to it until then is sent there
+An element:    held -> submitted      the memory that it uses has a place; one that uses none is submitted at once
+               submitted -> placed    a worker has begun its task and asked; what was said to it until then is sent there
                placed -> over         its agent said so, or its worker is lost, which is told as such
-               submitted -> over      it was told to end before it had a place
+               any -> over            it was told to end before it had a place
 
 Which worker is the scheduler's choice, by the resources that `limits` ask for where workers declare any of these names; an
-element that uses memory is sent to the memory's host while there is a free thread there. Everything goes through the scheduler:
-a launcher need not be reachable from workers, and workers need no port of ours. worker.py is the other half.
+element that uses memory is sent to the memory's host while there is a free thread there. Memory needs a thread only to start, and
+must not wait for one that an element has which waits for it: so memory goes first, and if elements of this run are running, one
+of them gives its thread back (_room). Everything goes through the scheduler: a launcher need not be reachable from workers, and
+workers need no port of ours. worker.py is the other half.
 
 A worker is lost when the scheduler cannot reach it, or when it has not answered a poll for SILENT seconds.
 tests/python/test_on_dask.py holds us to it.
@@ -14,11 +17,12 @@ tests/python/test_on_dask.py holds us to it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
-import warnings
 
-from .bridge import Failed, Launcher, sentence, warn
+from .bridge import Failed, Launcher, quietly, sentence, warn
+from .reach import REACH, Own, client_of, distributed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +30,11 @@ if TYPE_CHECKING:
 
 POLL = 1.0
 SILENT = 10.0
-REACH = 30.0
 LOOK = 5.0
 INSTALL = "install Weft and its disagg package there, the same version as here"
 NOTES = 4  # looks, and what is waited for is told
+ROOM = 1.0
+FIRST = 100  # Dask's priority of memory; elements have 0
 SIGKILL, SIGTERM = 9, 15
 
 
@@ -40,6 +45,7 @@ class Element:
         self.number, self.start = number, start
         self.lines: list[str] = []
         self.key, self.tries = "", 0
+        self.host = ""  # it has, or is to have, a thread of its workers
         self.worker: Worker | None = None
         self.future: Any = None
         self.over = False
@@ -119,14 +125,16 @@ class Cluster:
         self.elements: dict[int, Element] = {}
         self.workers: dict[str, Worker] = {}
         self.client: Any = None
-        self.own: Any = None
+        self.own: Own | None = None
         self.setup: list[str] = []
         self.plugin = ""
         self.addresses: list[str] = []  # of all workers
         self.avoided: set[str] = set()  # of workers that do not answer
         self.threads: dict[str, int] = {}  # of a host
+        self.taken: dict[str, int] = {}  # of them, by elements of the run
+        self.held: dict[int, list[Element]] = {}  # by the number of the memory that they wait for
         self.resources: dict[str, float] = {}  # the most that a worker declares of each
-        self.patient: Any = None
+        self.looks: list[asyncio.Future[None]] = []
         self.lost = False
 
     # --- beginning and end
@@ -138,16 +146,9 @@ class Cluster:
             from .worker import TOPIC, Run
         except ImportError as error:
             raise Failed(f"{error}: pip install distributed installs Dask for {sys.executable}") from None
-        try:
-            if not self.where:
-                self.client = await self._own_cluster(dask)
-            elif self.where.startswith("/"):
-                self.client = await dask.Client(scheduler_file=self.where, asynchronous=True, timeout=REACH, set_as_default=False)
-            else:
-                scheme = "" if "://" in self.where else "tcp://"
-                self.client = await dask.Client(scheme + self.where, asynchronous=True, timeout=REACH, set_as_default=False)
-        except (OSError, ValueError, asyncio.TimeoutError) as error:
-            raise Failed(f"no Dask scheduler answers at {self.where or 'this machine'} ({sentence(error)})") from None
+        if not self.where:
+            self.own = Own()
+        self.client = await client_of(dask, self.where, await self.own.open(dask) if self.own else None)
         self.setup = opening
         self.client.subscribe_topic(TOPIC, self._asked)
         plugin = Run(self.run, opening, command)
@@ -164,14 +165,7 @@ class Cluster:
             if isinstance(said, dict) and said.get("status") == "error":
                 raise Failed(f"{worker} cannot take part ({said.get('exception')}): {INSTALL}")
         await self._look()
-        self.patient = asyncio.ensure_future(self.patience())
-
-    async def _own_cluster(self, dask: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the port of the HTTP server, which nobody asked for, is taken
-            self.own = await dask.LocalCluster(asynchronous=True, processes=True, dashboard_address=None, threads_per_worker=2,
-                                               n_workers=len(os.sched_getaffinity(0)))
-        return await dask.Client(self.own, asynchronous=True, set_as_default=False)
+        self.looks = [asyncio.ensure_future(self.patience()), asyncio.ensure_future(self._room())]
 
     async def _look(self) -> None:
         """What the workers have."""
@@ -190,24 +184,35 @@ class Cluster:
         """Take the run away from all workers; those that are lost do it themselves."""
         for worker in list(self.workers.values()):
             worker.stop()
-        if self.patient is not None:
-            self.patient.cancel()
+        for look in self.looks:
+            look.cancel()
         if self.client is not None:
             for element in self.elements.values():
                 element.future = None
             try:
                 if self.lost:
                     raise Failed("the scheduler is lost")
-                if self.plugin:
-                    await asyncio.wait_for(self.client.unregister_worker_plugin(self.plugin), 12)
+                await asyncio.wait_for(self._take_away(), 12)
             except KeyError:
                 pass  # none has it
             except Exception as error:
                 warn(f"the workers may not all have cleaned up yet ({sentence(error)}); they do so by themselves within half a "
                      f"minute")
-            await _quietly(asyncio.wait_for(self.client.close(), 5))
+            await quietly(asyncio.wait_for(self.client.close(), 5))
         if self.own is not None:
             await self.own.close()
+
+    async def _take_away(self) -> None:
+        """All agents end, and what they have to say then is told: where --keep left directories."""
+        async def end(worker: Worker) -> None:
+            for line in await self.call(worker.address, "weft_end"):
+                if json.loads(line).get("did") == "note":
+                    self.launcher.pass_on(line)
+        ends = asyncio.gather(*(quietly(end(worker)) for worker in self.workers.values()))
+        await asyncio.wait({ends}, timeout=3)  # one that does not answer must not keep the others from it
+        if self.plugin:
+            await self.client.unregister_worker_plugin(self.plugin)
+        await asyncio.wait({ends}, timeout=1)
 
     async def call(self, address: str, op: str, **what: Any) -> Any:
         """A request to a worker, by way of the scheduler: workers may be where only it reaches them."""
@@ -235,7 +240,30 @@ class Cluster:
     def _start(self, element: Element, text: str) -> None:
         self.elements[element.number] = element
         element.lines.append(text)
+        self._begin(element)
+
+    def _begin(self, element: Element) -> None:
+        """Submit it, or hold it until the memory that it uses has a place: memory needs a thread to start in."""
+        for number in () if element.start.get("memory") else element.start.get("near") or ():
+            memory = self.elements.get(number)
+            if memory is not None and not memory.over and memory.worker is None:
+                self.held.setdefault(number, []).append(element)
+                return
         self._submit(element)
+
+    def _let_go(self, memory: Element) -> None:
+        """Nothing waits for the place of that memory any more."""
+        for element in self.held.pop(memory.number, ()):
+            if not element.over:
+                self._begin(element)
+
+    def _take(self, element: Element, host: str) -> None:
+        """A thread of that host is, or will be, the element's; no host: none is."""
+        if element.host:
+            self.taken[element.host] -= 1
+        element.host = "" if element.start.get("memory") else host
+        if element.host:
+            self.taken[host] = self.taken.get(host, 0) + 1
 
     def _submit(self, element: Element) -> None:
         """Let Dask find a place for it."""
@@ -247,19 +275,19 @@ class Cluster:
         try:
             resources = self._resources(start.get("limits") or {})
         except Failed as error:
-            self.launcher.say(did="over", n=element.number, status=1 << 8, error=str(error))
-            element.over = True
+            self.over(element, error=str(error))
             return
         options: dict[str, Any] = {"key": element.key, "pure": False}
         if resources:
             options["resources"] = resources
         near = self._near(start)
+        self._take(element, host_of(near[0]) if near else "")
         if near:
             options.update(workers=near, allow_other_workers=True)
         elif self.avoided and self._others():
             options.update(workers=self._others())
         if start.get("memory"):
-            element.future = self.client.submit(Memory, self.run, element.number, actor=True, **options)
+            element.future = self.client.submit(Memory, self.run, element.number, actor=True, priority=FIRST, **options)
         else:
             element.future = self.client.submit(task, self.run, element.number, **options)
         loop = asyncio.get_running_loop()  # Dask calls from a thread
@@ -285,9 +313,7 @@ class Cluster:
             if other is None or other.worker is None:
                 continue
             host = host_of(other.worker.address)
-            busy = sum(1 for e in self.elements.values() if not e.over and not e.start.get("memory") and (
-                e.worker is not None and host_of(e.worker.address) == host))
-            if start.get("memory") or busy < self.threads.get(host, 1):
+            if start.get("memory") or self.taken.get(host, 0) < self.threads.get(host, 1):
                 return [a for a in self._others() if host_of(a) == host]
         return []
 
@@ -309,6 +335,8 @@ class Cluster:
         worker.elements[element.number] = element
         worker.say(*element.lines)
         element.lines = []
+        self._take(element, host_of(address))
+        self._let_go(element)
 
     async def _refuse(self, address: str, number: int) -> None:
         try:
@@ -318,7 +346,6 @@ class Cluster:
 
     def heard(self, worker: Worker, line: str) -> None:
         """A line of an agent."""
-        import json
         said = json.loads(line)
         did, element = said.get("did"), self.elements.get(said.get("n"))
         if did == "gone":
@@ -405,6 +432,25 @@ class Cluster:
                     self._cancel(element)
                     self._submit(element)
 
+    async def _room(self) -> None:
+        """Memory that waits for a thread while elements of this run have some: they may have invoked it, and wait for it."""
+        waited: set[str] = set()
+        while True:
+            await asyncio.sleep(ROOM)
+            wait = {e.key for e in self.elements.values() if e.start.get("memory") and not e.over and e.worker is None}
+            waited, both = wait, wait & waited
+            if not both or not any(e.host for worker in self.workers.values() for e in worker.elements.values()):
+                continue
+            try:
+                processing = await asyncio.wait_for(self.client.scheduler.processing(), SILENT)
+                for address, keys in processing.items():
+                    count = sum(str(key) in both for key in keys)
+                    if count and address not in self.avoided:
+                        await asyncio.wait_for(self.call(address, "weft_room", count=count), SILENT)
+            except Exception:
+                pass  # patience() finds out who is lost
+            waited = set()  # a thread may need a while
+
     def _others(self) -> list[str]:
         """The workers that are not known to be silent."""
         return [address for address in self.addresses if address not in self.avoided]
@@ -437,27 +483,15 @@ class Cluster:
             self._cancel(element)
         element.future = None
         element.lines = []
+        self._take(element, "")
+        self._let_go(element)
 
     @staticmethod
     def _cancel(element: Element) -> None:
         """Dask shall not start it, or not again."""
         future, element.future = element.future, None
         if future is not None:
-            asyncio.ensure_future(_quietly(future.cancel()))
-
-
-def distributed() -> Any:
-    """Dask's package, which is not needed to have this one."""
-    from importlib import import_module
-    return import_module("distributed")
-
-
-async def _quietly(awaitable: Any) -> None:
-    """What comes of it is of no interest."""
-    try:
-        await awaitable
-    except Exception:
-        pass
+            asyncio.ensure_future(quietly(future.cancel()))
 
 
 def host_of(address: str) -> str:

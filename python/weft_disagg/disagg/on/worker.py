@@ -2,9 +2,11 @@
 
 The plugin brings the run to every worker, also to those that come later. The agent is started with the first element. An
 element is a task of Dask's, `element()`, which waits in its thread until the process is over; memory is an actor, `Memory`,
-since Dask leaves workers with actors alone when it scales down. A task first asks the bridge whether it may start (Dask starts
-a task once more when its worker is lost, and an element that is not idempotent must not be), by an event of the scheduler. From
-then on lines go both ways: the bridge calls post(), and poll(), which waits for what there is to tell.
+since Dask leaves workers with actors alone when it scales down. If memory needs a thread to start in, and elements have all of
+them, then a task waits on outside of Dask's threads (make_room): its element may be waiting for that memory. A task first asks
+the bridge whether it may start (Dask starts a task once more when its worker is lost, and an element that is not idempotent must
+not be), by an event of the scheduler. From then on lines go both ways: the bridge calls post(), and poll(), which waits for what
+there is to tell.
 
 A run whose bridge has not polled for a while is over: the agent hears nothing, kills what it started, and ends.
 tests/python/test_on_dask.py holds us to it.
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     class WorkerPlugin: ...
+
+    def secede() -> None: ...
 else:
-    from distributed import WorkerPlugin
+    from distributed import WorkerPlugin, secede
 
 TOPIC = "weft-run"
 BATCH = 1 << 20  # characters that one poll brings, about
@@ -47,11 +51,13 @@ class Host:
         self.worker, self.run, self.setup, self.command = worker, run, setup, command
         self.lock = threading.Condition()
         self.agent: subprocess.Popen[bytes] | None = None
+        self.errors: threading.Thread | None = None
         self.told: list[str] = []
         self.size = 0
         self.said: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
         self.over: set[int] = set()
-        self.ended = False
+        self.ended = self.closing = False
+        self.waiting = self.leaving = 0  # threads of Dask's that wait for a process; how many of them are to be given back
         self.pinged = self.heard = 0.0
         self.wake: asyncio.Event | None = None
 
@@ -70,7 +76,9 @@ class Host:
             self.heard = time.monotonic()
             threading.Thread(target=self._read, args=(self.agent.stdout,), name="weft-run", daemon=True).start()
             threading.Thread(target=self._write, args=(self.agent.stdin,), name="weft-run-lines", daemon=True).start()
-            threading.Thread(target=self._read_errors, args=(self.agent.stderr,), name="weft-run-errors", daemon=True).start()
+            self.errors = threading.Thread(target=self._read_errors, args=(self.agent.stderr,), name="weft-run-errors",
+                                           daemon=True)
+            self.errors.start()
         self.write([*self.setup, '{"do": "begin"}'])
 
     def write(self, lines: list[str]) -> None:
@@ -104,7 +112,7 @@ class Host:
 
     def _read_errors(self, stream: Any) -> None:
         for raw in stream:
-            text = raw.decode("utf-8", "replace").rstrip("\n")
+            text = raw.decode("utf-8", "replace").rstrip("\n").removeprefix("weft run: ")
             self.tell(json.dumps({"did": "note", "text": f"{self.worker.address}: {text}"}))
 
     # --- to the bridge
@@ -140,7 +148,7 @@ class Host:
                 pass
         with self.lock:
             size = count = 0
-            while count < len(self.told) and (not count or size < BATCH):
+            while not self.closing and count < len(self.told) and (not count or size < BATCH):
                 size += len(self.told[count])
                 count += 1
             lines, self.told = self.told[:count], self.told[count:]
@@ -156,9 +164,28 @@ class Host:
 
     def wait(self, number: int) -> None:
         """Until a process is over, or the agent is."""
+        counts = True
         with self.lock:
+            self.waiting += 1
             while number not in self.over and not self.ended:
-                self.lock.wait(60)
+                if counts and self.leaving:
+                    counts = False
+                    self.waiting -= 1
+                    self.leaving -= 1
+                    secede()  # Dask has another thread instead of this one now
+                else:
+                    self.lock.wait(60)
+            if counts:
+                self.waiting -= 1
+                self.leaving = min(self.leaving, self.waiting)
+
+    def make_room(self, count: int) -> int:
+        """Give back to Dask so many threads in which nothing happens but waiting. Returns how many there are."""
+        with self.lock:
+            count = min(count, self.waiting - self.leaving)
+            self.leaving += count
+            self.lock.notify_all()
+        return count
 
     def refuse(self, number: int) -> None:
         """It was not started."""
@@ -182,6 +209,14 @@ class Host:
         except subprocess.TimeoutExpired:
             agent.kill()  # its guard cleans up
             agent.wait()
+        if self.errors is not None:
+            self.errors.join(1.0)  # its last words: an element may have kept its standard error
+
+    def rest(self) -> list[str]:
+        """What nobody has polled."""
+        with self.lock:
+            lines, self.told = self.told, []
+        return lines
 
 
 class Run(WorkerPlugin):
@@ -195,7 +230,7 @@ class Run(WorkerPlugin):
         """A worker of the cluster has it now."""
         find_weft(self.command)  # now, and not when an element is to start
         _hosts[self.run] = Host(worker, self.run, self.lines, self.command)
-        worker.handlers.update(weft_post=post, weft_poll=poll, weft_refuse=refuse, weft_alive=alive)
+        worker.handlers.update(weft_post=post, weft_poll=poll, weft_refuse=refuse, weft_alive=alive, weft_room=room, weft_end=end)
 
     async def teardown(self, worker: Any) -> None:
         """The run is over, or the worker ends."""
@@ -249,3 +284,18 @@ async def poll(run: str, seconds: float) -> list[str] | None:
     host = _hosts.get(run)
     return None if host is None else await host.poll(seconds)
 
+
+def room(run: str, count: int) -> None:
+    """So many memory elements of the run wait here for a thread to start in. Elements of this run give theirs, or of others."""
+    for host in sorted(_hosts.values(), key=lambda host: host.run != run):
+        count -= host.make_room(count)
+
+
+async def end(run: str) -> list[str]:
+    """End what the run has here; the last words of its agent."""
+    host = _hosts.get(run)
+    if host is None:
+        return []
+    host.closing = True  # a poll that nobody waits for any more must not take the last words
+    await asyncio.to_thread(host.close)
+    return host.rest()
