@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -349,3 +350,14 @@ def test_what_the_guide_shows_runs(tmp_path):
                           timeout=daskside.BOUND, check=False)
     assert done.returncode == 0 and "sum: 14" in done.stdout, done.stdout + done.stderr
     until(lambda: not daskside.left(str(tmp_path)), "cleaning up")
+
+
+def test_time_spent_waiting_for_a_thread_does_not_count(shared):
+    """limits.time begins when the element does; at the end of --timeout those that wait are named apart."""
+    files = {"a.o.py": "#@ parallelism: 12\n#@ limits: {time: 14s}\nimport time\ndef main(params, action):\n    time.sleep(5)\n    return 1\n"}
+    started = time.monotonic()
+    said = run(shared, write(shared.folder, files))
+    assert said["results"]["a"] == [1] * 12
+    assert time.monotonic() - started > 14, "all of them ran at once: this proves nothing"
+    files = {"a.o.py": "#@ parallelism: 12\n" + HANGS}
+    fails(shared, write(shared.folder, files), "--timeout", "6s", says=["still running: a@", "; waiting for a place elsewhere: a@"])
