@@ -19,7 +19,7 @@ SCHEDULER = """
 import asyncio, sys
 from distributed import Scheduler
 async def main():
-    async with Scheduler(host=sys.argv[1], port=0, dashboard=False) as scheduler:
+    async with Scheduler(host=sys.argv[1], port=0, dashboard=False, dashboard_address=":0") as scheduler:
         print(scheduler.address, flush=True)
         await scheduler.finished()
 asyncio.run(main())
@@ -103,6 +103,8 @@ def cluster(**options):
             until(lambda: not left(folder), f"cleaning up: {left(folder)}")
         finally:
             made.close()
+        # a scheduler that goes on after it was stopped may have started what nobody wants any more; its agents end with the workers
+        until(lambda: not left(folder), f"cleaning up after the cluster: {left(folder)}")
 
 
 def left(folder):

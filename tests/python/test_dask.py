@@ -169,7 +169,9 @@ def test_the_program_of_the_guide(tmp_path):
         program = re.search(r"```python\n(.*?)```", f.read(), re.S).group(1)
     path = tmp_path / "program.py"  # a file, since workers are started from it
     path.write_text(program)
-    done = subprocess.run([*PYTHON, str(path)], capture_output=True, text=True, timeout=BOUND, env=environment())
+    # another test may have the port of Dask's dashboard; then Dask warns, and leaves a socket to the collector
+    taken = ("-W", "ignore:Port 8787 is already in use", "-W", "ignore::ResourceWarning")
+    done = subprocess.run([*PYTHON, *taken, str(path)], capture_output=True, text=True, timeout=BOUND, env=environment())
     # Dask gives its workers four seconds to end, which on a busy machine they may not
     said = [line for line in done.stderr.splitlines() if not re.search(r"nanny - WARNING - Worker process still alive", line)]
     assert (done.returncode, done.stdout, said) == (0, "weft 285\n", [])
