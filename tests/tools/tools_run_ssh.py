@@ -141,10 +141,13 @@ def a_machine_that_is_not_ready_is_named():
 
 def agents(folder):
     """The agents of a run, and nothing else of it."""
-    def is_guard(pid):
-        with open(f"/proc/{pid}/comm", encoding="ascii") as f:
-            return f.read() == "weft-run-guard\n"
-    return [pid for pid, words in elements.processes_of(folder) if "--agent" in words and not is_guard(pid)]
+    def is_one(pid):
+        try:
+            with open(f"/proc/{pid}/comm", encoding="ascii") as f:
+                return f.read() != "weft-run-guard\n"
+        except OSError:
+            return False  # it has just ended
+    return [pid for pid, words in elements.processes_of(folder) if "--agent" in words and is_one(pid)]
 
 
 def until(what, seconds=60):
