@@ -78,6 +78,21 @@ def test_there_and_back(sides):
     wait()
 
 
+def test_a_message_leaves_though_nobody_drives():
+    """The first one after a call that waited, of a program that then does something else."""
+    options = {"progress": "caller", "transports": "tcp", "heartbeat": 120}
+    for _ in range(60):
+        with weft.blocking.Runtime(**options) as left, weft.blocking.Runtime(**options) as right:
+            listener = right.listen("tcp://127.0.0.1:0")
+            accepted = beside(lambda listener=listener: listener.accept(timeout=30))
+            a = left.connect(listener.uri, timeout=30)
+            b = accepted()
+            a.send(b"x", tag=1)
+            assert b.recv(tag=1, timeout=30) == b"x"
+            a.abort()
+            b.abort()
+
+
 def test_others_run_while_one_waits(sides):
     a, b = sides
     wait = beside(lambda: b.recv(tag=1, timeout=60))
