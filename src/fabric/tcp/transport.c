@@ -288,7 +288,7 @@ unsigned wefti_tcp_events(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
     unsigned n = look(r);
-    /* As after a progress: a program that drives only while it waits sends its next message now, and not with the next progress. */
+    /* As after a progress: the next message of a program that drives only while it waits must not wait for one. */
     if (!wefti_list_empty(&r->transfers.open))
         flush_open(r);
     free_dead(r);
