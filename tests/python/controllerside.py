@@ -205,6 +205,7 @@ class Controller:
 
     def kill(self, activation):
         """End its container as the kernel would: everything in it, at once."""
+        until(lambda: activation.container, "its container")  # it may still be made
         worker = activation.container.worker()
         os.killpg(worker, signal.SIGSTOP)  # or it may see that its runtime is gone, and end in good order
         activation.container.kill()
