@@ -180,7 +180,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_queue_new(weft_runtime_t *rt, weft_q
 WEFT_API size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64_t timeout_ns);
 /* The event fd, or a negative status. Yours to poll, not to read or close. */
 WEFT_API int weft_queue_fd(weft_queue_t *queue);
-/* Free an empty queue that no operation under way names; WEFT_ERR_STATE otherwise. */
+/* Free an empty queue that no operation under way names; WEFT_ERR_STATE otherwise. WEFT_ERR_CLOSED if it was freed before, by
+ * this thread or another. */
 WEFT_API weft_status_t weft_queue_free(weft_queue_t *queue);
 
 /* Release a buffer the library made (op->buf). NULL is allowed. Any thread. */

@@ -290,7 +290,7 @@ void wefti_listener_free(weft_listener_t *l)
 {
     weft_op_t *op = l->close_op;
     wefti_list_remove(&l->all);
-    atomic_store(&l->handle.open, 0);
+    wefti_handle_shut(&l->handle);
     wefti_free(l->acceptors);
     wefti_free(l->uri);
     wefti_handle_free(&handles, l);
@@ -331,6 +331,20 @@ weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen
 const char *weft_listener_uri(const weft_listener_t *l)
 {
     return l && wefti_is_open(&l->handle) ? l->uri : NULL;
+}
+
+weft_status_t weft_listener_copy_uri(weft_listener_t *l, char *buf, size_t *len)
+{
+    if (!l || !len)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", l ? "len" : "listener");
+    if (!wefti_handle_enter(&l->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
+    size_t room = *len;
+    *len = strlen(l->uri);
+    if (buf && *len < room)
+        memcpy(buf, l->uri, *len + 1);
+    wefti_handle_leave(&l->handle);
+    return !buf || *len < room ? WEFT_OK : wefti_fail(WEFT_ERR_LIMIT, "the addresses of the listener are %zu bytes", *len + 1);
 }
 
 uint16_t weft_listener_port(const weft_listener_t *l)

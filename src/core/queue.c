@@ -251,9 +251,17 @@ weft_status_t weft_queue_free(weft_queue_t *queue)
     weft_status_t st = usable(queue);
     if (st)
         return st;
-    int64_t under_way = atomic_load_explicit(&queue->under_way, memory_order_acquire);
+    int64_t under_way = 0;
+    bool ours = wefti_handle_enter(&queue->handle); /* another thread may free it, too */
+    if (ours) {
+        under_way = atomic_load_explicit(&queue->under_way, memory_order_acquire);
+        ours = !under_way && wefti_handle_close(&queue->handle);
+        wefti_handle_leave(&queue->handle);
+    }
     if (under_way)
         return wefti_fail(WEFT_ERR_STATE, "%lld operations of the queue are under way or were not popped", (long long)under_way);
+    if (!ours)
+        return wefti_fail(WEFT_ERR_CLOSED, "the queue was freed");
     while (atomic_load_explicit(&queue->pushing, memory_order_acquire))
         sched_yield();
     unlist(queue);

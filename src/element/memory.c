@@ -307,10 +307,11 @@ static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o
     weft_status_t st = weft_listen(m->rt, o->uri ? o->uri : LISTEN, &l, &m->listener);
     if (st)
         return st;
-    const char *uri = weft_listener_uri(m->listener);
-    if (snprintf(m->uri, sizeof m->uri, "%s", uri) >= (int)sizeof m->uri)
+    size_t len = sizeof m->uri;
+    st = weft_listener_copy_uri(m->listener, m->uri, &len);
+    if (st == WEFT_ERR_LIMIT)
         return weft_fail(WEFT_ERR_INVALID, "a memory element listens on at most %zu bytes of addresses", sizeof m->uri - 1);
-    return WEFT_OK;
+    return st;
 }
 
 static weft_status_t open_memory(element_state_t *es, const weft_memory_opts_t *o, const char *place, weft_memory_t **memory_out)

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include "base/rng.h"
 #include "fake_fabric.h"
@@ -311,5 +312,50 @@ TEST(a_child_of_a_thread_that_held_the_list_of_queues_can_close)
     CHECK_EQ(status, 0);
     atomic_store(&rt->queues_lock, 0);
     CHECK_OK(weft_queue_free(q));
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+typedef struct freeing {
+    _Atomic unsigned came; /* to the meeting points of both threads, one after the other */
+    weft_queue_t *q;
+    weft_status_t said[2];
+} freeing_t;
+
+enum { FREED_QUEUES = 10000 };
+
+/* Both go on at once: neither sleeps. */
+static void meet(freeing_t *f)
+{
+    unsigned all = atomic_fetch_add(&f->came, 1) / 2 * 2 + 2;
+    for (unsigned looks = 0; atomic_load(&f->came) < all; looks++)
+        if (looks > 10000) /* there may be one processor */
+            sched_yield();
+}
+
+static void *free_each(void *arg)
+{
+    freeing_t *f = arg;
+    for (int i = 0; i < FREED_QUEUES; i++) {
+        meet(f); /* there is one */
+        f->said[1] = weft_queue_free(f->q);
+        meet(f); /* both have freed it */
+    }
+    return NULL;
+}
+
+TEST(of_two_threads_that_free_a_queue_one_is_told_that_it_is_gone)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    static freeing_t f;
+    pthread_t id;
+    CHECK(!pthread_create(&id, NULL, free_each, &f));
+    for (int i = 0; i < FREED_QUEUES; i++) {
+        CHECK_OK(weft_queue_new(rt, &f.q));
+        meet(&f);
+        f.said[0] = weft_queue_free(f.q);
+        meet(&f);
+        CHECK_EQ(f.said[0] + f.said[1], WEFT_ERR_CLOSED);
+    }
+    pthread_join(id, NULL);
     CHECK_OK(weft_runtime_close(rt));
 }

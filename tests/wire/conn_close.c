@@ -265,6 +265,7 @@ TEST(a_listener_that_was_closed_says_so)
     weft_runtime_opts_t o = over(1);
     weft_op_t op = WEFT_OP_INIT, accept = WEFT_OP_INIT, late = WEFT_OP_INIT;
     weft_listener_t *l;
+    char uri[64];
     two_open(&o, &o);
     CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", NULL, &l));
     CHECK_OK(weft_listener_accept(l, &accept));
@@ -275,5 +276,6 @@ TEST(a_listener_that_was_closed_says_so)
     CHECK_EQ(weft_listener_close(l, &late), WEFT_ERR_CLOSED);
     CHECK_EQ(weft_listener_accept(l, &late), WEFT_ERR_CLOSED);
     CHECK(!weft_listener_uri(l) && !weft_listener_port(l));
+    CHECK_EQ(weft_listener_copy_uri(l, uri, &(size_t){sizeof uri}), WEFT_ERR_CLOSED);
     two_close();
 }

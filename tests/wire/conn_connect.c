@@ -38,10 +38,19 @@ TEST(a_port_is_picked_and_can_be_read)
 {
     two_open(NULL, NULL);
     weft_listener_t *l = listen_on("tcp://127.0.0.1:0");
-    char uri[64];
+    char uri[64], copy[64];
+    size_t len = 0;
     CHECK(weft_listener_port(l) > 0);
     snprintf(uri, sizeof uri, "tcp://127.0.0.1:%u", weft_listener_port(l));
     CHECK_STR(weft_listener_uri(l), uri);
+    CHECK_OK(weft_listener_copy_uri(l, NULL, &len));
+    CHECK_EQ(len, strlen(uri));
+    CHECK_EQ(weft_listener_copy_uri(l, copy, &len), WEFT_ERR_LIMIT); /* no room for the terminator */
+    CHECK_EQ(len++, strlen(uri));
+    CHECK_OK(weft_listener_copy_uri(l, copy, &len));
+    CHECK_STR(copy, uri);
+    CHECK_EQ(weft_listener_copy_uri(NULL, copy, &len), WEFT_ERR_INVALID);
+    CHECK_EQ(weft_listener_copy_uri(l, copy, NULL), WEFT_ERR_INVALID);
     meet(l, uri, NULL);
     two_close();
 }

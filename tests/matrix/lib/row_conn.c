@@ -13,6 +13,14 @@ ROW(weft_listener_uri, NEEDS_LISTENER)
     turn_text(t, weft_listener_uri(s->listener));
 }
 
+ROW(weft_listener_copy_uri, NEEDS_LISTENER)
+{
+    char uri[4096];
+    size_t len = sizeof uri;
+    if (turn_status(t, weft_listener_copy_uri(s->listener, uri, &len)))
+        turn_text(t, uri);
+}
+
 ROW(weft_listener_port, NEEDS_LISTENER)
 {
     weft_listener_port(s->listener);
