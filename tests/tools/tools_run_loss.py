@@ -45,7 +45,10 @@ def killed_elements_are_told():
     for number, name in ((signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV")):
         files = {"a.o.py": f"import os\ndef main(params, action):\n    os.kill(os.getpid(), {int(number)})\n", "b.o.py": HANGS}
         with elements.directory(files) as (folder, python):
-            elements.fails(folder, *python, says=[f"a was killed by signal {int(number)} ({name})"])
+            how = f"a was killed by signal {int(number)} ({name})"
+            elements.fails(folder, *python, says=[how])
+            (failure,) = json.loads(elements.fails(folder, *python, "--json").stdout)["failures"]
+            assert failure["element"] == "a" and how in failure["error"], failure
 
 
 def one_that_ends_without_a_word_is_told():

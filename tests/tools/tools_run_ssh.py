@@ -50,7 +50,15 @@ def wrong_words_of_on_are_told():
         for on, word in (("ssh://", "names the machines"), ("ssh://a,,b", "is not [USER@]HOST[:PORT]"), ("ssh://a:0", "\"a:0\" is not [USER@]HOST"),
                          ("ssh://-oProxyCommand=x", "is not [USER@]HOST"), ("ssh://me@-x", "is not [USER@]HOST"), ("telnet://a", "is none of"),
                          ("sshx", "is none of")):
-            elements.fails(folder, *python, "--on", on, says=[word])
+            elements.fails(folder, *python, "--on", on, says=[word], status=2)
+
+
+def an_option_that_would_do_nothing_is_refused():
+    with elements.directory({"a.o.py": HANGS}) as (folder, python):
+        for option, wrong in (("--ssh", [(), ("--on", "dask"), ("--on", "openwhisk")]), ("--weft", [()]),
+                              ("--image", [(), ("--on", "dask"), ("--on", "ssh://a")]), ("--address", [(), ("--on", "dask"), ("--on", "ssh://a")])):
+            for on in wrong:
+                elements.fails(folder, *python, *on, option, "x", says=[f"{option} is for --on", "would do nothing"], status=2)
 
 
 def what_is_no_agent_is_told():
@@ -271,7 +279,8 @@ def two_hosts_by_a_real_ssh():
         raise weft.Skip(str(why)) from None
 
 
-weft.main(the_same_tests_pass_by_an_agent, a_host_that_cannot_be_reached_is_named, wrong_words_of_on_are_told, what_is_no_agent_is_told,
+weft.main(the_same_tests_pass_by_an_agent, a_host_that_cannot_be_reached_is_named, wrong_words_of_on_are_told,
+          an_option_that_would_do_nothing_is_refused, what_is_no_agent_is_told,
           no_interpreter_there_is_told, the_program_travels, a_key_of_the_user_is_the_key_there,
           memory_that_no_machine_has_is_not_started, a_machine_that_is_not_ready_is_named, an_agent_that_is_lost_ends_the_run,
           a_launcher_that_is_killed_or_stopped_leaves_nothing, an_agent_does_as_it_is_told_and_no_more, two_hosts_by_a_real_ssh)

@@ -91,7 +91,7 @@ static void end_it(run_proc_t *p)
         return; /* the launcher is told when it is over */
     if (!p->run->failed)
         p->element->state = RUN_FAILED;
-    run_fail(p->run, "%s", p->limit_hit);
+    run_fail_by(p, "%s", p->limit_hit);
 }
 
 /* --- looking --------------------------------------------------------------------------------------------------------------- */
@@ -292,8 +292,8 @@ static void pin(const run_proc_t *p)
         sched_setaffinity(0, sizeof set, &set);
     }
     if (cpu > 0 && cpu < 1) {
-        int lower = (int)lround(3 * log2(1 / cpu)); /* three steps are half the weight */
-        setpriority(PRIO_PROCESS, 0, lower < 19 ? lower : 19);
+        int lower = (int)lround(3 * log2(1 / cpu));                         /* three steps are half the weight */
+        setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + lower); /* below what the launcher has; 19 is the last */
     }
 }
 

@@ -99,8 +99,8 @@ static void timed_out(run_t *run, run_proc_t *whose)
             return;
         whose->element->state = RUN_FAILED;
         whose->limit = (run_limit_hit_t){.name = "time", .most = whose->element->limits.time_ns};
-        run_fail(run, "%s takes longer than its limits.time, %s", whose->label,
-                 run_time_text(whose->element->limits.time_ns, time, sizeof time));
+        run_fail_by(whose, "%s takes longer than its limits.time, %s", whose->label,
+                    run_time_text(whose->element->limits.time_ns, time, sizeof time));
         return;
     }
     n = name_running(run, true, &who);

@@ -33,13 +33,17 @@ static void enlist(run_t *run, char *name, char **argv, bool places)
 
 /* --- ssh ------------------------------------------------------------------------------------------------------------------ */
 
+typedef struct ssh_place {
+    char *text; /* USER@HOST as ssh wants it; points into what was split */
+    char *host; /* its HOST */
+    char *port; /* NULL: ssh's own */
+} ssh_place_t;
+
 /* [USER@]HOST[:PORT]; an IPv6 address is in brackets. */
-static bool add_ssh(run_t *run, char *text)
+static bool ssh_place(char *text, ssh_place_t *at)
 {
-    char *host = strrchr(text, '@'), *end, *port = NULL, **argv = run_alloc(32 * sizeof *argv);
-    char *words = run_dup(run->opts.ssh), *rest = words, *word;
+    char *host = strrchr(text, '@'), *end, *port;
     uint64_t number;
-    unsigned n = 0;
     host = host ? host + 1 : text;
     end = *host == '[' ? strchr(host, ']') : NULL;
     port = strchr(end ? end : host, ':');
@@ -47,10 +51,20 @@ static bool add_ssh(run_t *run, char *text)
         *port++ = '\0';
     if (!*host || *text == '-' || *host == '-' || (port && !tool_parse_count(port, 1, 65535, &number))) {
         tool_error("--on ssh://HOST,HOST...: \"%s%s%s\" is not [USER@]HOST[:PORT]", text, port ? ":" : "", port ? port : "");
-        free(argv);
-        free(words);
         return false;
     }
+    if (end) { /* ssh wants it without the brackets */
+        *end = '\0';
+        memmove(host, host + 1, strlen(host));
+    }
+    *at = (ssh_place_t){text, host, port};
+    return true;
+}
+
+static void add_ssh(run_t *run, const ssh_place_t *at)
+{
+    char **argv = run_alloc(32 * sizeof *argv), *words = run_dup(run->opts.ssh), *rest = words, *word;
+    unsigned n = 0;
     while ((word = strsep(&rest, " ")) && n < 16)
         if (*word)
             argv[n++] = run_dup(word);
@@ -60,33 +74,33 @@ static bool add_ssh(run_t *run, char *text)
     argv[n++] = run_dup("ConnectTimeout=10");
     argv[n++] = run_dup("-o");
     argv[n++] = run_dup("ServerAliveInterval=5");
-    if (port) {
+    if (at->port) {
         argv[n++] = run_dup("-p");
-        argv[n++] = run_dup(port);
+        argv[n++] = run_dup(at->port);
     }
-    if (end) { /* ssh wants it without the brackets */
-        *end = '\0';
-        memmove(host, host + 1, strlen(host));
-    }
-    argv[n++] = run_dup(text);
+    argv[n++] = run_dup(at->text);
     argv[n++] = run_dup(run->opts.weft);
     argv[n++] = run_dup("run");
     argv[n++] = run_dup("--agent");
-    enlist(run, run_dup(host), argv, false);
+    enlist(run, run_dup(at->host), argv, false);
     free(words);
-    return true;
 }
 
+/* Enlists each machine of the list; without a run they are only read. */
 static bool on_ssh(run_t *run, const char *list)
 {
     char *copy = run_dup(list), *rest = copy, *one;
+    ssh_place_t at;
     bool good = true;
     if (!*list) {
         tool_error("--on ssh://HOST,HOST... names the machines");
         good = false;
     }
-    while (good && (one = strsep(&rest, ",")))
-        good = add_ssh(run, one);
+    while (good && (one = strsep(&rest, ","))) {
+        good = ssh_place(one, &at);
+        if (good && run)
+            add_ssh(run, &at);
+    }
     free(copy);
     return good;
 }
@@ -222,8 +236,26 @@ bool run_on(run_t *run)
         take_this_command(run);
     if (where)
         return on_engine(run, "dask", where);
-    if ((where = after(on, "openwhisk")))
-        return on_engine(run, "openwhisk", where);
-    tool_error("--on %s is none of ssh://HOST,HOST..., dask://HOST:PORT, dask, openwhisk", on);
-    return false;
+    return on_engine(run, "openwhisk", after(on, "openwhisk"));
+}
+
+/* An option without an effect would hide that another was forgotten or misspelt. */
+static bool misplaced(bool said, bool counts, const char *option, const char *where)
+{
+    if (said && !counts)
+        tool_error("%s is for %s, and would do nothing here", option, where);
+    return said && !counts;
+}
+
+bool run_on_check(const run_opts_t *o)
+{
+    const char *on = o->on ? o->on : "", *ssh = after(on, "ssh"), *openwhisk = after(on, "openwhisk");
+    if (o->on && !ssh && !openwhisk && !after(on, "dask")) {
+        tool_error("--on %s is none of ssh://HOST,HOST..., dask://HOST:PORT, dask, openwhisk", on);
+        return false;
+    }
+    return !misplaced(o->ssh, ssh, "--ssh", "--on ssh://HOST") && !misplaced(o->weft, o->on, "--weft", "--on") &&
+           !misplaced(o->image, openwhisk, "--image", "--on openwhisk") &&
+           !misplaced(o->address, openwhisk || o->agent, "--address", "--on openwhisk and --agent") &&
+           (!ssh || on_ssh(NULL, ssh));
 }

@@ -42,8 +42,6 @@ int run_options(run_opts_t *o, int argc, char **argv)
     tool_words_t words;
     int rc;
     o->python = "python3";
-    o->ssh = "ssh";
-    o->weft = "weft";
     o->grace_ns = 5 * WEFT_SECOND;
     rc = tool_options(&tool_run_command, argc, argv, o, &words);
     if (rc != TOOL_GO)
@@ -52,6 +50,12 @@ int run_options(run_opts_t *o, int argc, char **argv)
         tool_error("--graph %s is neither text nor dot", o->dir);
         return TOOL_USAGE;
     }
+    if (!run_on_check(o))
+        return TOOL_USAGE;
+    if (!o->ssh)
+        o->ssh = "ssh";
+    if (!o->weft)
+        o->weft = "weft";
     if (o->agent) {
         if (words.n || o->on) {
             tool_error("--agent is what a launcher runs on another machine, without a directory");

@@ -28,19 +28,36 @@ void run_complain(run_t *run, const char *text)
     run_free(&shown);
 }
 
-void run_fail(run_t *run, const char *fmt, ...)
+static void fail(run_t *run, const char *fmt, va_list ap)
 {
     char *text = NULL;
-    va_list ap;
-    if (run->failed)
-        return; /* the first reason is the one that counts; the others follow from it */
-    va_start(ap, fmt);
     if (vasprintf(&text, fmt, ap) < 0)
         text = NULL;
-    va_end(ap);
     run->failed = true;
     run->why = text ? text : run_dup(fmt);
     run_complain(run, run->why);
+}
+
+/* The first reason is the one that counts; the others follow from it. */
+void run_fail(run_t *run, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (!run->failed)
+        fail(run, fmt, ap);
+    va_end(ap);
+}
+
+void run_fail_by(run_proc_t *p, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (!p->run->failed) {
+        fail(p->run, fmt, ap);
+        if (!p->error)
+            p->error = run_dup(p->run->why);
+    }
+    va_end(ap);
 }
 
 /* --- compute elements ---------------------------------------------------------------------------------------------------- */
@@ -223,9 +240,9 @@ static void memory_over(run_t *run, run_proc_t *p)
     } else if (!e->stopping && !p->asked) {
         e->state = RUN_FAILED;
         if (p->error && !p->durl)
-            run_fail(run, "memory element %s cannot be started: %s", p->label, p->error);
+            run_fail_by(p, "memory element %s cannot be started: %s", p->label, p->error);
         else
-            run_fail(run, "memory element %s %s while it was used%s", p->label, how, p->durl ? "" : "; it never served");
+            run_fail_by(p, "memory element %s %s while it was used%s", p->label, how, p->durl ? "" : "; it never served");
     }
     free(how);
     if (++e->n_over == e->n_started && (e->stopping || run->failed)) {
@@ -339,27 +356,27 @@ static void compute_failed(run_t *run, run_proc_t *p)
                 m->procs[k]->host->ops->look(m->procs[k]);
     }
     if (p->limit_hit) {
-        run_fail(run, "%s", p->limit_hit);
+        run_fail_by(p, "%s", p->limit_hit);
     } else if (p->error && !run->failed) {
         say_traceback(run, p);
-        run_fail(run, "%s failed: %s", p->label, p->error);
+        run_fail_by(p, "%s failed: %s", p->label, p->error);
     } else if (p->gone) {
-        run_fail(run, "%s %s%s", p->label, how,
-                 p->element->idempotent ? "" : "; with `idempotent: true` in its head it would be started again elsewhere");
+        run_fail_by(p, "%s %s%s", p->label, how,
+                    p->element->idempotent ? "" : "; with `idempotent: true` in its head it would be started again elsewhere");
     } else if (p->flooded) {
-        run_fail(
-            run,
+        run_fail_by(
+            p,
             "%s said a line of more than %d MiB, which is no result: put large data into a memory element, and return what the "
             "next element needs to find it there",
             p->label, RUN_LINE_MAX >> 20);
     } else if (WIFEXITED(p->status) && WEXITSTATUS(p->status) && !p->began) {
-        run_fail(
-            run,
+        run_fail_by(
+            p,
             "%s %s before it began: can %s \"import disagg.element\"? (pip install \".[disagg]\" in the source tree installs "
             "it, --python PATH names another interpreter)",
             p->label, how, run->python);
     } else {
-        run_fail(run, "%s %s%s", p->label, how, p->result || p->returned ? " after its result" : " without a result");
+        run_fail_by(p, "%s %s%s", p->label, how, p->result || p->returned ? " after its result" : " without a result");
     }
     free(how);
 }

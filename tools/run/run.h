@@ -167,6 +167,7 @@ typedef struct run_opts {
 
 /* TOOL_GO or the exit status, as tool_options(). */
 int run_options(run_opts_t *o, int argc, char **argv);
+bool run_on_check(const run_opts_t *o); /* of on.c: is --on right, and does each option of it count? False after a sentence */
 int run_command(int argc, char **argv);
 
 /* --- processes ------------------------------------------------------------------------------------------------- */
@@ -360,6 +361,8 @@ char *run_invoked_name(const run_proc_t *owner, const char *trans, bool memory);
 
 bool run_go(run_t *run); /* all of it, to the end; false: it failed */
 void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same, because of this process: its error, if it said none itself. */
+void run_fail_by(run_proc_t *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void run_complain(run_t *run, const char *text); /* a sentence for people, without what is secret */
 void run_enlist(run_t *run, run_element_t *e);   /* one more element */
 void run_start_ready(run_t *run);
