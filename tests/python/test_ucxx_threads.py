@@ -2,15 +2,17 @@
 import asyncio
 import gc
 import os
+import select
 import threading
 import time
+import types
 import weakref
 
 import numpy
 import pytest
 
 import ucxx
-from ucxx._lib import libucxx as api
+from ucxx._lib import driver, libucxx as api
 from ucxx._lib.arr import Array
 from ucxx._lib_async.exchange_peer_info import _INFO
 from ucxx._lib_async.utils import hash64bits
@@ -235,6 +237,34 @@ for _ in range(5):
         process.stdin.flush()
         spin_until(lambda: request._state.done)
     assert into == b"1"
+
+
+def test_a_use_just_before_the_thread_sleeps_does_not_leave_it_asleep(monkeypatch):
+    hold, there, go = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
+
+    class HeldUp:
+        """A poll whose thread is held up just before it sleeps, as on a busy machine."""
+
+        def __init__(self):
+            self._poll = select.poll()
+            self.register = self._poll.register
+
+        def poll(self, *timeout):
+            if not timeout and hold.is_set():
+                there.release()
+                assert go.acquire(timeout=BOUND)
+            return self._poll.poll(*timeout)
+    monkeypatch.setattr(driver, "select", types.SimpleNamespace(poll=HeldUp, POLLIN=select.POLLIN))
+    worker, told = api.UCXWorker(api.UCXContext()), threading.Event()
+    hold.set()
+    worker.start_progress_thread()
+    assert there.acquire(timeout=BOUND)
+    with worker:
+        worker._inner._hand.call_soon(told.set)  # as what is over as soon as it is posted: whoever drives tells of it
+    hold.clear()
+    go.release()
+    assert told.wait(BOUND), "the thread sleeps"
+    worker._close()
 
 
 def test_a_worker_that_nobody_holds_ends_with_its_thread():

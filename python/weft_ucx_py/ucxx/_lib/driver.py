@@ -2,7 +2,7 @@
 
     drives -> sleeps    when there is nothing to do: the worker is armed, and its descriptor becomes readable when something comes
     sleeps -> drives    something came
-    sleeps -> watches   somebody else used the worker, which disarms it, and makes the descriptor readable, too
+    sleeps -> watches   somebody else used the worker, which disarms it, and wakes this thread
     watches -> sleeps   who used it is going to wait, and has armed it (UCXWorker._hand_over())
     watches -> drives   who used it has not used it again for a TICK: it wanted it to go on
     any -> ended        stop(), the worker was closed, or nobody holds it
@@ -38,6 +38,7 @@ class Driver:
     def __init__(self, worker: UCXWorker, polling: bool, on_start: Callable[[], object] | None) -> None:
         self._stop = False
         self.armed = False  # nobody has used the worker since it was armed
+        self._sleeps = False  # it sleeps, or is about to: who uses the worker wakes it
         self._uses = 0      # how often others used it
         self._asked = False  # it is to drive, whatever it sees
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -67,11 +68,14 @@ class Driver:
         for each in (sleeping, watching):
             each.register(self._event, select.POLLIN)
         while not self._stop:
+            self._sleeps = True  # before the look: a use from here on writes the event
             if self.armed:
                 ready = sleeping.poll()
+                self._sleeps = False
                 if self.armed and any(one == fd for one, _ in ready):
                     return
             else:
+                self._sleeps = False
                 uses = self._uses
                 ready = watching.poll(TICK)
                 if not ready and not self.armed and self._uses == uses:
@@ -106,6 +110,10 @@ class Driver:
         if not self.is_this():
             self._uses += 1
             self.armed = False
+            if self._sleeps:
+                # that the worker's descriptor became readable is not enough: its user may drive, and see to that, before we poll
+                self._sleeps = False
+                os.eventfd_write(self._event, 1)
 
     def handed_over(self) -> None:
         """Who used it has armed it, and is going to wait."""
