@@ -11,8 +11,8 @@
 #include "lib/peer.h"
 #include "test.h"
 
-#define BOUND_NS (700 * WEFT_MILLISECOND)
-#define BOUND_S (0.7 * 2.6 + 2.5) /* as in am_kill.c */
+#define BOUND_NS (1500 * WEFT_MILLISECOND) /* on a busy machine a caller that lives is silent for some hundreds of them */
+#define BOUND_S (1.5 * 2.6 + 2.5)          /* as in am_kill.c */
 enum { KEPT = 20, ON_THREADS = 6, BIG = 32 << 20 };
 
 #define KEEP "keep(v: i32) -> i32"
