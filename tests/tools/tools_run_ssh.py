@@ -43,6 +43,8 @@ def a_host_that_cannot_be_reached_is_named():
         ssh = stand_in_for_ssh(folder, "echo 'ssh: connect to host nowhere: No route to host' >&2\nexit 255\n")
         elements.fails(folder, *python, "--on", "ssh://nowhere", *ssh, says=["nowhere", "No route to host", "could not be reached"])
         elements.fails(folder, *python, "--on", "ssh://nowhere", "--ssh", "/no/such/ssh", says=["/no/such/ssh", "cannot be executed"])
+        _, path, *there = stand_in_for_ssh(folder, "echo $# words >&2\nexit 255\n")
+        elements.fails(folder, *python, "--on", "ssh://nowhere", "--ssh", path + " -v" * 20, *there, says=["30 words"])
 
 
 def wrong_words_of_on_are_told():

@@ -63,9 +63,10 @@ static bool ssh_place(char *text, ssh_place_t *at)
 
 static void add_ssh(run_t *run, const ssh_place_t *at)
 {
-    char **argv = run_alloc(32 * sizeof *argv), *words = run_dup(run->opts.ssh), *rest = words, *word;
+    char *words = run_dup(run->opts.ssh), *rest = words, *word;
+    char **argv = run_alloc((strlen(words) + 16) * sizeof *argv); /* as many words as it can have, and what is added */
     unsigned n = 0;
-    while ((word = strsep(&rest, " ")) && n < 16)
+    while ((word = strsep(&rest, " ")))
         if (*word)
             argv[n++] = run_dup(word);
     argv[n++] = run_dup("-o");
