@@ -73,7 +73,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_listen(weft_runtime_t *rt, const cha
 WEFT_API const char *weft_listener_uri(const weft_listener_t *listener);
 /* The same, copied, for a thread beside which another may close the listener or its runtime: to buf, which has room for *len
  * bytes, the terminator included; *len is then the length without it. With buf NULL only the length.
- * Fails: WEFT_ERR_INVALID, WEFT_ERR_LIMIT (*len says how long it is), WEFT_ERR_CLOSED. Any thread. */
+ * Fails: WEFT_ERR_INVALID, WEFT_ERR_LIMIT (*len says how long it is), WEFT_ERR_CLOSED, WEFT_ERR_FORKED. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_copy_uri(weft_listener_t *listener, char *buf, size_t *len);
 /* The port of the first TCP address, 0 if there is none. */
 WEFT_API uint16_t weft_listener_port(const weft_listener_t *listener);

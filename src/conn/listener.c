@@ -337,6 +337,8 @@ weft_status_t weft_listener_copy_uri(weft_listener_t *l, char *buf, size_t *len)
 {
     if (!l || !len)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", l ? "len" : "listener");
+    if (wefti_is_open(&l->handle) && wefti_gone(l->rt))
+        return wefti_fail_gone(l->rt);
     if (!wefti_handle_enter(&l->handle))
         return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
     size_t room = *len;

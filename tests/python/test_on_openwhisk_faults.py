@@ -322,6 +322,23 @@ def test_the_launcher_is_stopped_for_a_while(cloud, stage):
     assert done.returncode == 0 and json.loads(done.stdout)["results"]["all"] == [GOOD], done.stderr
 
 
+def test_the_launcher_is_stopped_while_an_element_ends_that_has_printed_much(cloud):
+    """What waits to be read when the container ends is not lost."""
+    process = cloud.start({"a.o.py": """
+        def main(params, action):
+            for i in range(10_000):
+                print("line", i, "x" * 100)
+            return 7
+        """}, "--json")
+    assert process.stderr.readline().startswith("line 0 ")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(8)
+    process.send_signal(signal.SIGCONT)
+    done = cloud.finish(process)
+    assert done.returncode == 0 and json.loads(done.stdout)["results"] == {"a": [7]}, done.stderr[-2000:]
+    assert done.stderr.splitlines()[-1].startswith("line 9999 ")
+
+
 def test_the_launcher_is_stopped_for_long_while_an_element_prints(cloud):
     """Then nobody reads what containers say, which is not their silence."""
     process = cloud.start({"a.o.py": """

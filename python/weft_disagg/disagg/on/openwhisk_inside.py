@@ -37,9 +37,18 @@ CALLING = 20.0   # seconds until the launcher has to be reached
 PROVING = 10.0
 PING = 5.0       # to an agent that nobody else pings
 CLOSING = 5.0
+HANGING = 60.0   # seconds in which a launcher that does not read just now can read the rest
 LATE = 5.0       # told to end so many seconds before its deadline, or later: because of it
 LINE_MOST = 1 << 28
 HIDDEN = ("__OW_API_HOST", "__OW_API_KEY", "WEFT_ELEMENT_CALLBACK", "WEFT_ELEMENT_CALLBACK_KEY", "WEFT_LAUNCHER")
+
+
+def left() -> float:
+    """Seconds until the deadline of the activation."""
+    deadline = os.environ.get("__OW_DEADLINE", "")
+    if not (deadline.isascii() and deadline.isdecimal() and len(deadline) < 16):
+        return float("inf")
+    return int(deadline) / 1000 - time.time()
 
 
 class Unable(Exception):
@@ -151,9 +160,7 @@ class Part:
         """Why there is an end without the process's own: a line for the bridge."""
         if not self.action.terminated:
             return {"did": "gone", "why": "its agent ended"}
-        deadline = os.environ.get("__OW_DEADLINE", "")
-        late = deadline.isascii() and deadline.isdecimal() and len(deadline) < 16 and time.time() > int(deadline) / 1000 - LATE
-        return {"did": "gone", "why": "its container was told to end", "late": late}
+        return {"did": "gone", "why": "its container was told to end", "late": left() < LATE}
 
     def close(self) -> None:
         """End the agent with all that it has started, and wait for that."""
@@ -205,12 +212,15 @@ class Joined(Part):
         return {"status": 0} if self.status == 0 else {"error": f"the process ended with status {self.status}"}
 
     def _hang_up(self) -> None:
-        """So that all that was said arrives."""
+        """So that all that was said arrives: the launcher hangs up when it has read it. A ping that reaches a closed socket would
+        throw away what it has not read."""
+        until = time.monotonic() + (1.0 if self.action.terminated else max(1.0, min(HANGING, left() - LATE)))
         try:
             self.sock.shutdown(socket.SHUT_WR)
-            self.sock.settimeout(1.0)
-            while self.sock.recv(1 << 16):
-                pass
+            while (seconds := until - time.monotonic()) > 0:
+                self.sock.settimeout(seconds)
+                if not self.sock.recv(1 << 16):
+                    break
         except OSError:
             pass
         self.sock.close()
