@@ -122,6 +122,8 @@ static void again(weft_transport_t *t)
 
 static void came_to_nothing(weft_transport_t *t, weft_status_t why)
 {
+    if (why == WEFT_ERR_TIMEOUT)
+        why = WEFT_ERR_UNREACHABLE; /* nobody answered: it is not that an operation had too little time */
     if (final(why)) {
         fail(t, WEFT_TRANSPORT_FAILED, why);
         return;

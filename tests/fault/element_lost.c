@@ -129,6 +129,19 @@ TEST(a_stopped_element_holds_nobody_longer_than_its_deadline)
     memories_end(&m);
 }
 
+TEST(an_element_that_never_answers_cannot_be_reached)
+{
+    memories_start(&m, 1, "tcp", 500 * WEFT_MILLISECOND, bytes(1 << 20));
+    memories_signal(&m, 0, SIGSTOP);
+    weft_transport_t *t = memories_add(&m, "mem", 0, 0, 4096);
+    weft_op_t op = WEFT_OP_INIT;
+    CHECK_OK(weft_transport_read(t, 4096, 0, 0, &op));
+    CHECK_EQ(weft_op_wait(&op, 2 * WAIT), WEFT_ERR_UNREACHABLE); /* and not late: it has no deadline */
+    CHECK_EQ(weft_transport_state(t, NULL), WEFT_TRANSPORT_LOST);
+    memories_signal(&m, 0, SIGKILL);
+    memories_end(&m);
+}
+
 TEST(an_element_that_dies_before_it_answers_is_not_waited_for)
 {
     each_transport(way)
