@@ -55,7 +55,8 @@ MEMORY = "limits: {mem: 64M}\n"
 
 
 def weft(args, *words, **kw):
-    done = subprocess.run([args.weft, "run", "--python", args.python, "--weft", args.weft, "--json", *words], env=args.env, stdin=subprocess.DEVNULL,
+    there = ["--weft", args.weft] if "--on" in words else []
+    done = subprocess.run([args.weft, "run", "--python", args.python, *there, "--json", *words], env=args.env, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, text=True, timeout=300, check=False, **kw)
     if done.returncode:
         sys.exit(f"weft run ended with status {done.returncode}")
