@@ -26,7 +26,7 @@
  *
  *     WEFT_ERR_STATE     no buffer is registered, and one is needed. Said before anything else, and before any waiting
  *     WEFT_ERR_RANGE     outside of the buffer, or of the element's memory. Nothing was touched
- *     WEFT_ERR_PEER      the element is lost; before it was ever reached also WEFT_ERR_REFUSED, _UNREACHABLE, _ADDRESS, _TIMEOUT
+ *     WEFT_ERR_PEER      the element is lost; before it was ever reached also WEFT_ERR_REFUSED, _UNREACHABLE, _ADDRESS
  *     WEFT_ERR_STALE     its memory is gone, though something answers in its place: configure the transport anew
  *     WEFT_ERR_AUTH      the region key is not for it, or the runtimes' authentication keys differ
  *     WEFT_ERR_TIMEOUT   the operation's deadline, or the durl's timeout_ms if it has none

@@ -233,3 +233,30 @@ def test_an_address_that_is_taken_or_not_ours():
             await one.close()
             await two.close()
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("hanging, left, terminated, least", [(1.4, 100, False, 1.4), (60, 0, False, 1.0), (60, 100, True, 1.0)])
+def test_a_launcher_that_never_hangs_up_is_left_in_the_end(monkeypatch, hanging, left, terminated, least):
+    """Its pings do not make that longer; the deadline of the activation and its end make it shorter."""
+    monkeypatch.setattr(openwhisk_inside, "HANGING", hanging)
+    monkeypatch.setattr(openwhisk_inside, "left", lambda: openwhisk_inside.LATE + left)
+    part = Joined.__new__(Joined)
+    part.action = types.SimpleNamespace(terminated=terminated)
+    part.sock, launcher = socket.socketpair()
+    over = threading.Event()
+
+    def ping():
+        while not over.wait(0.05):
+            try:
+                launcher.send(b'{"do": "ping"}\n')
+            except OSError:
+                return
+    thread = threading.Thread(target=ping)
+    thread.start()
+    start = time.monotonic()
+    part._hang_up()
+    took = time.monotonic() - start
+    over.set()
+    thread.join()
+    launcher.close()
+    assert least <= took + 0.01 and took < 30, took

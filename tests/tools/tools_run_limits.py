@@ -72,6 +72,7 @@ def is_over(done, said, name, most):
     assert done.returncode == 1 and one(said)["state"] == "failed" and said["ok"] is False, said
     assert (one(said)["limit"]["name"], one(said)["limit"]["bytes"]) == (name, most), said
     assert said["error"].startswith(f"a is over its {'memory' if name == 'mem' else name} limit") and f"{most // MIB} MiB" in said["error"], said
+    assert [(f["element"], f["error"]) for f in said["failures"]] == [("a", said["error"])], said
     assert said["error"] in done.stderr and done.stderr.count("is over its") == 1, done.stderr
 
 

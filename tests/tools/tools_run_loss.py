@@ -41,20 +41,26 @@ def a_mistake_in_a_program_is_shown_once():
         assert done.stderr.count("return (1") == 1, done.stderr
 
 
+def is_the_failure(label, how, done):
+    """The JSON of a run names one failed process, and why."""
+    (failure,) = json.loads(done.stdout)["failures"]
+    assert failure["element"] == label and how in failure["error"], failure
+
+
 def killed_elements_are_told():
     for number, name in ((signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV")):
         files = {"a.o.py": f"import os\ndef main(params, action):\n    os.kill(os.getpid(), {int(number)})\n", "b.o.py": HANGS}
         with elements.directory(files) as (folder, python):
             how = f"a was killed by signal {int(number)} ({name})"
             elements.fails(folder, *python, says=[how])
-            (failure,) = json.loads(elements.fails(folder, *python, "--json").stdout)["failures"]
-            assert failure["element"] == "a" and how in failure["error"], failure
+            is_the_failure("a", how, elements.fails(folder, *python, "--json"))
 
 
 def one_that_ends_without_a_word_is_told():
     for code, word in (("os._exit(0)", "exit status 0 without a result"), ("os._exit(7)", "exit status 7"), ("sys.exit(3)", "SystemExit")):
         with elements.directory({"a.o.py": f"import os, sys\ndef main(params, action):\n    {code}\n"}) as (folder, python):
             elements.fails(folder, *python, says=[word])
+            is_the_failure("a", word, elements.fails(folder, *python, "--json"))
     with elements.directory({"a.o.py": HANGS}) as (folder, _):
         elements.fails(folder, "--python", "/bin/false", says=["exit status 1 before it began", "disagg.element",
                                                                 'pip install ".[disagg]"', "--python"])

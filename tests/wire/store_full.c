@@ -58,7 +58,7 @@ static void check_cancelled(const pair_way_t *way, weft_op_t *op)
         weft_block_drop(weft_op_block(op));
 }
 
-/* The same where a request that was cancelled may still get the memory: then it is given back when its reply comes. */
+/* A full block after a request was cancelled, which may still get the memory: it gives that back when its reply comes. */
 static weft_block_t *full_block_in_time(void)
 {
     weft_op_t op;

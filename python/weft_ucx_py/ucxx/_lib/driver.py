@@ -111,7 +111,7 @@ class Driver:
             self._uses += 1
             self.armed = False
             if self._sleeps:
-                # that the worker's descriptor became readable is not enough: its user may drive, and see to that, before we poll
+                # what is over as soon as it is posted makes no descriptor readable
                 self._sleeps = False
                 os.eventfd_write(self._event, 1)
 
