@@ -171,6 +171,7 @@ WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);
 #define WEFT_CAN_AM  UINT64_C(2) /* active messages */
 #define WEFT_CAN_RMA UINT64_C(4) /* remote memory: it answers, whether it has regions or not */
 #define WEFT_CAN_RPC UINT64_C(16) /* calls (weft/rpc.h): it answers, whether it has services or not */
+#define WEFT_CAN_DEVICE UINT64_C(32) /* memory of GPUs: it can be told where it lies, and copy it itself */
 
 typedef struct weft_ep_info {
     size_t size;

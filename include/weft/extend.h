@@ -146,6 +146,8 @@ typedef struct weft_op_kind {
     bool stops;   /* one that was cancelled before it started is not started. Default is: it is started, then cancelled */
     bool by_post; /* weft_ext_op_start() returns every error of a start() that it calls itself; one that runs later completes the
                      operation as ever. For operations that are not a program's */
+    bool streams; /* with `stops`: its operations may have op->streams. start() runs when the stream has come so far */
+    bool gates;   /* the library's own: the same, but start() runs at once */
 } weft_op_kind_t;
 
 #define WEFT_EXT_SCRATCH 136 /* bytes of an operation that belong to its kind, from prepare to completion */

@@ -8,6 +8,11 @@
  *     pinned         pages that stay in memory, and that the GPU's engine can copy from and to, where there is one
  *     cuda           memory of the calling thread's CUDA device; where it has none (a runtime's thread), of the first one seen
  *     cuda-managed   memory that CUDA moves between the processor and its devices
+ *     cuda-async     memory from the CUDA memory pool of a device, as cudaMallocAsync gives
+ *     cuda-vmm       memory of a device that was mapped by hand, as cuMemCreate and cuMemMap give
+ *
+ * By its address nobody can tell memory of the last two from "cuda", and weft_mem_kind_of() answers "cuda" for it. Both are on
+ * the device that "cuda" would be on.
  *
  * CUDA is not needed to build or to run: its driver is looked for at run time, when the first of its kinds is asked for by
  * name (or WEFT_CUDA=on says so), and a machine without it has fewer kinds. A program can make kinds of its own and
@@ -15,7 +20,8 @@
  *
  * Everything that takes a buffer takes it in any kind. Memory that the processor cannot touch is moved in pieces through
  * pinned memory, the copies overlapping the transfer. Copies to and from a GPU run on streams of the library's own: what the
- * program's kernels do with a buffer must be complete before it is handed over, and may begin when the operation is complete.
+ * program's kernels do with a buffer must be complete before it is handed over, and may begin when the operation is complete;
+ * or the operation takes its turn in a stream (weft_op_streams_t).
  *
  * After fork() the child's copy of a pool's memory is its own to write to, but what it has not written still shows the
  * parent's writes; CUDA cannot be used in a child of a process that uses it.

@@ -61,11 +61,29 @@ typedef void (*weft_release_fn)(void *buf, void *user);
 /* Index and generation of an endpoint: never reused while anyone could still hold the old one. 0 is no endpoint. */
 typedef uint64_t weft_ep_id_t;
 
+/* Streams of a GPU in which an operation takes its turn: read in the post, which costs a few microseconds more then. What is NULL
+ * is none. CUDA's default streams are (void *)1, the legacy one, and (void *)2, the calling thread's.
+ *
+ * before, before_event: the operation begins when everything is done that this stream (a CUstream) was given until the post, or
+ * this event (a CUevent) was recorded behind. So a buffer that kernels still write can be sent, and one that they still read can
+ * be received into, without waiting for them. Sends keep their place among the other sends of an endpoint; anything else is as if
+ * it was posted at that moment.
+ *
+ * after: what this stream is given after the post waits until the operation is complete, however it ends. The program looks at
+ * op.status all the same: kernels that run after a failed receive find what was there before. The runtime has to be driven
+ * meanwhile, so a thread that alone drives it must not wait for such a stream. */
+typedef struct weft_op_streams {
+    size_t size;
+    void *before, *before_event;
+    void *after;
+} weft_op_streams_t;
+#define WEFT_OP_STREAMS_INIT WEFT_INIT(weft_op_streams_t)
+
 /* Runs in progress: on the runtime's own thread, or on the thread that drives it. It may post, cancel and free
  * operations (this one included); it may not wait. */
 typedef void (*weft_op_fn)(weft_op_t *op, void *user);
 
-/* One operation. 320 bytes, kept by the caller, zeroed by WEFT_OP_INIT before its first use; it may be posted again
+/* One operation. 336 bytes, kept by the caller, zeroed by WEFT_OP_INIT before its first use; it may be posted again
  * as it is after each completion. */
 struct weft_op {
     /* Set before posting; left alone by the library. */
@@ -74,6 +92,8 @@ struct weft_op {
     weft_queue_t *queue;
     weft_token_t *token;     /* cancelled together with it; NULL for none */
     uint64_t timeout_ns;     /* from the post on; 0 for none */
+    const weft_op_streams_t *streams; /* of a GPU; NULL for none. Sends, receives, pulls, and accesses to remote memory may have
+                                them; other operations refuse them with WEFT_ERR_UNSUPPORTED */
 
     /* Valid after completion. Each posting call says which ones it sets, and by which name. */
     weft_status_t status;
@@ -95,7 +115,7 @@ struct weft_op {
     void *buf;               /* bytes. An object (endpoint, remote, store, ...) is in here, too: weft_op_ep(), weft_op_remote(),
                                 ... return it, or NULL if the operation failed */
 
-    uint64_t priv[30];       /* the library's */
+    uint64_t priv[31];       /* the library's */
 };
 
 #define WEFT_OP_INIT WEFT_ZERO(weft_op_t)

@@ -55,6 +55,34 @@ static void fetch_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t fetch_kind = {.name = "am fetch", .cancel = fetch_cancel};
 
+static void carry_done(wefti_carry_t *carry, weft_status_t status)
+{
+    weft_op_t *op = carry->user;
+    weft_ep_t *ep = am_pull(op)->source;
+    wefti_carry_put(wefti_opx(op)->rt, carry);
+    if (ep)
+        status = wefti_ep_pulled(ep, op, status);
+    if (status)
+        unallocate(op, &am_pull(op)->into);
+    wefti_op_complete(op, status);
+    if (ep)
+        wefti_ep_drained(ep);
+}
+
+/* Bytes for a device go on by themselves. false: the device has to be waited for. */
+static bool carry_bytes(weft_op_t *op, const am_msg_t *m, const am_into_t *into, const weft_mem_kind_t *device)
+{
+    const weft_iov_t *iov = into->iov ? into->iov : &into->one;
+    if (!wefti_carry_bytes(wefti_opx(op)->rt, m->pub.data, m->pub.len, device, iov, carry_done, op))
+        return false;
+    *am_pull(op) = (am_pull_t){.source = m->ep, .into = *into};
+    wefti_opx(op)->kind = &fetch_kind;
+    op->status = WEFT_OK;
+    if (m->ep)
+        m->ep->pulls++;
+    return true;
+}
+
 weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
 {
     weft_status_t st = WEFT_OK;
@@ -72,6 +100,8 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
     const weft_iov_t *iov = into.iov ? into.iov : &into.one;
     const weft_mem_kind_t *device = len ? wefti_mem_device_of(iov->base, into.kind) : NULL;
     op->len = len;
+    if (m->at == AT_HERE && device && carry_bytes(op, m, &into, device))
+        return WEFT_OK;
     if (m->at == AT_HERE) {
         st = wefti_iov_scatter(iov, device, (const uint8_t *)m->pub.data, len);
         if (st)
@@ -139,7 +169,20 @@ static weft_status_t pull_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static weft_status_t view_start(weft_op_t *op)
+/* It was cancelled before: the message is there for another. */
+static void pull_skip(weft_op_t *op)
+{
+    am_msg_t *m = am_pull(op)->msg;
+    op->from = m->pub.from;
+    op->tag = m->pub.id;
+    op->len = m->pub.len;
+    if (m->at != AT_TAKEN && m->at != AT_LENT)
+        atomic_store(&m->claimed, false);
+    if (m->block)
+        wefti_am_unref(m);
+}
+
+static weft_status_t start_view(weft_op_t *op, bool device)
 {
     am_pull_t *p = am_pull(op);
     am_msg_t *m = p->msg;
@@ -152,13 +195,18 @@ static weft_status_t view_start(weft_op_t *op)
     op->buf = NULL;
     if (st)
         goto err_view;
+    if (m->at == AT_HERE && device) {
+        st = WEFT_ERR_UNSUPPORTED;
+        goto err_view;
+    }
     if (m->at == AT_HERE) {
         op->buf = (void *)(uintptr_t)m->pub.data;
         wefti_op_complete(op, WEFT_OK);
         wefti_am_unref(m);
         return WEFT_OK;
     }
-    if (!wefti_in_lend(m->in, &m->lent)) {
+    st = device ? wefti_in_lend_device(m->in, &m->lent) : WEFT_OK;
+    if (device ? !st : !wefti_in_lend(m->in, &m->lent)) {
         m->at = AT_LENT;
         wefti_timer_stop(m->as->rt, &m->hold);
         op->buf = (void *)(uintptr_t)m->lent.ptr;
@@ -166,6 +214,8 @@ static weft_status_t view_start(weft_op_t *op)
         wefti_am_unref(m);
         return WEFT_OK;
     }
+    if (st)
+        goto err_view;
     m->own = wefti_malloc(m->pub.len);
     st = WEFT_ERR_NOMEM;
     if (!m->own)
@@ -186,8 +236,21 @@ err_view:
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t pull_kind = {.name = "am pull", .start = pull_start, .cancel = fetch_cancel};
+static weft_status_t view_start(weft_op_t *op)
+{
+    return start_view(op, false);
+}
+
+static weft_status_t view_device_start(weft_op_t *op)
+{
+    return start_view(op, true);
+}
+
+static const wefti_op_kind_t pull_kind = {
+    .name = "am pull", .start = pull_start, .cancel = fetch_cancel, .skip = pull_skip, .stops = true, .streams = true};
 static const wefti_op_kind_t view_kind = {.name = "am view", .start = view_start, .cancel = fetch_cancel};
+static const wefti_op_kind_t view_device_kind = {
+    .name = "am view on a device", .start = view_device_start, .cancel = fetch_cancel};
 
 /* Claim the message and hand the operation to the driver. */
 static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kind, const am_into_t *into, uint64_t cap)
@@ -246,7 +309,7 @@ weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *given,
     return post(am_msg_now(am), op, &pull_kind, &into, cap_all);
 }
 
-weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op)
+static weft_status_t view(weft_am_t *am, weft_op_t *op, bool device)
 {
     static const am_into_t nowhere;
     if (!am || !op)
@@ -254,5 +317,15 @@ weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op)
     am_msg_t *m = am_msg_now(am);
     if (!m->block || !m->kept)
         return wefti_fail(WEFT_ERR_STATE, "a view lasts until its message is released: keep the message first");
-    return post(m, op, &view_kind, &nowhere, 0);
+    return post(m, op, device ? &view_device_kind : &view_kind, &nowhere, 0);
+}
+
+weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op)
+{
+    return view(am, op, false);
+}
+
+weft_status_t weft_am_view_device(weft_am_t *am, weft_op_t *op)
+{
+    return view(am, op, true);
 }

@@ -93,7 +93,8 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
     wefti_ep_complete(am_recv(op)->ep, op, why);
 }
 
-static const wefti_op_kind_t recv_kind = {.name = "am receive", .start = recv_start, .cancel = recv_cancel, .stops = true};
+static const wefti_op_kind_t recv_kind = {
+    .name = "am receive", .start = recv_start, .cancel = recv_cancel, .stops = true, .streams = true};
 
 static weft_status_t prepare(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op)
 {

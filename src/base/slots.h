@@ -2,6 +2,7 @@
 #ifndef WEFTI_SLOTS_H
 #define WEFTI_SLOTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <weft/status.h>
 
@@ -26,6 +27,12 @@ static inline void *wefti_slots_get(const wefti_slots_t *s, uint64_t id)
 {
     uint32_t i = (uint32_t)id, gen = (uint32_t)(id >> 32);
     return i < s->n && s->at[i].generation == gen ? s->at[i].value : 0;
+}
+/* Was this ever an id, and is none any more? Then what is said of it was said before the end was known. */
+static inline bool wefti_slots_used_up(const wefti_slots_t *s, uint64_t id)
+{
+    uint32_t i = (uint32_t)id, gen = (uint32_t)(id >> 32);
+    return i < s->n && (gen & 1) && gen < s->at[i].generation;
 }
 /* Replace the value of a taken id. */
 static inline void wefti_slots_put(wefti_slots_t *s, uint64_t id, void *value) { s->at[(uint32_t)id].value = value; }

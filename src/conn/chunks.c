@@ -1,10 +1,11 @@
 /* conn/chunks.c - what both sides of a payload in chunks need: positions in scattered buffers, and stages.
  *
  * A chunk in few pieces of host memory needs no stage: the fabric reads or writes the buffer itself. All others are copied
- * through one. Senders have half of the stages and receivers the other half. A receiver's stage always comes back; a sender's
- * only when its peer has a stage to receive with. If senders could take all, two runtimes that send to each other would wait
- * for ever. A payload that finds no stage waits in line and goes on in the next work; one that has some goes first, because
- * its end sets more free.
+ * through one. On one host that may be a slot of a relay (relay.h), or a bounce buffer on the device, which the receiver reads
+ * where it is. Else it is one of the runtime's own. Senders have half of the stages and receivers the other half. A receiver's
+ * stage always comes back; a sender's only when its peer has a stage to receive with. If senders could take all, two runtimes
+ * that send to each other would wait for ever. A payload that finds no stage waits in line and goes on in the next work; one
+ * that has some goes first, because its end sets more free.
  *
  * If no stage is out on a side and still none can be had, there is no memory, and the transfer fails: nobody would wake it.
  *
@@ -25,7 +26,7 @@ wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn, const weft_iov_t *iov, cons
         return NULL;
     memset(c, 0, sizeof *c);
     c->conn = conn;
-    c->place = (wefti_place_t){iov, 0};
+    c->first = c->place = (wefti_place_t){iov, 0};
     c->device = device;
     c->want = want;
     for (int i = 0; i < WEFTI_CHUNKS_KEPT; i++)
@@ -100,18 +101,38 @@ static bool name_pieces(wefti_chunk_t *k, wefti_place_t p)
 
 weft_status_t wefti_chunk_copy(wefti_chunk_t *k, bool to_stage)
 {
+    const weft_mem_kind_t *device = k->of->device;
+    weft_runtime_t *rt = k->of->conn->rt;
     wefti_place_t p = k->place;
     char *stage = k->stage;
+    int way = k->by == WEFTI_BY_BOUNCE && k->of->device ? WEFTI_COPY_WITHIN
+              : to_stage == (k->by == WEFTI_BY_BOUNCE)  ? WEFTI_COPY_TO
+                                                        : WEFTI_COPY_FROM;
+    if (k->by == WEFTI_BY_BOUNCE && !device)
+        device = wefti_device_kind(); /* between a bounce buffer and page-locked memory */
+    weft_status_t st = device ? wefti_copy_begin(rt, &k->copy) : WEFT_OK;
+    if (st)
+        return st;
     for (uint64_t left = k->len; left;) {
         weft_iov_t piece = advance(&p, left);
-        weft_status_t st = to_stage ? wefti_mem_move(k->of->device, stage, piece.base, piece.len)
-                                    : wefti_mem_move(k->of->device, piece.base, stage, piece.len);
-        if (st)
-            return st;
+        void *to = to_stage ? stage : piece.base, *from = to_stage ? piece.base : stage;
+        if (device)
+            wefti_copy_add(rt, &k->copy, device, to, from, piece.len, way);
+        else
+            memcpy(to, from, piece.len);
         stage += piece.len;
         left -= piece.len;
     }
-    return WEFT_OK;
+    if (!device)
+        return WEFT_OK;
+    wefti_copy_end(rt, &k->copy);
+    k->state = WEFTI_CHUNK_COPIES;
+    return WEFT_ERR_PENDING;
+}
+
+bool wefti_chunks_busy(wefti_chunks_t *c)
+{
+    return wefti_chunks_in(c, WEFTI_CHUNK_BUSY) || wefti_chunks_in(c, WEFTI_CHUNK_COPIES);
 }
 
 /* --- stages ---------------------------------------------------------------------------------------------------------------- */
@@ -133,6 +154,7 @@ static weft_status_t get_stage(wefti_chunk_t *k)
         return WEFT_ERR_AGAIN;
     }
     all->stages[side]++;
+    all->staged += c->device != NULL;
     c->stages++;
     return WEFT_OK;
 }
@@ -161,9 +183,23 @@ void wefti_chunk_free(wefti_chunk_t *k)
     wefti_chunks_t *c = k->of;
     wefti_payloads_t *all = &c->conn->payloads;
     int side = c->in != NULL;
+    weft_runtime_t *rt = c->conn->rt;
     k->state = WEFTI_CHUNK_FREE;
     if (!k->stage)
         return;
+    if (k->by != WEFTI_BY_FABRIC) {
+        if (k->by == WEFTI_BY_RELAY && c->out)
+            wefti_relay_give(c->conn, k->relay, (int)k->number);
+        else if (k->by == WEFTI_BY_RELAY)
+            wefti_relay_drop(k->relay);
+        else if (c->out)
+            wefti_bounce_put(rt, k->stage);
+        else
+            wefti_mem_unimport(rt, k->import);
+        k->stage = NULL;
+        k->by = WEFTI_BY_FABRIC;
+        return;
+    }
     wefti_staging_put(c->conn->rt, k->stage);
     k->stage = NULL;
     c->stages--;

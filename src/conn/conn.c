@@ -22,7 +22,7 @@
 static void work_run(wefti_conn_t *conn)
 {
     wefti_list_t batch, *n;
-    wefti_chunks_serve(conn);
+    wefti_payload_work(conn);
     wefti_list_init(&batch);
     wefti_list_splice(&batch, &conn->work);
     while ((n = wefti_list_pop(&batch)))
@@ -339,6 +339,10 @@ static void room_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats)
     pthread_mutex_unlock(&conn->lock);
     stats->endpoints_failed = conn->n_failed;
     stats->reconnects = conn->n_reconnects;
+    stats->device_direct = conn->payloads.direct_pulls;
+    stats->device_relayed = conn->payloads.relayed;
+    stats->device_bounced = conn->payloads.bounced;
+    stats->device_staged = conn->payloads.staged;
 }
 
 static const wefti_room_t room = {room_shutdown, room_idle, room_free, room_stats};

@@ -27,6 +27,11 @@ enum {
     WEFTI_REC_CHUNK = 0x07,
     WEFTI_REC_STAGED_END = 0x08,
     WEFTI_REC_TAKE_BACK = 0x09,
+    WEFTI_REC_RELAY = 0x0a, /* conn, relay.h */
+    WEFTI_REC_RELAY_ANSWER = 0x0b,
+    WEFTI_REC_PLACED = 0x0c,
+    WEFTI_REC_BOUNCED = 0x0d, /* conn, payload.h */
+    WEFTI_REC_EMPTIED = 0x0e,
     WEFTI_REC_MSG_FIRST = 0x10, /* msg: 0x10 - 0x1f */
     WEFTI_REC_MSG_LAST = 0x1f,
     WEFTI_REC_AM_FIRST = 0x20,  /* am: 0x20 - 0x2f */

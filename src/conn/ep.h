@@ -37,19 +37,29 @@ typedef struct wefti_link wefti_link_t;
 /* --- payloads -------------------------------------------------------------------------------------------------------------- */
 
 /* Of the runtime: what payload.c keeps to use again, and names. */
+typedef struct wefti_relay wefti_relay_t;
+
 typedef struct wefti_payloads {
-    wefti_spares_t spare_outs, spare_ins, spare_chunks;
+    wefti_spares_t spare_outs, spare_ins, spare_chunks, spare_directs;
     wefti_list_t lost_outs, lost_ins; /* whose endpoint is down or gone, and which the fabric still has */
+    wefti_list_t relays_due;     /* wefti_relay_t.due */
+    wefti_list_t taken_back;     /* outs that end in the next work, when their lane is closed: owes_link */
     wefti_slots_t out_ids;       /* of what we announced, and tell the peer */
     wefti_slots_t in_ids;        /* of pulls in chunks: we tell the peer to put it on them */
     uint32_t stages[2];          /* out: to senders, to receivers */
     wefti_list_t stage_wait[2];  /* who waits for one */
+    uint64_t direct_pulls;       /* payloads copied out of a peer's device memory */
+    uint64_t relayed, bounced;   /* chunks sent through shared memory; through device memory */
+    uint64_t staged;             /* chunks of a device's payloads here that went through a staging buffer, either way */
 } wefti_payloads_t;
 
 /* Of an endpoint. */
 typedef struct wefti_ep_payloads {
     wefti_list_t outs, ins;          /* announced by us; waiting at the peer or under way from it */
     wefti_list_t out_owes, in_owes;  /* those of them with something that waits for space on the lane */
+    struct wefti_relay *relay_out, *relay_in; /* NULL: none */
+    bool relay_asked;                /* out: it was made, or could not be */
+    bool relay_owes, relay_answers;  /* RELAY, RELAY_ANSWER waits for space on the lane */
 } wefti_ep_payloads_t;
 
 void wefti_payloads_init(wefti_payloads_t *all);
@@ -63,6 +73,18 @@ void wefti_payload_announced(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *
 void wefti_payload_withdrawn(wefti_pull_t *p);
 /* one of conn's own; false: none of payload.h's */
 bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+void wefti_payload_work(wefti_conn_t *conn);              /* the work's */
+
+/* The payloads that come in, as payload.c, chunk_in.c and direct.c see them. */
+enum {
+    WEFTI_IN_WAITING, WEFTI_IN_LENT, WEFTI_IN_CHUNKS, WEFTI_IN_CHUNK /* an announcement of one */, WEFTI_IN_DIRECT,
+    WEFTI_IN_OVER
+};
+enum { WEFTI_OWES_CHUNKS = 1, WEFTI_OWES_TAKEN = 2, WEFTI_OWES_REFUSED = 4, WEFTI_OWES_EMPTIED = 8 };
+wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p); /* NULL: no memory */
+void wefti_in_free(wefti_in_t *in);
+/* Send what is owed to the peer about it; what finds no space waits for it. One that is over and owes nothing is freed. */
+void wefti_in_flush(wefti_in_t *in);
 
 /* --- the room, one per runtime --------------------------------------------------------------------------------------------- */
 

@@ -91,7 +91,7 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     memcpy(h->uuid, conn->uuid, sizeof h->uuid);
     memcpy(h->host, conn->host, sizeof h->host);
     EACH_TRAFFIC(link, t)
-        h->capabilities |= t->capability;
+        h->capabilities |= t->capability | WEFT_CAN_DEVICE;
     h->heartbeat_ns = rt->config.heartbeat;
     h->recv_window = rt->config.recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);

@@ -6,8 +6,6 @@
 
 #include "conn/ep.h"
 
-#define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of sends without an operation that may wait, per traffic */
-
 static wefti_outbox_t *box_of(const wefti_send_t *s)
 {
     return s->ep->traffic[s->kind->traffic];
@@ -24,11 +22,18 @@ void wefti_outbox_init(wefti_outbox_t *box, const wefti_outbox_kind_t *kind, uin
     wefti_slots_init(&box->confirms, UINT32_MAX - 1);
 }
 
+static void flush(weft_ep_t *ep, wefti_outbox_t *box);
+
 /* --- endings --------------------------------------------------------------------------------------------------------------- */
 
 void wefti_outbox_finish(weft_op_t *op, weft_status_t status)
 {
-    wefti_pieces_release(&wefti_send(op)->payload);
+    wefti_send_t *s = wefti_send(op);
+    if (__builtin_expect(s->carry != NULL, 0)) {
+        wefti_carry_put(s->ep->rt, s->carry);
+        s->carry = NULL;
+    }
+    wefti_pieces_release(&s->payload);
     if (__builtin_expect(status, 0))
         wefti_ep_complete(wefti_send(op)->ep, op, status);
     else
@@ -86,20 +91,26 @@ void wefti_outbox_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_send_t *s = wefti_send(op);
     weft_ep_t *ep = s->ep;
-    if (s->out) {
+    if (s->out || s->carrying) {
         if (!s->why)
             s->why = why;
-        if (ep->lane)
+        if (s->out && ep->lane)
             wefti_out_withdraw(s->out);
-        return;
+        return; /* it ends when its buffers are free */
     }
+    wefti_outbox_t *box = box_of(s);
+    bool gated = s->gated;
+    if (gated)
+        wefti_gate_forget(op);
     if (s->confirm_id) {
-        end_confirming(box_of(s), op, why);
+        end_confirming(box, op, why);
     } else {
         wefti_list_remove(&wefti_opx(op)->link);
         wefti_outbox_finish(op, why);
     }
     wefti_ep_drained(ep);
+    if (gated)
+        flush(ep, box); /* what waited behind it */
 }
 
 void wefti_outbox_down(weft_ep_t *ep, wefti_outbox_t *box, weft_status_t why)
@@ -113,8 +124,17 @@ void wefti_outbox_down(weft_ep_t *ep, wefti_outbox_t *box, weft_status_t why)
             s->why = why;
     }
     wefti_list_splice(&box->urgent, &box->pending);
-    for (wefti_list_t *l; (l = wefti_list_pop(&box->urgent));)
-        wefti_outbox_finish(wefti_op_of_link(l), why);
+    for (wefti_list_t *l; (l = wefti_list_pop(&box->urgent));) {
+        weft_op_t *op = wefti_op_of_link(l);
+        if (wefti_send(op)->carrying) { /* a device reads its buffers: it ends with that */
+            wefti_send(op)->why = why;
+            wefti_list_push_back(&box->announced, l);
+        } else {
+            if (wefti_send(op)->gated)
+                wefti_gate_forget(op);
+            wefti_outbox_finish(op, why);
+        }
+    }
     for (wefti_list_t *l; (l = wefti_list_first(&box->confirming));)
         end_confirming(box, wefti_op_of_link(l), why);
 }
@@ -128,7 +148,12 @@ bool wefti_outbox_busy(const wefti_outbox_t *box)
 
 weft_status_t wefti_outbox_copy(weft_ep_t *ep, weft_op_t *op, void *rec, void *to)
 {
-    weft_status_t st = wefti_pieces_gather(&wefti_send(op)->payload, to);
+    wefti_send_t *s = wefti_send(op);
+    if (__builtin_expect(s->carry != NULL, 0)) {
+        memcpy(to, s->carry->iov.base, op->len);
+        return WEFT_OK;
+    }
+    weft_status_t st = wefti_pieces_gather(&s->payload, to);
     if (st) {
         *(wefti_word_t *)rec = (wefti_word_t){.kind = WEFTI_REC_NOTHING};
         ep->lane->ops->commit(ep->lane, sizeof(wefti_word_t));
@@ -156,6 +181,11 @@ weft_status_t wefti_outbox_announce(weft_ep_t *ep, weft_op_t *op, void *rec, siz
     out->done = announce_done;
     out->user = op;
     wefti_out_set(out, ep, &s->payload, op->len);
+    if (s->carry) {
+        out->iov = &s->carry->iov;
+        out->iov_n = 1;
+        out->device = NULL;
+    }
     weft_status_t st = wefti_out_announce(out, rec, n);
     if (st) {
         wefti_flow_unpiggyback(f, credit);
@@ -169,7 +199,8 @@ weft_status_t wefti_outbox_announce(weft_ep_t *ep, weft_op_t *op, void *rec, siz
 
 static weft_status_t put(wefti_outbox_t *box, weft_ep_t *ep, weft_op_t *op)
 {
-    weft_status_t st = ep->lane ? box->kind->put(ep, op) : WEFT_ERR_AGAIN;
+    const wefti_send_t *s = wefti_send(op);
+    weft_status_t st = ep->lane && !s->carrying && !s->gated ? box->kind->put(ep, op) : WEFT_ERR_AGAIN;
     if (!st)
         wefti_outbox_count(box, op->len + wefti_send(op)->header_len);
     return st;
@@ -187,6 +218,59 @@ static void placed(wefti_outbox_t *box, weft_op_t *op)
         wefti_outbox_finish(op, WEFT_OK);
 }
 
+static void carry_done(wefti_carry_t *carry, weft_status_t status)
+{
+    weft_op_t *op = carry->user;
+    wefti_send_t *s = wefti_send(op);
+    weft_ep_t *ep = s->ep;
+    wefti_outbox_t *box = box_of(s);
+    s->carrying = false;
+    if (!status)
+        status = s->why;
+    if (status) {
+        wefti_list_remove(&wefti_opx(op)->link);
+        wefti_outbox_finish(op, status);
+        wefti_ep_drained(ep);
+    }
+    flush(ep, box); /* it, or what waited behind it */
+}
+
+/* A short payload of a device: let its bytes come here, where a record can take them. false: the device is waited for in put(),
+ * or the payload is announced. */
+static bool carry(weft_op_t *op)
+{
+    wefti_send_t *s = wefti_send(op);
+    weft_runtime_t *rt = s->ep->rt;
+    s->carry = wefti_carry_get(rt, op->len);
+    if (!s->carry)
+        return false;
+    s->carry->done = carry_done;
+    s->carry->user = op;
+    if (wefti_carry_from(rt, s->carry, s->payload.device, wefti_pieces_iov(&s->payload))) {
+        wefti_carry_put(rt, s->carry);
+        s->carry = NULL;
+        return false;
+    }
+    return s->carrying = true;
+}
+
+/* The stream that it waits for has come so far. */
+static void opened(weft_op_t *op, weft_status_t status)
+{
+    wefti_send_t *s = wefti_send(op);
+    weft_ep_t *ep = s->ep;
+    wefti_outbox_t *box = box_of(s);
+    s->gated = false;
+    if (status) {
+        wefti_list_remove(&wefti_opx(op)->link);
+        wefti_outbox_finish(op, status);
+        wefti_ep_drained(ep);
+    } else if (s->payload.device && carry(op)) {
+        return;
+    }
+    flush(ep, box);
+}
+
 weft_status_t wefti_outbox_start(weft_op_t *op)
 {
     wefti_send_t *s = wefti_send(op);
@@ -195,6 +279,19 @@ weft_status_t wefti_outbox_start(weft_op_t *op)
     if (st)
         return st;
     wefti_outbox_t *box = box_of(s);
+    if (wefti_gate_closed(op)) {
+        if (s->no_wait)
+            return WEFT_ERR_AGAIN;
+        st = wefti_gate_watch(op, opened);
+        if (st)
+            return st;
+        s->gated = true;
+    }
+    if (__builtin_expect(s->gated || (s->payload.device && !s->no_wait && carry(op)), 0)) {
+        (void)wefti_op_track(op);
+        wefti_list_push_back(s->urgent ? &box->urgent : &box->pending, &wefti_opx(op)->link);
+        return WEFT_OK;
+    }
     bool first = wefti_list_empty(&box->urgent) && (s->urgent || wefti_list_empty(&box->pending));
     st = first ? put(box, ep, op) : WEFT_ERR_AGAIN;
     if (st == WEFT_OK) {
@@ -267,135 +364,6 @@ void wefti_outbox_tell_starving(weft_runtime_t *rt, weft_ep_t *ep, int traffic)
     }
     while ((ep = wefti_ep_next(rt, &at)))
         wefti_flow_waits(ep, &((wefti_outbox_t *)ep->traffic[traffic])->flow);
-}
-
-/* --- posting --------------------------------------------------------------------------------------------------------------- */
-
-static void fill(weft_op_t *op, const wefti_send_t *s, uint64_t len, uint64_t tag)
-{
-    *wefti_send(op) = *s;
-    wefti_outbox_describe(op, s->ep, len, tag);
-    op->reason = 0;
-}
-
-weft_status_t wefti_outbox_start_prepared(const wefti_send_t *s, uint64_t len, uint64_t tag, weft_op_t *op)
-{
-    fill(op, s, len, tag);
-    return wefti_op_start(op, wefti_outbox_start);
-}
-
-/* A send nobody waits for. It has its own copy of the header, and of the payload or, where it owns that, of the list of its
- * pieces. */
-typedef struct detached {
-    weft_op_t op;
-    _Atomic uint64_t *total;
-    uint64_t bytes;
-    _Alignas(8) uint8_t copy[];
-} detached_t;
-
-static const wefti_op_kind_t detached_kind = {.name = "send",
-                                              .start = wefti_outbox_start,
-                                              .cancel = wefti_outbox_cancel,
-                                              .failed = wefti_outbox_finish,
-                                              .stops = true,
-                                              .by_post = true};
-
-static void detached_done(weft_op_t *op, void *user)
-{
-    detached_t *d = user;
-    (void)op;
-    atomic_fetch_sub_explicit(d->total, d->bytes, memory_order_relaxed);
-    wefti_free(d);
-}
-
-/* Make the copies, and let s be of them. */
-static weft_status_t detach(detached_t *d, wefti_send_t *s, uint64_t len)
-{
-    uint8_t *at = d->copy;
-    wefti_pieces_t *p = &s->payload;
-    if (p->release && p->iov) {
-        p->iov = memcpy(at, p->iov, p->n * sizeof *p->iov);
-        at += p->n * sizeof *p->iov;
-    } else if (!p->release && len) {
-        weft_status_t st = wefti_pieces_gather(p, at);
-        if (st)
-            return st;
-        wefti_pieces_set(p, at, len, NULL, 0, NULL);
-        at += len;
-    }
-    if (s->header_len)
-        s->header = memcpy(at, s->header, s->header_len);
-    return WEFT_OK;
-}
-
-/* By a thread that is inside. */
-static weft_status_t detach_and_post(wefti_send_t s, uint64_t len, uint64_t tag)
-{
-    weft_runtime_t *rt = s.ep->rt;
-    const wefti_pieces_t *p = &s.payload;
-    _Atomic uint64_t *total = &wefti_conn_of(rt)->pub.detached_bytes[s.kind->traffic];
-    uint64_t bytes = sizeof(detached_t) + s.header_len + (!p->release ? len : p->iov ? p->n * sizeof *p->iov : 0);
-    if (!p->release && bytes > DETACHED_MAX)
-        return wefti_fail(WEFT_ERR_LIMIT, "%zu bytes are too many to be copied for a send without an operation; use one",
-                          (size_t)len);
-    if (atomic_fetch_add_explicit(total, bytes, memory_order_relaxed) + bytes > DETACHED_MAX && !p->release) {
-        atomic_fetch_sub_explicit(total, bytes, memory_order_relaxed);
-        return wefti_fail(WEFT_ERR_AGAIN, "%zu bytes without an operation would have to wait, and too many such wait already",
-                          (size_t)len);
-    }
-    weft_status_t st = WEFT_ERR_NOMEM;
-    detached_t *d = wefti_malloc(bytes);
-    if (!d)
-        goto err_count;
-    memset(d, 0, sizeof *d);
-    d->total = total;
-    d->bytes = bytes;
-    d->op.fn = detached_done;
-    d->op.user = d;
-    st = detach(d, &s, len);
-    if (!st)
-        st = wefti_op_prepare(rt, &d->op, &detached_kind);
-    if (st)
-        goto err_d;
-    fill(&d->op, &s, len, tag);
-    st = wefti_op_post_by(rt, &d->op, wefti_outbox_start);
-    if (st)
-        goto err_d;
-    return WEFT_OK;
-
-err_d:
-    wefti_free(d);
-err_count:
-    atomic_fetch_sub_explicit(total, bytes, memory_order_relaxed);
-    return st;
-}
-
-static weft_status_t post_detached(const wefti_send_t *s, uint64_t len, uint64_t tag)
-{
-    weft_runtime_t *rt = s->ep->rt;
-    weft_status_t st = wefti_join(rt);
-    if (st)
-        return st;
-    st = wefti_ep_lost(s->ep);
-    if (!st)
-        st = detach_and_post(*s, len, tag);
-    wefti_part(rt);
-    return st;
-}
-
-weft_status_t wefti_outbox_post(const wefti_send_t *s, uint64_t len, uint64_t tag, weft_op_t *op)
-{
-    weft_runtime_t *rt = s->ep->rt;
-    weft_status_t st = wefti_ep_check(s->ep);
-    if (st)
-        return st;
-    if (!op)
-        return post_detached(s, len, tag);
-    st = wefti_op_prepare(rt, op, &s->kind->op);
-    if (st)
-        return st;
-    fill(op, s, len, tag);
-    return wefti_op_post_by(rt, op, wefti_outbox_start);
 }
 
 /* --- counting -------------------------------------------------------------------------------------------------------------- */

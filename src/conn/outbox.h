@@ -1,9 +1,9 @@
 /* conn/outbox.h - the sends of one traffic on one endpoint, from the post to the lane; part of the door conn/conn.h.
  *
- * A send is PENDING (it waits for the connection, for credit, or for space on the lane), ANNOUNCED (its payload waits for the
- * peer to pull it), CONFIRMING (the peer has it, and its answer is awaited), or complete. A message that fits a record is
- * copied into the lane and is complete at once, unless it is to be confirmed. Sends keep their order: one goes to the lane
- * directly only while no other is pending. Urgent sends have a list of their own, which goes first.
+ * A send is PENDING (it waits for the connection, for credit, for space on the lane, or for its bytes to come from a device),
+ * ANNOUNCED (its payload waits for the peer to pull it), CONFIRMING (the peer has it, and its answer is awaited), or complete.
+ * A message that fits a record is copied into the lane and is complete at once, unless it is to be confirmed. Sends keep their
+ * order: one goes to the lane directly only while no other is pending. Urgent sends have a list of their own, which goes first.
  *
  * Cancelling: a pending send ends at once, and so does a confirming one, whose buffers are free. An announced one is
  * withdrawn, and ends when the fabric has let go of its buffers.
@@ -50,10 +50,13 @@ typedef struct wefti_send {
     uint32_t header_len;
     uint32_t header_sent;      /* of a header that goes ahead in records of its own */
     wefti_out_t *out;          /* while announced */
+    wefti_carry_t *carry;      /* a short payload of a device: its bytes, or where they are copied to */
     uint64_t confirm_id;       /* while confirming */
     weft_status_t why;         /* what ends it, where the fabric will only say that it was cancelled */
     uint8_t flags;             /* the traffic's own */
     bool urgent, no_wait;
+    bool carrying;             /* they are on their way to the carry */
+    bool gated;                /* it waits for a stream: core/gate.h */
 } wefti_send_t;
 
 _Static_assert(sizeof(wefti_send_t) <= WEFTI_OP_SCRATCH_SIZE, "a send fits its operation");
@@ -93,7 +96,8 @@ weft_status_t wefti_outbox_start(weft_op_t *op);
 void wefti_outbox_cancel(weft_op_t *op, weft_status_t why);
 void wefti_outbox_finish(weft_op_t *op, weft_status_t status);
 #define WEFTI_SEND_OP(its_name) \
-    {.name = (its_name), .start = wefti_outbox_start, .cancel = wefti_outbox_cancel, .failed = wefti_outbox_finish, .stops = true}
+    {.name = (its_name), .start = wefti_outbox_start, .cancel = wefti_outbox_cancel, .failed = wefti_outbox_finish, \
+     .stops = true, .gates = true}
 
 /* --- for put() ------------------------------------------------------------------------------------------------------------- */
 

@@ -18,11 +18,10 @@
 #include <string.h>
 
 #include "conn/chunks.h"
+#include "conn/direct.h"
 
 #define SPARE_MAX 1024
 #define HEAD 16 /* what every record that is announced begins with: the traffic's word, the id */
-
-#define STAGED_HEAD 16 /* what a STAGED record begins with: its kind, the total */
 
 static wefti_payloads_t *payloads_of(weft_runtime_t *rt)
 {
@@ -35,6 +34,8 @@ void wefti_payloads_init(wefti_payloads_t *all)
 {
     wefti_list_init(&all->lost_outs);
     wefti_list_init(&all->lost_ins);
+    wefti_list_init(&all->taken_back);
+    wefti_list_init(&all->relays_due);
     wefti_list_init(&all->stage_wait[0]);
     wefti_list_init(&all->stage_wait[1]);
     wefti_slots_init(&all->out_ids, UINT32_MAX);
@@ -50,6 +51,7 @@ void wefti_payloads_free(wefti_payloads_t *all)
     wefti_spares_free(&all->spare_outs);
     wefti_spares_free(&all->spare_ins);
     wefti_spares_free(&all->spare_chunks);
+    wefti_spares_free(&all->spare_directs);
     wefti_slots_free(&all->out_ids);
     wefti_slots_free(&all->in_ids);
 }
@@ -86,6 +88,8 @@ void wefti_in_free(wefti_in_t *in)
     wefti_list_remove(&in->link);
     if (wefti_list_linked(&in->owes_link))
         wefti_list_remove(&in->owes_link);
+    if (in->direct)
+        wefti_direct_free(in);
     wefti_spares_put(&payloads_of(in->rt)->spare_ins, in, SPARE_MAX);
 }
 
@@ -144,14 +148,25 @@ static void announce_done(wefti_xfer_t *x, weft_status_t status)
 static weft_status_t announce_staged(wefti_out_t *out, const void *traffic_rec, size_t n)
 {
     wefti_lane_t *lane = out->ep->lane;
-    uint64_t *rec = lane->ops->reserve(lane, STAGED_HEAD + n);
+    wefti_export_t export;
+    out->exported = wefti_direct_wanted(out) && wefti_mem_export(out->device, out->iov->base, out->total, &export);
+    size_t more = out->exported ? sizeof export : 0;
+    uint8_t *rec = lane->ops->reserve(lane, WEFTI_STAGED_HEAD + more + n);
     if (!rec)
         return WEFT_ERR_AGAIN;
-    rec[0] = WEFTI_REC_STAGED;
-    rec[1] = out->total;
-    memcpy(rec + 2, traffic_rec, n);
-    lane->ops->commit(lane, STAGED_HEAD + n);
+    uint64_t head[2] = {WEFTI_REC_STAGED | (uint64_t)out->exported << 8, out->total};
+    memcpy(rec, head, sizeof head);
+    if (more)
+        memcpy(rec + WEFTI_STAGED_HEAD, &export, more);
+    memcpy(rec + WEFTI_STAGED_HEAD + more, traffic_rec, n);
+    lane->ops->commit(lane, WEFTI_STAGED_HEAD + more + n);
     return WEFT_OK;
+}
+
+/* Memory of a device that the fabric itself moves, whole and in one piece. */
+static bool fabric_takes(const wefti_lane_t *lane, const weft_mem_kind_t *device, size_t pieces, bool whole)
+{
+    return lane->takes_cuda && pieces == 1 && whole && wefti_device_known(device);
 }
 
 weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n)
@@ -163,7 +178,7 @@ weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n)
     if (st)
         return st;
     memcpy((uint8_t *)rec + 8, &out->id, sizeof out->id);
-    if (out->device) {
+    if (out->device && !fabric_takes(lane, out->device, out->iov_n, true)) {
         out->state = WEFTI_OUT_STAGED;
         st = announce_staged(out, rec, n);
     } else {
@@ -204,10 +219,19 @@ void wefti_out_withdraw(wefti_out_t *out)
     wefti_out_flush(out);
 }
 
+bool wefti_out_staged_end(wefti_epx_t *ep, uint64_t id, bool taken)
+{
+    wefti_out_t *out = wefti_out_find(&ep->pub, id);
+    if (!out || out->state != WEFTI_OUT_STAGED)
+        return false;
+    wefti_chunk_out_end(out, taken ? WEFT_OK : refused(out));
+    return true;
+}
+
 /* --- in -------------------------------------------------------------------------------------------------------------------- */
 
-/* A payload waits at the peer: `rec` is the traffic's. p NULL: it was STAGED. */
-static void arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p)
+void wefti_in_arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p,
+                      const wefti_export_t *export)
 {
     const wefti_traffic_t *t = n >= HEAD && total ? ep->conn->by_kind[kind] : NULL;
     wefti_in_t *in = t ? wefti_in_new(ep, total, p) : NULL;
@@ -221,6 +245,8 @@ static void arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         return;
     }
     in->traffic = t;
+    if (export)
+        in->direct = wefti_direct_new(in, export);
     wefti_wild_take(&in->id, wefti_wild_skip(rec, 8), sizeof in->id);
     t->announced(&ep->pub, kind, rec, n, in);
 }
@@ -230,7 +256,7 @@ void wefti_payload_announced(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *
     if (kind == WEFTI_REC_CHUNK)
         wefti_chunk_in_announced(ep, rec, n, total, p);
     else
-        arrived(ep, kind, rec, n, total, p);
+        wefti_in_arrived(ep, kind, rec, n, total, p, NULL);
 }
 
 void wefti_payload_withdrawn(wefti_pull_t *p)
@@ -248,20 +274,35 @@ void wefti_payload_withdrawn(wefti_pull_t *p)
 weft_status_t wefti_in_pull(wefti_in_t *in, const weft_iov_t *iov, size_t iov_n, uint64_t want, const weft_mem_kind_t *device,
                             wefti_xfer_t *x)
 {
-    if (!in->p || device)
+    weft_status_t st = in->direct ? wefti_direct_pull(in, iov, want, device, x) : WEFT_ERR_UNSUPPORTED;
+    if (st != WEFT_ERR_UNSUPPORTED)
+        return st;
+    if (!in->p || (device && !fabric_takes(wefti_epx(in->ep)->link->lane, device, iov_n, want == in->total)))
         return wefti_chunk_in_pull(in, iov, want, device, x);
-    weft_status_t st = in->p->ops->pull(in->p, iov, iov_n, want, x);
+    st = in->p->ops->pull(in->p, iov, iov_n, want, x);
     if (!st)
         wefti_in_free(in);
     return st;
+}
+
+/* Tell of chunks that are not needed any more. */
+static void empty(wefti_epx_t *ep, wefti_in_t *in)
+{
+    for (wefti_chunk_t *k; (k = wefti_chunks_in(in->chunks, WEFTI_CHUNK_TELLS)); k->state = WEFTI_CHUNK_FREE)
+        if (!send_words(ep, (uint64_t[]){WEFTI_REC_EMPTIED | (uint64_t)k->cannot << 8, in->id, k->number}, 3))
+            return;
+    in->owes &= (uint8_t)~WEFTI_OWES_EMPTIED;
 }
 
 void wefti_in_flush(wefti_in_t *in)
 {
     wefti_epx_t *ep = wefti_epx(in->ep);
     if ((in->owes & WEFTI_OWES_CHUNKS) &&
-        send_words(ep, (uint64_t[]){WEFTI_REC_CHUNKS, in->id, in->chunks->name, in->chunks->want}, 4))
+        send_words(
+            ep, (uint64_t[]){WEFTI_REC_CHUNKS | (uint64_t)in->chunks->flags << 8, in->id, in->chunks->name, in->chunks->want}, 4))
         in->owes &= (uint8_t)~WEFTI_OWES_CHUNKS;
+    if (in->owes & WEFTI_OWES_EMPTIED)
+        empty(ep, in);
     if (in->owes & (WEFTI_OWES_TAKEN | WEFTI_OWES_REFUSED)) {
         bool taken = in->owes & WEFTI_OWES_TAKEN;
         if (send_words(ep, (uint64_t[]){WEFTI_REC_STAGED_END | (uint64_t)taken << 8, in->id}, 2)) {
@@ -299,8 +340,24 @@ weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out)
     return WEFT_OK;
 }
 
+weft_status_t wefti_in_lend_device(wefti_in_t *in, wefti_lent_t *lent_out)
+{
+    wefti_lent_t lent = {.rt = in->rt};
+    void *ptr;
+    if (!in->direct || wefti_mem_import(in->rt, &in->direct->export, in->total, NULL, &lent.import, &ptr))
+        return WEFT_ERR_UNSUPPORTED;
+    lent.ptr = ptr;
+    in->state = WEFTI_IN_LENT;
+    *lent_out = lent;
+    return WEFT_OK;
+}
+
 void wefti_unlend(const wefti_lent_t *lent)
 {
+    if (lent->import) {
+        wefti_mem_unimport(lent->rt, lent->import);
+        return;
+    }
     lent->ops->unlend(lent->transport, lent->handle);
 }
 
@@ -315,8 +372,7 @@ static wefti_in_t *in_find(wefti_epx_t *ep, uint64_t id)
     return NULL;
 }
 
-/* The sender wants it back. If it is not there (any more), or somebody uses it, the sender hears of its end in another way. */
-static void take_back(wefti_epx_t *ep, uint64_t id)
+void wefti_in_take_back(wefti_epx_t *ep, uint64_t id)
 {
     wefti_in_t *in = in_find(ep, id);
     if (!in || in->state != WEFTI_IN_WAITING || !in->user)
@@ -325,57 +381,12 @@ static void take_back(wefti_epx_t *ep, uint64_t id)
     wefti_in_refuse(in, false);
 }
 
-/* --- records --------------------------------------------------------------------------------------------------------------- */
-
-static bool staged_end(wefti_epx_t *ep, uint64_t id, bool taken)
-{
-    wefti_out_t *out = wefti_out_find(&ep->pub, id);
-    if (!out || out->state != WEFTI_OUT_STAGED)
-        return false;
-    wefti_chunk_out_end(out, taken ? WEFT_OK : refused(out));
-    return true;
-}
-
-bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
-{
-    uint64_t w[4] = {0};
-    size_t head = kind == WEFTI_REC_STAGED ? STAGED_HEAD : sizeof w; /* what is behind it is for the traffic to take */
-    wefti_wild_take(w, rec, n < head ? n : head);
-    memcpy(w, &kind, sizeof kind);
-    switch (w[0]) { /* the bytes behind the kind are zero, or a flag */
-    case WEFTI_REC_STAGED:
-        if (n < STAGED_HEAD)
-            return false;
-        rec = wefti_wild_skip(rec, STAGED_HEAD);
-        n -= STAGED_HEAD;
-        arrived(ep, n ? wefti_wild_u8(rec) : 0, rec, n, w[1], NULL);
-        return true;
-    case WEFTI_REC_CHUNKS:
-        if (n != 32)
-            return false;
-        wefti_chunk_out_asked(ep, w[1], w[2], w[3]);
-        return true;
-    case WEFTI_REC_STAGED_END:
-    case WEFTI_REC_STAGED_END | 1 << 8:
-        return n == 16 && staged_end(ep, w[1], w[0] >> 8);
-    case WEFTI_REC_TAKE_BACK:
-        if (n != 24)
-            return false;
-        if (w[2])
-            wefti_chunk_in_given_up(ep, w[1], w[2]);
-        else
-            take_back(ep, w[1]);
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* --- the endpoint ---------------------------------------------------------------------------------------------------------- */
 
 void wefti_payload_space(wefti_epx_t *ep)
 {
     wefti_list_t batch;
+    wefti_relay_flush(ep);
     wefti_list_init(&batch);
     wefti_list_splice(&batch, &ep->payloads.in_owes);
     for (wefti_list_t *l; (l = wefti_list_pop(&batch));)
@@ -395,7 +406,13 @@ static void out_down(wefti_out_t *out)
 {
     out->owes = 0;
     owes(NULL, &out->owes_link, false);
-    if (out->state == WEFTI_OUT_STAGED)
+    if (out->state == WEFTI_OUT_STAGED && out->exported) {
+        /* The peer may be reading the memory. It looks whether the lane is open when it has: so that is closed before the
+         * program has its memory back. */
+        wefti_chunk_out_stop(out); /* there will be no lane to tell of the next chunk */
+        wefti_list_push_back(&wefti_epx(out->ep)->conn->payloads.taken_back, &out->owes_link);
+        wefti_conn_kick(wefti_epx(out->ep)->conn);
+    } else if (out->state == WEFTI_OUT_STAGED)
         wefti_chunk_out_end(out, WEFT_ERR_CANCELLED);
     else
         wefti_chunk_out_stop(out); /* the fabric has it, and is about to let go */
@@ -407,6 +424,8 @@ static void in_down(wefti_in_t *in)
     owes(NULL, &in->owes_link, false);
     if (in->state == WEFTI_IN_CHUNKS) {
         wefti_chunk_in_down(in);
+    } else if (in->state == WEFTI_IN_DIRECT) {
+        wefti_direct_down(in);
     } else if (!in->p) {
         if (in->user)
             in->traffic->withdrawn(in);
@@ -430,6 +449,16 @@ void wefti_payload_down(wefti_epx_t *ep)
         wefti_list_push_back(&all->lost_ins, l);
         in_down(wefti_container_of(l, wefti_in_t, link));
     }
+    wefti_relay_down(ep);
+}
+
+void wefti_payload_work(wefti_conn_t *conn)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&conn->payloads.taken_back));)
+        wefti_chunk_out_end(wefti_container_of(l, wefti_out_t, owes_link), WEFT_ERR_CANCELLED);
+    for (wefti_list_t *l; (l = wefti_relay_next(conn));)
+        wefti_chunk_out_step(wefti_container_of(l, wefti_chunks_t, wait)->out);
+    wefti_chunks_serve(conn);
 }
 
 void wefti_payload_free(wefti_epx_t *ep)

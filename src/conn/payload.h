@@ -5,9 +5,13 @@
  * sender that needs it, announced, pulled into place or into a stage by the receiver, and copied out of it; several are under
  * way at a time, so that the copies overlap the transfer. Records of conn's own carry it (docs/design/wire.md):
  *
- *   STAGED     sender -> receiver  in place of the fabric's announcement, if the payload is in device memory
- *   CHUNKS     receiver -> sender  send payload `id` in chunks, so many bytes of it
+ *   STAGED     sender -> receiver  in place of the fabric's announcement, if the payload is in device memory; on one host
+ *                                  with an export of that memory, so that the receiver may copy it itself (direct.h)
+ *   CHUNKS     receiver -> sender  send payload `id` in chunks, so many bytes of it; and what the receiver can do with them
  *   CHUNK      sender -> receiver  an announcement: bytes of what CHUNKS asked for, from an offset on
+ *   PLACED     sender -> receiver  the same, in memory that both share (relay.h)
+ *   BOUNCED    sender -> receiver  the same, in device memory of the sender's library, which is exported
+ *   EMPTIED    receiver -> sender  a chunk that was PLACED or BOUNCED is not needed any more
  *   STAGED_END receiver -> sender  done with payload `id` that was STAGED: taken or refused
  *   TAKE_BACK  sender -> receiver  give payload `id` back if nobody pulls it yet; or: the chunks asked for cannot be had
  *
@@ -41,7 +45,7 @@ struct wefti_out {
     uint64_t asked_by;           /* what the peer calls that pull; 0: it has not asked */
     weft_status_t status;        /* what it ends with, if that is not for the peer to say */
     uint8_t state, owes;
-    bool withdrawn;
+    bool withdrawn, exported;
 };
 
 /* From the runtime's store of them; NULL: no memory. */
@@ -72,6 +76,7 @@ struct wefti_in {
     const struct wefti_traffic *traffic;
     wefti_pull_t *p;             /* the fabric's; NULL: STAGED */
     struct wefti_chunks *chunks; /* while it is pulled in chunks */
+    struct wefti_direct *direct; /* STAGED with an export: how it can be copied from where it lies */
     wefti_list_t link;           /* its endpoint's, while somebody could ask for it or it is under way */
     wefti_list_t owes_link;      /* while a record about it waits for space on the lane */
     uint8_t state, owes;
@@ -91,9 +96,13 @@ typedef struct wefti_lent {
     const wefti_transport_ops_t *ops;
     wefti_transport_t *transport;
     void *handle;
+    wefti_import_t *import; /* it is device memory: of this runtime */
+    weft_runtime_t *rt;
 } wefti_lent_t;
 weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out);
+/* The same for a payload in device memory: what is lent is an address of the device's, and does not outlive the runtime. */
+weft_status_t wefti_in_lend_device(wefti_in_t *in, wefti_lent_t *lent_out);
 void wefti_unlend(const wefti_lent_t *lent);
-static inline bool wefti_lent_outlives(const wefti_lent_t *lent) { return lent->ops->lent_outlives; }
+static inline bool wefti_lent_outlives(const wefti_lent_t *lent) { return !lent->import && lent->ops->lent_outlives; }
 
 #endif

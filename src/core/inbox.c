@@ -219,7 +219,7 @@ static void start(weft_runtime_t *rt, weft_op_t *op)
         release(rt, op);
     } else {
         wefti_fail_forget();
-        weft_status_t st = x->kind->start(op);
+        weft_status_t st = wefti_gate_closed(op) && !x->kind->gates ? wefti_gate_park(op) : x->kind->start(op);
         if (st) /* its post has returned WEFT_OK */
             wefti_op_failed(op, st);
     }

@@ -16,7 +16,7 @@
 
 /* --- posting ---------------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out)
+weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind, uint32_t *flags_out)
 {
     uint32_t state = wefti_op_state(op);
     if (wefti_gone(rt))
@@ -34,6 +34,14 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t 
         return wefti_fail(WEFT_ERR_INVALID, "the operation's token belongs to another runtime");
     if (op->token && wefti_token_cancelled(op->token))
         *flags_out |= WEFTI_OPF_STOPPED;
+    if (op->streams) {
+        if (!kind->streams && !kind->gates)
+            return wefti_fail(WEFT_ERR_UNSUPPORTED, "%s: this operation takes no streams", kind->name);
+        weft_status_t st = wefti_gate_make(rt, op);
+        if (st)
+            return st;
+        *flags_out |= WEFTI_OPF_GATE;
+    }
     if (op->queue)
         wefti_queue_count(op->queue, 1);
     return WEFT_OK;
@@ -112,6 +120,8 @@ void wefti_op_untrack(weft_op_t *op)
         wefti_heap_remove(&x->rt->timers, &x->timer);
     if (x->flags & WEFTI_OPF_TOKEN)
         wefti_token_part(op->token, op);
+    if (x->flags & WEFTI_OPF_GATE)
+        wefti_gate_end(op);
     x->flags = 0;
 }
 

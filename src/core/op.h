@@ -58,6 +58,7 @@ typedef struct __attribute__((may_alias)) wefti_opx {
     };
     wefti_heap_node_t timer;
     weft_op_fn late_fn;           /* with HOOKED: weft_op_attach() */
+    struct wefti_gate *gate;      /* with WEFTI_OPF_GATE */
 } wefti_opx_t;
 
 enum {
@@ -65,13 +66,14 @@ enum {
     WEFTI_OPF_TOKEN = 2,
     WEFTI_OPF_INBOX_START = 4, /* it is in the inbox to be started */
     WEFTI_OPF_STEP = 8,        /* on the ready list, and not complete: a function to run */
-    WEFTI_OPF_STOPPED = 16     /* it was cancelled before it was posted, and is not started yet */
+    WEFTI_OPF_STOPPED = 16,    /* it was cancelled before it was posted, and is not started yet */
+    WEFTI_OPF_GATE = 32        /* it has a gate: core/gate.h */
 };
 
 #define WEFTI_OP_SCRATCH_SIZE sizeof(((wefti_opx_t *)0)->scratch)
 
 _Static_assert(sizeof(wefti_opx_t) <= sizeof(((weft_op_t *)0)->priv), "weft_op_t.priv is too small");
-_Static_assert(sizeof(weft_op_t) == 320, "weft_op_t is part of the ABI");
+_Static_assert(sizeof(weft_op_t) == 336, "weft_op_t is part of the ABI");
 
 static inline wefti_opx_t *wefti_opx(weft_op_t *op) { return (wefti_opx_t *)(void *)op->priv; }
 #define wefti_op_of(ptr, member) wefti_container_of(wefti_container_of((ptr), wefti_opx_t, member), weft_op_t, priv)

@@ -25,11 +25,12 @@
 #include <assert.h>
 
 #include "base/detail.h"
+#include "core/gate.h"
 #include "core/runtime.h"
 
 /* --- posting ---------------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out);
+weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind, uint32_t *flags_out);
 
 /* Fails: WEFT_ERR_STATE (it is under way already), _INVALID (both fn and queue), _CLOSED (the runtime closes), _FORKED. */
 static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
@@ -37,9 +38,9 @@ static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, 
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), flags = 0;
     if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || wefti_closing(rt) || wefti_gone(rt) || op->token ||
-                             op->queue,
+                             op->queue || op->streams,
                          0)) {
-        weft_status_t st = wefti_op_prepare_slow(rt, op, &flags);
+        weft_status_t st = wefti_op_prepare_slow(rt, op, kind, &flags);
         if (st)
             return st;
     }
@@ -90,7 +91,7 @@ static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)
     wefti_op_begin(op);
     if (__builtin_expect(wefti_opx(op)->flags & WEFTI_OPF_STOPPED, 0))
         return wefti_op_start_stopped(op, start);
-    weft_status_t st = start(op);
+    weft_status_t st = wefti_gate_closed(op) && !wefti_opx(op)->kind->gates ? wefti_gate_park(op) : start(op);
     return __builtin_expect(st, 0) ? wefti_op_not_started(op, st) : WEFT_OK;
 }
 
@@ -115,11 +116,12 @@ static inline weft_status_t wefti_op_post(weft_runtime_t *rt, weft_op_t *op)
 
 /* --- in start() ------------------------------------------------------------------------------------------------------------- */
 
-/* Was it cancelled before it was posted? For rooms that begin it themselves. */
+/* Was it cancelled before it was posted, or has it a gate? For rooms that begin it themselves: not at once then. */
 static inline bool wefti_op_stopped(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    return x->flags & WEFTI_OPF_STOPPED || atomic_load_explicit(&x->state, memory_order_relaxed) & WEFTI_OP_STOPPED;
+    return x->flags & (WEFTI_OPF_STOPPED | WEFTI_OPF_GATE) ||
+           atomic_load_explicit(&x->state, memory_order_relaxed) & WEFTI_OP_STOPPED;
 }
 /* For a start() of a kind whose operations do not all stop: WEFT_ERR_CANCELLED if this one was cancelled before it was
  * started. */
@@ -185,7 +187,7 @@ static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
     return (state == WEFTI_OP_IDLE || state == WEFTI_OP_DONE) && !wefti_closing(rt) && !wefti_gone(rt) && !op->fn && !op->queue &&
-           !op->token && !x->watch;
+           !op->token && !op->streams && !x->watch;
 }
 static inline void wefti_op_plain_done(weft_runtime_t *rt, weft_op_t *op)
 {

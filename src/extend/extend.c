@@ -19,7 +19,7 @@
 #include "conn/conn.h"
 
 enum { MOST = 8, STATE_MOST = 1 << 30, ALIGN = _Alignof(max_align_t) };
-#define OF_CORE (WEFT_CAN_MSG | WEFT_CAN_AM | WEFT_CAN_RMA | WEFT_CAN_RPC)
+#define OF_CORE (WEFT_CAN_MSG | WEFT_CAN_AM | WEFT_CAN_RMA | WEFT_CAN_RPC | WEFT_CAN_DEVICE)
 
 typedef struct known {
     const weft_ext_t *ext;

@@ -188,6 +188,7 @@ struct wefti_lane {
     void *user;
     uint32_t frame_max; /* largest record */
     bool emulates;      /* get and put are done by the peer's processor, and slowly: there is no gain in them */
+    bool takes_cuda;    /* CUDA memory, in one piece and whole, is announced and pulled as host memory is */
 };
 
 struct wefti_pull {
@@ -251,6 +252,10 @@ typedef struct wefti_transport_ops {
     void (*unlend)(wefti_transport_t *transport, void *lent);
     /* What is lent also outlives the transport: unlend() may then come from any thread, with a transport that is gone. */
     bool lent_outlives;
+
+    /* Has the peer left its half open until now? What was read before out of memory that the peer lets us have, by whatever way,
+     * was then the peer's to give: a peer closes before it lets go of its memory. NULL where the two are not on one host. */
+    bool (*peer_open)(wefti_lane_t *lane);
 
     /* Memory that the peer of a lane maps, to read and write. NULL where the transport cannot. */
     /* Write a map handle (at most WEFTI_MAP_HANDLE_MAX bytes; returns how many) with which the peer of this lane can map the

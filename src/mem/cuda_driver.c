@@ -23,7 +23,6 @@ static _Atomic int state;
 static _Atomic int starting; /* inside the driver's first call: a fork then has a driver that is half started */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of leaving UNKNOWN */
 static char why_absent[256];
-bool wefti_cuda_has_managed;
 
 const char *wefti_cuda_words(cu_result_t r)
 {
@@ -64,8 +63,13 @@ static bool resolve(void *library)
     }
     CUDA_CALLS(CUDA_RESOLVE)
 #undef CUDA_RESOLVE
-    void *found = dlsym(library, "cuCtxGetId");
-    memcpy(&wefti_cu.ctx_id, &found, sizeof found);
+#define CUDA_RESOLVE(member, symbol, args) \
+    { \
+        void *found = dlsym(library, symbol); \
+        memcpy(&wefti_cu.member, &found, sizeof found); \
+    }
+    CUDA_MORE_CALLS(CUDA_RESOLVE)
+#undef CUDA_RESOLVE
     return true;
 }
 
@@ -91,12 +95,6 @@ static bool start(void)
     }
     if (wefti_cuda_devices > WEFTI_CUDA_DEVICES_MAX)
         wefti_cuda_devices = WEFTI_CUDA_DEVICES_MAX;
-    for (int i = 0; i < wefti_cuda_devices && !wefti_cuda_has_managed; i++) {
-        cu_device_t device;
-        int yes = 0;
-        wefti_cuda_has_managed =
-            !wefti_cu.device_get(&device, i) && !wefti_cu.device_attribute(&yes, CU_DEVICE_MANAGED_MEMORY, device) && yes;
-    }
     return true;
 }
 

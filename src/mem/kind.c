@@ -30,14 +30,10 @@ static const weft_mem_kind_t *own[OWN_MAX]; /* in the order they were added */
 static unsigned n_own;
 
 static const weft_mem_kind_t *const library[] = {
-    &wefti_mem_kind_host, &wefti_mem_kind_huge, &wefti_mem_kind_pinned, &wefti_mem_kind_cuda, &wefti_mem_kind_managed,
+    &wefti_mem_kind_host,    &wefti_mem_kind_huge,       &wefti_mem_kind_pinned,   &wefti_mem_kind_cuda,
+    &wefti_mem_kind_managed, &wefti_mem_kind_cuda_async, &wefti_mem_kind_cuda_vmm,
 };
 #define LIBRARY (sizeof library / sizeof library[0])
-
-static bool is_cuda(const weft_mem_kind_t *kind)
-{
-    return kind == &wefti_mem_kind_cuda || kind == &wefti_mem_kind_managed;
-}
 
 /* --- the program's own ------------------------------------------------------------------------------------------------------ */
 
@@ -131,15 +127,7 @@ const weft_mem_kind_t *weft_mem_host(void)
 /* Is a kind of the library there? CUDA is asked for. The detail says why not. */
 static bool present(const weft_mem_kind_t *kind)
 {
-    if (!is_cuda(kind))
-        return true;
-    if (wefti_cuda_use(NULL))
-        return false;
-    if (kind == &wefti_mem_kind_managed && !wefti_cuda_has_managed) {
-        wefti_fail(WEFT_ERR_UNSUPPORTED, "no CUDA device of this machine has managed memory");
-        return false;
-    }
-    return true;
+    return !wefti_cuda_kind(kind) || (!wefti_cuda_use(NULL) && wefti_cuda_has(kind));
 }
 
 const weft_mem_kind_t *weft_mem_kind_find(const char *name)
@@ -157,8 +145,8 @@ const weft_mem_kind_t *weft_mem_kind_find(const char *name)
         if (!strcmp(library[i]->name, name))
             return present(library[i]) ? library[i] : NULL;
     wefti_fail(WEFT_ERR_NOTFOUND,
-               "there is no memory kind \"%.64s\": host, huge, pinned, cuda and cuda-managed are the library's, and others "
-               "have to be added",
+               "there is no memory kind \"%.64s\": host, huge, pinned, cuda, cuda-managed, cuda-async and cuda-vmm are the "
+               "library's, and others have to be added",
                name);
     return NULL;
 }
@@ -299,7 +287,7 @@ weft_status_t weft_mem_copy(void *dst, const weft_mem_kind_t *dst_kind, const vo
         memcpy(dst, src, n);
         return WEFT_OK;
     }
-    if (to == from || to_cpu || from_cpu || (is_cuda(to) && is_cuda(from)))
+    if (to == from || to_cpu || from_cpu || (wefti_cuda_kind(to) && wefti_cuda_kind(from)))
         return copy_by(to_cpu ? from : to, dst, src, n);
     return copy_across(to, dst, from, src, n);
 }

@@ -11,6 +11,7 @@
 
 extern const weft_mem_kind_t wefti_mem_kind_host, wefti_mem_kind_huge, wefti_mem_kind_pinned; /* host.c */
 extern const weft_mem_kind_t wefti_mem_kind_cuda, wefti_mem_kind_managed;                     /* cuda.c */
+extern const weft_mem_kind_t wefti_mem_kind_cuda_async, wefti_mem_kind_cuda_vmm;              /* cuda_kinds.c */
 
 /* Kinds that weft_mem_kind_of() has to ask: 0 and every address is host memory. */
 extern _Atomic uint32_t wefti_mem_askable;
@@ -28,11 +29,15 @@ weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n);
  * `said`: what WEFT_CUDA says where the caller knows, else NULL. */
 weft_status_t wefti_cuda_use(const char *said);
 bool wefti_cuda_in_use(void);
-extern bool wefti_cuda_has_managed; /* some device of it has managed memory */
+bool wefti_cuda_kind(const weft_mem_kind_t *kind); /* one of its kinds? */
+bool wefti_cuda_has(const weft_mem_kind_t *kind);  /* which is there? The detail says why not. CUDA is in use */
 /* Page-lock a range for the GPU, whichever thread this is; false where that is not to be had. Undone before the range is
  * unmapped. */
 bool wefti_cuda_pin(void *base, size_t n);
 void wefti_cuda_unpin(void *base);
+/* The device of an address, or the home device where it is on none; memory there, that can be exported. NULL: there is none. */
+int wefti_cuda_device_of(const void *ptr);
+void *wefti_cuda_alloc_on(int device, size_t n);
 
 /* --- arenas ----------------------------------------------------------------------------------------------------------------- */
 
@@ -74,11 +79,57 @@ typedef struct wefti_staging {
     bool out, pinned, tried; /* tried: to pin it */
 } wefti_staging_t;
 
+/* Copies that are under way: see copies.c. */
+typedef struct wefti_copies {
+    weft_runtime_t *rt;
+    wefti_timer_t timer;
+    wefti_list_t under_way;
+    const wefti_device_ops_t *ops; /* NULL: no device was used yet */
+    void *state;                   /* its */
+    uint64_t round, last_end;
+    uint64_t posted; /* to a device, ever */
+    uint32_t n;
+} wefti_copies_t;
+
+/* Memory of other processes: see imports.c. */
+typedef struct wefti_imports {
+    weft_runtime_t *rt;
+    wefti_timer_t timer;
+    wefti_list_t list; /* the last used first */
+    uint32_t n;
+    uint64_t opened;
+} wefti_imports_t;
+
+/* Small pieces of page-locked memory: see carry.c. */
+typedef struct wefti_carries {
+    wefti_list_t free;
+    struct wefti_carry_block *block[WEFTI_CARRIES_MAX / 64];
+    unsigned n;
+} wefti_carries_t;
+
+/* Device memory of our own that peers can have: see bounce.c. */
+typedef struct wefti_bounce {
+    void *mem; /* NULL: not made yet */
+    size_t n;
+    int device;
+    bool out;
+    uint64_t idle_since;
+} wefti_bounce_t;
+typedef struct wefti_bounces {
+    weft_runtime_t *rt;
+    wefti_timer_t timer;
+    wefti_bounce_t at[WEFTI_BOUNCE_MAX];
+} wefti_bounces_t;
+
 typedef struct wefti_mem {
     pthread_mutex_t lock; /* of pools */
     wefti_list_t pools;
     wefti_reg_cache_t regs;
     wefti_staging_t staging[WEFTI_STAGING_MAX];
+    wefti_copies_t copies;
+    wefti_imports_t imports;
+    wefti_carries_t carries;
+    wefti_bounces_t bounces;
 } wefti_mem_t;
 
 static inline wefti_mem_t *wefti_mem_of(weft_runtime_t *rt) { return rt->room_state[WEFTI_ROOM_MEM]; }
@@ -88,5 +139,18 @@ void wefti_reg_end(wefti_reg_cache_t *cache);
 /* Pools that outlive their runtime: they are told, and give nothing out any more. */
 void wefti_pools_cut(wefti_mem_t *m);
 void wefti_staging_free(wefti_mem_t *m);
+void wefti_copies_init(wefti_copies_t *all, weft_runtime_t *rt);
+void wefti_copies_close(wefti_copies_t *all); /* none is under way */
+void wefti_imports_init(wefti_imports_t *all, weft_runtime_t *rt);
+void wefti_imports_close(wefti_imports_t *all);
+extern const wefti_gate_ops_t wefti_cuda_gates; /* streams.c */
+void wefti_carries_init(wefti_carries_t *all);
+void wefti_bounces_init(wefti_bounces_t *all, weft_runtime_t *rt);
+void wefti_bounces_close(wefti_bounces_t *all);
+void wefti_carries_close(wefti_carries_t *all); /* none is out */
+
+/* What the library knows of a kind beside the kind itself; NULL: nothing. And of memory that a peer says it exports. */
+const wefti_device_ops_t *wefti_device_ops(const weft_mem_kind_t *kind);
+const wefti_device_ops_t *wefti_device_ops_of_export(uint32_t sort);
 
 #endif

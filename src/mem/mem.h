@@ -7,6 +7,8 @@
 #include <weft/mem.h>
 
 #include "core/core.h"
+#include "mem/carry.h"
+#include "mem/device.h"
 
 /* How many kinds are in use that the processor cannot touch. While it is 0, every buffer is host memory. */
 extern _Atomic uint32_t wefti_mem_devices;

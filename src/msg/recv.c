@@ -1,8 +1,9 @@
 /* msg/recv.c - receives: from the post to the bytes in the caller's buffer.
  *
- * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer)
- * or complete. Cancelling, a deadline or a lost peer ends a posted one at once. A pulling one ends with its transfer, or when
- * the lane is closed: its buffer is not free before. A receive that runs out of memory leaves its message for the next one. */
+ * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer,
+ * or a device copies the bytes there) or complete. Cancelling, a deadline or a lost peer ends a posted one at once. A pulling
+ * one ends with its transfer, or when the lane is closed: its buffer is not free before. A receive that runs out of memory
+ * leaves its message for the next one. */
 #include "msg/state.h"
 
 /* --- delivery -------------------------------------------------------------------------------------------------------------- */
@@ -33,11 +34,37 @@ static void unallocate(weft_op_t *op)
     op->buf = NULL;
 }
 
-bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
+static void carry_done(wefti_carry_t *carry, weft_status_t status)
+{
+    weft_op_t *op = carry->user;
+    weft_ep_t *ep = msg_recv(op)->source;
+    wefti_carry_put(wefti_opx(op)->rt, carry);
+    if (ep)
+        status = wefti_ep_pulled(ep, op, status);
+    wefti_op_complete(op, status);
+    if (ep)
+        wefti_ep_drained(ep);
+}
+
+/* Bytes for a device go on by themselves. false: the device has to be waited for. */
+static bool carry_bytes(weft_op_t *op, weft_ep_t *ep, const void *bytes, uint64_t len)
+{
+    msg_recv_t *r = msg_recv(op);
+    if (!wefti_carry_bytes(wefti_opx(op)->rt, bytes, len, r->device, r->iov_n == 1 ? &r->one : r->iov, carry_done, op))
+        return false;
+    r->source = ep;
+    if (ep)
+        ep->pulls++;
+    return true;
+}
+
+bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_t *ep, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
 {
     msg_recv_t *r = msg_recv(op);
     weft_status_t st = envelope(op, from, tag, len);
     if (__builtin_expect(st == WEFT_OK && len, 1)) {
+        if (__builtin_expect(r->device && carry_bytes(op, ep, bytes, len), 0))
+            return true;
         if (__builtin_expect(r->iov_n == 1, 1))
             st = wefti_mem_move(r->device, r->one.base, bytes, len);
         else
@@ -90,7 +117,7 @@ bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg)
     if (msg->in)
         taken = wefti_msg_deliver_pull(op, msg->tag, msg->in);
     else
-        taken = wefti_msg_deliver_bytes(op, msg->from, msg->tag, msg_bytes(msg), msg->len);
+        taken = wefti_msg_deliver_bytes(op, msg->ep, msg->from, msg->tag, msg_bytes(msg), msg->len);
     if (taken)
         wefti_msg_let_go(msg);
     return taken;
@@ -134,7 +161,8 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
     wefti_ep_complete(r->ep, op, why);
 }
 
-static const wefti_op_kind_t recv_kind = {.name = "msg receive", .start = recv_start, .cancel = recv_cancel, .stops = true};
+static const wefti_op_kind_t recv_kind = {
+    .name = "msg receive", .start = recv_start, .cancel = recv_cancel, .stops = true, .streams = true};
 
 static void into_one(weft_op_t *op, void *buf, size_t cap, bool alloc)
 {

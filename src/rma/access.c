@@ -151,10 +151,17 @@ weft_status_t wefti_rma_begin(rma_acc_t *acc)
         wefti_rma_step(acc);
         return WEFT_OK;
     }
-    st = wefti_ep_may_wait(r->ep);
+    bool far = wefti_rma_far_can(acc);
+    st = far ? WEFT_OK : wefti_ep_may_wait(r->ep);
     if (st)
         return st;
     live(acc);
+    if (far && wefti_rma_far_start(acc)) {
+        r->rs->mapped++;
+        r->rs->far++;
+        wefti_rma_count(acc);
+        return WEFT_OK;
+    }
     if (acc->what != ACC_ATTACH)
         ++*(wefti_rma_native_can(acc) ? &r->rs->native : &r->rs->checked);
     wefti_rma_count(acc);

@@ -181,7 +181,7 @@ static void batch_skip(weft_op_t *op)
 }
 
 static const wefti_op_kind_t batch_kind = {
-    .name = "batch", .start = batch_start, .cancel = batch_cancel, .skip = batch_skip, .stops = true};
+    .name = "batch", .start = batch_start, .cancel = batch_cancel, .skip = batch_skip, .stops = true, .streams = true};
 
 weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
 {

@@ -64,6 +64,12 @@ static weft_status_t put_write(wefti_lane_t *lane, const rma_acc_t *acc, const r
     return WEFT_OK;
 }
 
+static bool can(const weft_ep_t *ep, uint64_t capability)
+{
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    return !weft_ep_get_info(ep, &info) && info.peer_capabilities & capability;
+}
+
 static weft_status_t put_attach(weft_ep_t *ep, const rma_acc_t *acc)
 {
     const weft_remote_t *r = acc->remote;
@@ -74,6 +80,8 @@ static weft_status_t put_attach(weft_ep_t *ep, const rma_acc_t *acc)
         return WEFT_ERR_AGAIN;
     if (r->wanted != WEFT_RMA_CHECKED && r->wanted != WEFT_RMA_NATIVE && lane->ops->map)
         head.flags |= F_MAP;
+    if (head.flags & F_MAP && lane->ops->peer_open && wefti_mem_imports() && can(ep, WEFT_CAN_DEVICE))
+        head.flags |= F_FAR;
     if (wefti_rma_native_wanted(r, ep))
         head.flags |= F_NATIVE;
     memcpy(at, &head, sizeof head);
@@ -153,18 +161,12 @@ static bool big_write(const rma_ep_t *e, const rma_acc_t *acc)
     return acc->what == ACC_WRITE && sizeof(rma_request_t) + (acc->notify ? 8u : 0u) + acc->len > e->record_max;
 }
 
-static bool can_rma(const weft_ep_t *ep)
-{
-    weft_ep_info_t info = WEFT_EP_INFO_INIT;
-    return !weft_ep_get_info(ep, &info) && info.peer_capabilities & WEFT_CAN_RMA;
-}
-
 /* Put its request on the lane. WEFT_ERR_AGAIN: not now. */
 static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
 {
     rma_ep_t *e = rma_ep(ep);
     weft_remote_t *r = acc->remote;
-    if (ep->lane && acc->what == ACC_ATTACH && !can_rma(ep))
+    if (ep->lane && acc->what == ACC_ATTACH && !can(ep, WEFT_CAN_RMA))
         return WEFT_ERR_UNSUPPORTED;
     if (!ep->lane || e->n_asked + e->pulling >= RMA_REQUESTS ||
         (e->asked_bytes && e->asked_bytes + cost(acc) > RMA_REPLY_BYTES) || (!wefti_list_empty(&r->loose) && blocked(acc)))
@@ -293,7 +295,8 @@ void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why)
         wefti_rma_native_leave(acc, why);
         return;
     }
-    if (acc->state == ACC_OUT || acc->state == ACC_PULL || acc->state == ACC_NATIVE) { /* the fabric has its buffer */
+    if (acc->state == ACC_OUT || acc->state == ACC_PULL || acc->state == ACC_NATIVE ||
+        acc->state == ACC_FAR) { /* the fabric has its buffer, or a device */
         if (!acc->big->why)
             acc->big->why = why;
         if (acc->state == ACC_OUT && acc->big->out && ep && ep->lane)

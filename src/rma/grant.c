@@ -23,9 +23,19 @@ static void expired(wefti_timer_t *t)
     wefti_rma_grant_stale(wefti_container_of(t, rma_grant_t, expiry));
 }
 
-/* Mapped, unless the memory may be about to be replaced: then it would be the wrong memory. */
-static void map_it(weft_region_t *region, rma_grant_t *g)
+/* A region in device memory, which its peer could read by itself: does it have slots to tell us when? */
+static bool has_slots(weft_region_t *region, const rma_grant_t *g, uint8_t flags)
 {
+    if (!(flags & F_FAR) || region->checked || !(g->rights & WEFT_RMA_READ))
+        return false;
+    return region->share.fd >= 0 || !wefti_rma_share_new(&region->share, 0);
+}
+
+/* Mapped, unless the memory may be about to be replaced: then it would be the wrong memory. */
+static void map_it(weft_region_t *region, rma_grant_t *g, uint8_t flags)
+{
+    if (region->device && !has_slots(region, g, flags))
+        return;
     if (region->share.fd < 0 || wefti_rma_share_replacing(&region->share) || !wefti_list_empty(&region->waiting) ||
         atomic_load(&region->coming))
         return;
@@ -37,7 +47,7 @@ static void map_it(weft_region_t *region, rma_grant_t *g)
     wefti_count_up(&region->mapped, 1);
 }
 
-weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out)
+weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, uint8_t flags, rma_grant_t **grant_out)
 {
     weft_runtime_t *rt = ep->rt;
     rma_ep_t *e = rma_ep(ep);
@@ -74,8 +84,8 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool 
         goto err_slot;
     wefti_list_push_back(&region->grants, &g->region_link);
     wefti_count_up(&region->attached, 1);
-    if (map)
-        map_it(region, g);
+    if (flags & F_MAP)
+        map_it(region, g, flags);
     *grant_out = g;
     return WEFT_OK;
 
@@ -196,6 +206,21 @@ typedef struct attached {
     uint8_t map_handle[WEFTI_KEY_MAX]; /* or a fabric key */
 } attached_t;
 
+/* The memory is a device's: an export of it behind the map handle of n bytes. */
+static size_t offer_far(rma_grant_t *g, attached_t *rec, size_t n)
+{
+    wefti_export_t export;
+    if (!wefti_mem_export(g->region->device, g->region->base + g->offset, (size_t)g->len, &export)) {
+        let_go_of_slot(g, false);
+        rec->a.slot = 0;
+        rec->a.stamp = rec->a.map_bytes = rec->a.map_offset = 0;
+        return 0;
+    }
+    rec->a.map_offset = 0;
+    memcpy(rec->map_handle + n, &export, sizeof export);
+    return n + sizeof export;
+}
+
 /* How its peer may reach the memory without asking. How many bytes of rec->map_handle say so. */
 static size_t offer(rma_grant_t *g, uint8_t flags, attached_t *rec)
 {
@@ -211,7 +236,7 @@ static size_t offer(rma_grant_t *g, uint8_t flags, attached_t *rec)
     rec->a.stamp = g->stamp;
     rec->a.map_bytes = share->bytes;
     rec->a.map_offset = RMA_CONTROL + g->offset;
-    return n;
+    return share->slots_only ? offer_far(g, rec, n) : n;
 }
 
 void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n)
@@ -223,7 +248,7 @@ void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n)
     rma_grant_t *g = NULL;
     if (n >= sizeof head)
         wefti_wild_take(&head, bytes, sizeof head);
-    if (head.flags & ~(F_NAME | F_MAP | F_NATIVE) || head.zero || !head.len || head.len > sizeof claim_bytes ||
+    if (head.flags & ~(F_NAME | F_MAP | F_NATIVE | F_FAR) || head.zero || !head.len || head.len > sizeof claim_bytes ||
         head.len != n - sizeof head) {
         wefti_rma_nonsense(ep);
         return;
@@ -232,7 +257,7 @@ void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n)
     weft_status_t st = head.flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head.len, &claim)
                                            : wefti_rma_key_open(rs, claim_bytes, head.len, &claim);
     if (!st)
-        st = wefti_rma_grant_new(ep, &claim, head.flags & F_MAP && ep->lane && ep->lane->ops->expose, &g);
+        st = wefti_rma_grant_new(ep, &claim, ep->lane && ep->lane->ops->expose ? head.flags : 0, &g);
     if (st) {
         wefti_rma_reply_status(ep, head.id, st);
         return;

@@ -36,7 +36,7 @@ static void skip(weft_op_t *op)
 }
 
 static const wefti_op_kind_t kind = {
-    .name = "remote memory", .start = start, .cancel = wefti_rma_op_cancel, .skip = skip, .stops = true};
+    .name = "remote memory", .start = start, .cancel = wefti_rma_op_cancel, .skip = skip, .stops = true, .streams = true};
 
 static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 {

@@ -73,6 +73,7 @@ static void remote_free(weft_remote_t *r)
     if (wefti_list_linked(&r->held_link)) /* all that was held was cancelled */
         wefti_list_remove(&r->held_link);
     wefti_rma_native_close(r);
+    wefti_rma_far_close(r);
     wefti_list_remove(&r->all_link);
     wefti_count_up(&rs->mapped, r->fast);
     wefti_count_up(&rs->fast_gone, r->fast);
@@ -155,6 +156,7 @@ void wefti_rma_remotes_part(rma_state_t *rs)
     for (wefti_list_t *l; (l = wefti_list_pop(&rs->remotes));) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, all_link);
         wefti_rma_native_close(r);
+        wefti_rma_far_close(r);
         atomic_store(&r->state, WEFT_ERR_CLOSED);
         if (!r->refs || atomic_exchange(&r->parted, true))
             memory_free(r);
@@ -181,8 +183,9 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
 
 /* --- attaching --------------------------------------------------------------------------------------------------------- */
 
-/* Map the memory of a map handle. False: use the lane. */
-static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const uint8_t *map_handle, size_t map_handle_n)
+/* Map the memory of a map handle; what is exported is device memory beside it. False: use the lane. */
+static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const uint8_t *map_handle, size_t map_handle_n,
+                const wefti_export_t *export)
 {
     wefti_lane_t *lane = ep->lane;
     void *ptr;
@@ -203,8 +206,12 @@ static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const 
     r->map = ptr;
     r->map_bytes = (size_t)a->map_bytes;
     r->unmap = lane->ops->unmap;
-    r->bytes = (uint8_t *)ptr + a->map_offset;
     r->stamp = a->stamp;
+    if (export) {
+        r->far_slot = &control->slots[a->slot];
+        return wefti_rma_far_open(r, export);
+    }
+    r->bytes = (uint8_t *)ptr + a->map_offset;
     r->slot = &control->slots[a->slot];
     return true;
 }
@@ -222,10 +229,16 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
     size_t map_handle_n = n - sizeof a;
     if (map_handle_n <= sizeof map_handle)
         wefti_wild_take(map_handle, wefti_wild_skip(rec, sizeof a), map_handle_n);
+    wefti_export_t export;
+    bool far = a.stamp && !a.map_offset && map_handle_n > sizeof export && map_handle_n <= sizeof map_handle;
+    if (far) {
+        map_handle_n -= sizeof export;
+        memcpy(&export, map_handle + map_handle_n, sizeof export);
+    }
     if (!a.grant || map_handle_n > sizeof map_handle || a.rights & ~WEFT_RMA_ALL ||
-        (a.stamp &&
-         (map_handle_n > WEFTI_MAP_HANDLE_MAX || a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 || a.map_bytes < RMA_CONTROL ||
-          a.map_offset < RMA_CONTROL || a.map_offset > a.map_bytes || a.len > a.map_bytes - a.map_offset))) {
+        (a.stamp && (map_handle_n > WEFTI_MAP_HANDLE_MAX || a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 ||
+                     a.map_bytes < RMA_CONTROL)) ||
+        (a.stamp && !far && (a.map_offset < RMA_CONTROL || a.map_offset > a.map_bytes || a.len > a.map_bytes - a.map_offset))) {
         wefti_rma_nonsense(ep);
         if (acc)
             wefti_rma_end(acc, WEFT_ERR_PROTOCOL);
@@ -242,7 +255,7 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
     r->rights = a.rights;
     r->generation = a.generation;
     r->path = WEFT_RMA_CHECKED;
-    if (map(ep, r, &a, map_handle, map_handle_n))
+    if (map(ep, r, &a, map_handle, map_handle_n, far ? &export : NULL))
         r->path = WEFT_RMA_MAPPED;
     else if (!a.stamp && map_handle_n && wefti_rma_native_open(r, ep, map_handle, map_handle_n))
         r->path = WEFT_RMA_NATIVE;

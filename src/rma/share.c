@@ -23,7 +23,7 @@ _Static_assert(RMA_SLOTS <= 64, "share.taken has a bit for each");
 weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    *s = (rma_share_t){.fd = -1};
+    *s = (rma_share_t){.fd = -1, .slots_only = !max_len};
     if (max_len > (uint64_t)PTRDIFF_MAX - RMA_CONTROL - page)
         return wefti_fail(WEFT_ERR_NOMEM, "%llu bytes do not fit an address space", (unsigned long long)max_len);
     size_t bytes = (RMA_CONTROL + (size_t)max_len + page - 1) / page * page;
@@ -52,8 +52,8 @@ weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len, uint64_t n)
     for (uint32_t i = 0; i < RMA_SLOTS; i++)
         if (s->taken >> i & 1)
             wefti_rma_slot_stale(s, (int32_t)i);
-    weft_status_t st =
-        wefti_memfd_replace(&s->mem, NAME, &magic, sizeof magic, RMA_CONTROL, RMA_CONTROL + (size_t)len, (size_t)n);
+    weft_status_t st = wefti_memfd_replace(&s->mem, NAME, &magic, sizeof magic, RMA_CONTROL,
+                                           RMA_CONTROL + (s->slots_only ? 0 : (size_t)len), (size_t)n);
     if (st)
         return st;
     s->fd = s->mem.fd;

@@ -18,31 +18,8 @@
 #include "base/status.h"
 #include "conn/conn.h"
 #include "rma/rma.h"
+#include "rma/share.h"
 #include "rma/wire.h"
-
-/* --- the memory of a region that peers may map (share.c) --------------------------------------------------------------- */
-
-/* The memfd of a region: control page, then max_len bytes. share.c. Owner's side; all NULL and fd -1 where there is none. */
-typedef struct rma_share {
-    wefti_memfd_t mem;
-    int fd;                     /* mem's, or -1 */
-    rma_control_t *control;
-    uint8_t *data;              /* right behind it */
-    size_t bytes;               /* of all */
-    uint64_t taken;             /* bit i: slots[i] is some grant's, or lost */
-} rma_share_t;
-
-weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len);      /* WEFT_ERR_NOMEM, _LIMIT, _SYSTEM */
-void wefti_rma_share_free(rma_share_t *s);
-/* Fresh memory with the same bytes under the same address, about n of them with each call; WEFT_ERR_AGAIN: there are more.
- * Whoever has the old one mapped keeps that to itself, with all stamps 0. All slots are free afterwards, and none must be taken
- * before. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: the rest is as it was but for the stamps; calling again goes on. */
-weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len, uint64_t n);
-static inline bool wefti_rma_share_replacing(const rma_share_t *s) { return s->fd >= 0 && wefti_memfd_replacing(&s->mem); }
-int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp);              /* -1: none left */
-void wefti_rma_slot_stale(rma_share_t *s, int32_t slot);                  /* no access begins any more */
-bool wefti_rma_slot_busy(const rma_share_t *s, int32_t slot);
-void wefti_rma_slot_give(rma_share_t *s, int32_t slot);                   /* its peer has let go of it; not while it is busy */
 
 /* --- per runtime ------------------------------------------------------------------------------------------------------- */
 
@@ -98,6 +75,7 @@ struct rma_state {
     bool later;                   /* what begins now takes steps from the next round on: enough was done in this one */
     /* metrics, of what is gone and of the driver's paths */
     uint64_t mapped, checked, native;     /* operations by path, ours */
+    uint64_t far;                         /* of the mapped, reads that a device of ours made */
     uint64_t fast_gone;                   /* of the mapped, those of remotes that are gone and never saw the driver */
     uint64_t served, refused;             /* of peers, by us */
 };
@@ -210,10 +188,10 @@ void wefti_rma_settle(weft_region_t *region); /* an access ended: complete what 
 void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
 
 /* grant.c */
-/* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is
- * one. */
+/* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. flags F_MAP: it could map the region, and gets a slot if
+ * there is one; F_FAR: also one in device memory. */
 void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* ATTACH: answers it */
-weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out);
+weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, uint8_t flags, rma_grant_t **grant_out);
 /* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
 void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
 void wefti_rma_grants_down(weft_ep_t *ep);
@@ -292,6 +270,9 @@ struct weft_remote {
     void *map;
     size_t map_bytes;
     void (*unmap)(void *ptr, size_t n);
+    wefti_import_t *import;       /* far.c: it is device memory, which is imported at `bytes`; NULL: it is not */
+    rma_slot_t *far_slot;         /* its slot then; `slot` is NULL */
+    uint32_t far_reads;           /* under way: the slot is busy */
     void *native;                 /* the fabric's way to it; NULL: none */
     void (*native_close)(void *native);
     uint32_t n_native;            /* accesses that the fabric has */
@@ -331,7 +312,8 @@ enum {
     ACC_OUT,      /* the same, and its bytes are announced: `big` has them */
     ACC_PULL,     /* its bytes are on their way here: `big` */
     ACC_STEPS,    /* in rma_state_t.stepping.list, or weft_remote_t.held */
-    ACC_NATIVE    /* the fabric has it: `big` */
+    ACC_NATIVE,   /* the fabric has it: `big` */
+    ACC_FAR       /* a device copies its bytes: `big` */
 };
 
 typedef struct rma_batch rma_batch_t;
@@ -380,6 +362,7 @@ struct rma_big_acc {
     rma_acc_t *acc;               /* NULL: NATIVE, and it has ended before */
     weft_ep_t *ep;                /* PULL, NATIVE: whose lane; the remote may forget it before */
     wefti_xfer_t x;               /* PULL, NATIVE */
+    wefti_copy_t copy;            /* FAR */
     wefti_out_t *out;             /* OUT */
     weft_iov_t one;               /* its buffer, unless it has pieces */
     weft_status_t why;            /* it was cancelled, or its time is over: what it ends with unless it succeeds */
@@ -444,6 +427,13 @@ void wefti_rma_revoked(weft_ep_t *ep, uint64_t grant);              /* REVOKED *
 bool wefti_rma_native_can(const rma_acc_t *acc);
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric; it is loose then. WEFT_ERR_AGAIN */
 void wefti_rma_native_leave(rma_acc_t *acc, weft_status_t why);      /* one that is copied ends before the fabric is done */
+
+/* --- far.c ------------------------------------------------------------------------------------------------------------- */
+
+bool wefti_rma_far_open(weft_remote_t *r, const wefti_export_t *export); /* false: every access asks the owner */
+void wefti_rma_far_close(weft_remote_t *r);
+bool wefti_rma_far_can(const rma_acc_t *acc);
+bool wefti_rma_far_start(rma_acc_t *acc); /* live. False: ask the owner */
 
 /* --- batch.c, remote.c ------------------------------------------------------------------------------------------------- */
 

@@ -28,7 +28,8 @@ enum {
 };
 
 enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */,
-       F_NATIVE = 8 /* ATTACH: the sender could use a fabric key */ };
+       F_NATIVE = 8 /* ATTACH: the sender could use a fabric key */,
+       F_FAR = 16 /* ATTACH, with F_MAP: the sender could import device memory */ };
 
 typedef struct rma_request {
     uint8_t kind, what;       /* what: F_TELL, or weft_rma_atomic_t */
@@ -76,7 +77,7 @@ typedef struct rma_attached {
     uint32_t rights, slot;    /* slot: of the control page */
     uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
     uint64_t map_bytes;       /* of the memfd, the control page included */
-    uint64_t map_offset;      /* of the part's first byte in it */
+    uint64_t map_offset;      /* of the part's first byte in it; 0: it is in device memory, and an export follows the handle */
 } rma_attached_t;             /* a map handle follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
 
 typedef struct rma_drop {

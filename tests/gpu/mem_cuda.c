@@ -229,6 +229,33 @@ TEST(managed_memory_is_the_processors_too)
     weft_mem_free(device, d, 100000);
 }
 
+TEST(memory_of_a_pool_and_mapped_memory_are_cuda_to_everybody)
+{
+    static const char *const names[] = {"cuda-async", "cuda-vmm"};
+    const weft_mem_kind_t *device = cuda();
+    void *between = alloc(device, 300001);
+    for (int i = 0; i < 2; i++) {
+        const weft_mem_kind_t *kind = weft_mem_kind_find(names[i]);
+        if (!kind)
+            SKIP("%s", weft_last_error());
+        for (int round = 0; round < 3; round++) {
+            void *p = alloc(kind, 300001);
+            CHECK(weft_mem_kind_of((char *)p + 300000) == device);
+            CHECK_EQ(weft_mem_device(p), weft_mem_device(between));
+            round_trip(kind, p, 300001, (unsigned)round);
+            CHECK_OK(weft_mem_copy(between, NULL, p, kind, 300001));
+            CHECK_OK(weft_mem_copy(p, kind, between, NULL, 300001));
+            wefti_export_t export;
+            CHECK(!wefti_mem_export(kind, p, 300001, &export));
+            weft_mem_free(kind, p, 300001);
+        }
+        void *none = NULL;
+        CHECK_EQ(weft_mem_alloc(kind, (size_t)1 << 46, &none), WEFT_ERR_NOMEM);
+        CHECK(!none);
+    }
+    weft_mem_free(device, between, 300001);
+}
+
 TEST(more_than_the_device_has_is_no_memory)
 {
     const weft_mem_kind_t *kind = cuda();

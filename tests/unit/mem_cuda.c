@@ -16,6 +16,8 @@ static paper_t *drv;
 static void *(*context_new)(int device);
 static void (*context_destroy)(void *ctx);
 static int (*stack_depth)(void);
+static int (*to_host)(void *dst, uintptr_t src, size_t n);
+static void (*fail)(const char *function, unsigned after, int error, int times);
 static int (*ctx_push)(void *ctx), (*ctx_pop)(void **out), (*ctx_current)(void **out);
 
 static void *symbol(void *lib, const char *name)
@@ -46,6 +48,8 @@ static void load(const char *folder)
     TAKE(context_new, "paper_context_new");
     TAKE(context_destroy, "paper_context_destroy");
     TAKE(stack_depth, "paper_depth");
+    TAKE(fail, "paper_fail");
+    TAKE(to_host, "cuMemcpyDtoH_v2");
     TAKE(ctx_push, "cuCtxPushCurrent_v2");
     TAKE(ctx_pop, "cuCtxPopCurrent_v2");
     TAKE(ctx_current, "cuCtxGetCurrent");
@@ -117,7 +121,7 @@ TEST(nobody_starts_it_who_is_not_asked_for_it)
     CHECK_EQ(drv->inits, 1);
     char text[128];
     wefti_mem_kinds_text(text, sizeof text);
-    CHECK_STR(text, "host, huge, pinned, cuda, cuda-managed");
+    CHECK_STR(text, "host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm");
     CHECK_EQ(lines, 0);
 }
 
@@ -175,6 +179,32 @@ TEST(a_driver_that_is_too_old_says_what_it_lacks)
     CHECK(!weft_mem_kind_find("cuda"));
     CHECK(strstr(weft_last_error(), "cuMemAllocManaged"));
     CHECK_EQ(drv->inits, 0);
+}
+
+TEST(a_driver_that_lacks_what_can_be_done_without_has_fewer_kinds)
+{
+    load("paper_bare");
+    weft_mem_free(cuda(), alloc(cuda(), 100), 100);
+    CHECK(weft_mem_kind_find("cuda-managed"));
+    CHECK(!weft_mem_kind_find("cuda-async"));
+    CHECK(strstr(weft_last_error(), "cuMemAllocAsync"));
+    CHECK(!weft_mem_kind_find("cuda-vmm"));
+    CHECK(strstr(weft_last_error(), "cuMemCreate"));
+    char text[128];
+    wefti_mem_kinds_text(text, sizeof text);
+    CHECK_STR(text, "host, huge, pinned, cuda, cuda-managed");
+}
+
+TEST(devices_without_pools_and_mapping_have_the_other_kinds)
+{
+    load("paper");
+    cuda();
+    fail("cuDeviceGetAttribute", 0, 999, -1);
+    CHECK(!weft_mem_kind_find("cuda-async"));
+    CHECK(strstr(weft_last_error(), "pools"));
+    CHECK(!weft_mem_kind_find("cuda-vmm"));
+    CHECK(strstr(weft_last_error(), "map"));
+    CHECK(cuda());
 }
 
 /* --- contexts ------------------------------------------------------------------------------------------------------------- */
@@ -303,6 +333,162 @@ TEST(managed_memory_is_the_processors_too)
     weft_mem_free(kind, p, 1000);
     weft_mem_free(cuda(), d, 1000);
     CHECK_EQ(drv->live, 0);
+}
+
+/* --- pools of CUDA's, and memory that is mapped by hand -------------------------------------------------------------------- */
+
+static const char *const more[] = {"cuda-async", "cuda-vmm"};
+
+/* A free of a pool's memory is done when the device comes to it. */
+static void is_gone(void)
+{
+    weft_mem_free(cuda(), alloc(cuda(), 1), 1);
+    CHECK_EQ(drv->live, 0);
+    CHECK_EQ(drv->live_physical, 0);
+    CHECK_EQ(stack_depth(), 0);
+}
+
+TEST(memory_of_a_pool_and_mapped_memory_are_cuda_to_everybody)
+{
+    load("paper");
+    cuda();
+    for (int i = 0; i < 2; i++) {
+        const weft_mem_kind_t *kind = weft_mem_kind_find(more[i]);
+        CHECK_STR(kind->name, more[i]);
+        CHECK(!kind->flags && !kind->owns);
+        void *p = alloc(kind, 100001);
+        CHECK_EQ((uintptr_t)p % 64, 0);
+        CHECK(weft_mem_kind_of((char *)p + 100000) == cuda());
+        CHECK(wefti_mem_device_of(p, NULL) == cuda() && wefti_mem_device_of(p, kind) == kind);
+        CHECK_EQ(weft_mem_device(p), 0);
+        CHECK_OK(weft_mem_settle(p, true));
+        round_trip(kind, p, 100001, 1);
+        wefti_export_t export;
+        CHECK(!wefti_mem_export(kind, p, 100001, &export));
+        weft_mem_free(kind, p, 100001);
+        is_gone();
+    }
+    CHECK_EQ(drv->contexts, 1);
+}
+
+TEST(every_kind_of_cuda_copies_to_every_other)
+{
+    load("paper");
+    static const char *const all[] = {"cuda", "cuda-managed", "cuda-async", "cuda-vmm"};
+    uint8_t *in = malloc(70000), *out = malloc(70000);
+    fill(in, 70000, 3);
+    for (int i = 0; i < 16; i++) {
+        const weft_mem_kind_t *from = weft_mem_kind_find(all[i / 4]), *to = weft_mem_kind_find(all[i % 4]);
+        void *a = alloc(from, 70000), *b = alloc(to, 70000);
+        CHECK_OK(weft_mem_copy(a, from, in, NULL, 70000));
+        unsigned before = drv->copies;
+        CHECK_OK(weft_mem_copy(b, to, a, from, 70000));
+        CHECK_EQ(drv->copies, before + 1); /* not through host memory */
+        memset(out, 0, 70000);
+        CHECK_OK(weft_mem_copy(out, NULL, b, to, 70000));
+        CHECK(!memcmp(in, out, 70000));
+        weft_mem_free(from, a, 70000);
+        weft_mem_free(to, b, 70000);
+    }
+    is_gone();
+    free(in);
+    free(out);
+}
+
+TEST(memory_of_a_pool_and_mapped_memory_are_of_the_threads_device)
+{
+    load("paper");
+    cuda();
+    void *now, *mine = context_new(1);
+    for (int i = 0; i < 2; i++) {
+        const weft_mem_kind_t *kind = weft_mem_kind_find(more[i]);
+        CHECK(!ctx_push(mine));
+        void *p = alloc(kind, 5000);
+        CHECK(!ctx_current(&now) && now == mine);
+        CHECK_EQ(weft_mem_device(p), 1);
+        CHECK(!ctx_pop(&now));
+        round_trip(kind, p, 5000, 4);
+        weft_mem_free(kind, p, 5000);
+        is_gone();
+    }
+}
+
+TEST(memory_that_is_mapped_is_reached_from_other_devices_where_they_can)
+{
+    load("paper");
+    cuda();
+    void *gone, *other = context_new(1);
+    for (drv->no_peer = 0; drv->no_peer < 2; drv->no_peer++) {
+        const weft_mem_kind_t *kind = weft_mem_kind_find("cuda-vmm");
+        char local[8] = "";
+        void *p = alloc(kind, 5000);
+        round_trip(kind, p, 5000, 5);
+        CHECK(!ctx_push(other));
+        CHECK_EQ(to_host(local, (uintptr_t)p, 8) != 0, drv->no_peer);
+        CHECK(!ctx_pop(&gone));
+        weft_mem_free(kind, p, 5000);
+    }
+    is_gone();
+}
+
+TEST(allocations_that_fail_half_way_leave_nothing)
+{
+    load("paper");
+    static const char *const calls[] = {"cuMemAllocAsync", "cuStreamSynchronize", "cuMemGetAllocationGranularity",
+                                        "cuMemCreate",     "cuMemAddressReserve", "cuMemMap",
+                                        "cuMemSetAccess"};
+    cuda();
+    weft_log_set_level(WEFT_LOG_NONE);
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        const weft_mem_kind_t *kind = weft_mem_kind_find(i < 2 ? "cuda-async" : "cuda-vmm");
+        void *p = NULL;
+        for (int error = 2; error < 1000; error += 997) {
+            fail(calls[i], 0, error, 1);
+            CHECK_EQ(weft_mem_alloc(kind, 1000, &p), error == 2 ? WEFT_ERR_NOMEM : WEFT_ERR_SYSTEM);
+            CHECK(strstr(weft_last_error(), error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN"));
+        }
+        CHECK(!p);
+    }
+    is_gone();
+    CHECK_EQ(weft_mem_alloc(weft_mem_kind_find("cuda-vmm"), SIZE_MAX - 10, &(void *){NULL}), WEFT_ERR_NOMEM);
+}
+
+TEST(a_stream_that_was_lost_is_made_again)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = weft_mem_kind_find("cuda-async");
+    void *p = alloc(kind, 1000);
+    CHECK_EQ(drv->streams, 1);
+    fail("cuMemAllocAsync", 0, 400, 1);
+    void *q = alloc(kind, 1000);
+    CHECK_EQ(drv->streams, 2);
+    fail("cuMemFreeAsync", 0, 709, 1);
+    weft_mem_free(kind, p, 1000);
+    weft_mem_free(kind, q, 1000);
+    CHECK_EQ(drv->streams, 3);
+    is_gone();
+}
+
+static void *allocates(void *arg)
+{
+    for (int i = 0; i < 100; i++) {
+        void *p = alloc(weft_mem_kind_find(more[i % 2]), 3000);
+        round_trip(cuda(), p, 3000, (unsigned)i);
+        weft_mem_free(weft_mem_kind_find(more[i % 2]), p, 3000);
+    }
+    return arg;
+}
+
+TEST(threads_allocate_from_a_pool_beside_each_other)
+{
+    load("paper");
+    pthread_t t[4];
+    cuda();
+    for (int i = 0; i < 4; i++)
+        CHECK(!pthread_create(&t[i], NULL, allocates, NULL));
+    for (int i = 0; i < 4; i++)
+        pthread_join(t[i], NULL);
+    is_gone();
 }
 
 /* --- streams -------------------------------------------------------------------------------------------------------------- */
@@ -456,25 +642,38 @@ TEST(stages_arenas_and_registered_ranges_are_pinned_and_let_go)
     free(range);
 }
 
-TEST(pools_of_cuda_memory)
+static void pool_of(const char *name)
 {
     load("paper");
     weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
     CHECK_OK(wefti_mem_attach(rt));
     weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
     weft_pool_t *pool;
-    o.kind = cuda();
+    o.kind = weft_mem_kind_find(name);
     CHECK_OK(weft_pool_new(rt, &o, &pool));
     void *a = alloc(weft_pool_kind(pool), 3000), *b = alloc(weft_pool_kind(pool), 20u << 20);
-    CHECK_EQ(drv->live, 2);
+    CHECK_EQ(drv->live + drv->live_physical, 2);
     CHECK_EQ(drv->registered, 0);
     round_trip(weft_pool_kind(pool), a, 3000, 1);
     round_trip(weft_pool_kind(pool), b, 70000, 2);
     weft_mem_free(weft_pool_kind(pool), a, 3000);
     weft_mem_free(weft_pool_kind(pool), b, 20u << 20);
     CHECK_OK(weft_pool_free(pool));
-    CHECK_EQ(drv->live, 0);
+    is_gone();
     CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(pools_of_cuda_memory)
+{
+    pool_of("cuda");
+}
+TEST(pools_of_memory_of_cudas_pools)
+{
+    pool_of("cuda-async");
+}
+TEST(pools_of_mapped_cuda_memory)
+{
+    pool_of("cuda-vmm");
 }
 
 /* --- forks ---------------------------------------------------------------------------------------------------------------- */
@@ -484,11 +683,18 @@ TEST(a_child_never_calls_a_driver_its_parent_started)
     load("paper");
     const weft_mem_kind_t *kind = cuda();
     void *q, *p = alloc(kind, 1000), *pinned = alloc(weft_mem_kind_find("pinned"), 1000);
+    const weft_mem_kind_t *others[2] = {weft_mem_kind_find(more[0]), weft_mem_kind_find(more[1])};
+    void *theirs[2] = {alloc(others[0], 1000), alloc(others[1], 1000)};
     pid_t pid = fork();
     if (!pid) {
         char local[8] = "";
         CHECK(!weft_mem_kind_find("cuda"));
         CHECK(strstr(weft_last_error(), "forked"));
+        for (int i = 0; i < 2; i++) {
+            CHECK(!weft_mem_kind_find(more[i]));
+            CHECK_EQ(weft_mem_alloc(others[i], 8, &q), WEFT_ERR_FORKED);
+            weft_mem_free(others[i], theirs[i], 1000);
+        }
         CHECK_EQ(weft_mem_alloc(kind, 8, &q), WEFT_ERR_FORKED);
         CHECK_EQ(weft_mem_copy(local, NULL, p, kind, 8), WEFT_ERR_FORKED);
         CHECK(weft_mem_kind_of(p) == weft_mem_host());
@@ -503,7 +709,9 @@ TEST(a_child_never_calls_a_driver_its_parent_started)
     CHECK_EQ(status, 0);
     weft_mem_free(kind, p, 1000);
     weft_mem_free(weft_mem_kind_find("pinned"), pinned, 1000);
-    CHECK_EQ(drv->live, 0);
+    for (int i = 0; i < 2; i++)
+        weft_mem_free(others[i], theirs[i], 1000);
+    is_gone();
     CHECK_EQ(drv->registered, 0);
 }
 

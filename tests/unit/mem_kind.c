@@ -79,7 +79,7 @@ TEST(cuda_is_absent_without_a_trace)
     if (weft_mem_kind_find("cuda"))
         SKIP("this machine has CUDA");
     CHECK(strstr(weft_last_error(), "CUDA"));
-    CHECK(!weft_mem_kind_find("cuda-managed"));
+    CHECK(!weft_mem_kind_find("cuda-managed") && !weft_mem_kind_find("cuda-async") && !weft_mem_kind_find("cuda-vmm"));
     CHECK_EQ(n_lines, 0);
     CHECK_EQ(atomic_load(&wefti_mem_devices), 0);
 }

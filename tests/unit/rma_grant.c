@@ -54,7 +54,7 @@ TEST(only_what_lies_in_the_part_with_the_rights)
     c.offset = 100;
     c.len = 50;
     c.rights = WEFT_RMA_READ | WEFT_RMA_ATOMIC;
-    CHECK_OK(wefti_rma_grant_new(peer, &c, false, &g));
+    CHECK_OK(wefti_rma_grant_new(peer, &c, 0, &g));
     uint64_t values[] = {
         0, 1, 2, 49, 50, 51, 99, 1000, 1001, INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX - 50, UINT64_MAX - 1, UINT64_MAX};
     size_t n = sizeof values / sizeof values[0];
@@ -83,26 +83,26 @@ TEST(a_claim_is_looked_at_when_it_comes)
     rma_claim_t good = owner_claim(region), c = good;
     rma_grant_t *g = NULL;
     c.generation++;
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_STALE);
     c.generation = 0;
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_STALE);
     c = good;
     c.region ^= 1;
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_STALE);
     c = good;
     c.len++;
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_RANGE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_RANGE);
     c.offset = 1001;
     c.len = 0;
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_RANGE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_RANGE);
     c.offset = UINT64_MAX;
     c.len = 2;
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_RANGE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_RANGE);
     c = good;
     c.expires = weft_now(rt);
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_STALE);
     CHECK(!g && !info().attached && !rma_ep(peer)->grants.taken);
-    CHECK_OK(wefti_rma_grant_new(peer, &good, true, &g));
+    CHECK_OK(wefti_rma_grant_new(peer, &good, F_MAP, &g));
     CHECK(info().attached == 1 && info().mapped == 1 && wefti_slots_get(&rma_ep(peer)->grants, g->id) == g);
     CHECK(g->stamp && atomic_load(&slot_of(g)->stamp) == g->stamp);
     wefti_rma_grant_drop(g, false);
@@ -123,9 +123,9 @@ TEST(so_many_and_no_more)
     }
     CHECK_EQ(mapped, RMA_SLOTS);
     CHECK(info().attached == RMA_GRANTS && info().mapped == RMA_SLOTS);
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, true, &g), WEFT_ERR_LIMIT);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, F_MAP, &g), WEFT_ERR_LIMIT);
     wefti_rma_grant_drop(last, false);
-    CHECK_OK(wefti_rma_grant_new(peer, &c, true, &g));
+    CHECK_OK(wefti_rma_grant_new(peer, &c, F_MAP, &g));
     weft_ep_t *other = owner_peer(rt);
     owner_grant(other, region, false);
     wefti_rma_grants_down(peer);
@@ -161,8 +161,8 @@ TEST(a_grant_ends_with_the_time_of_its_key)
     rma_grant_t *g, *h;
     uint8_t *at;
     c.expires = weft_now(rt) + 10 * WEFT_MILLISECOND;
-    CHECK_OK(wefti_rma_grant_new(peer, &c, true, &g));
-    CHECK_OK(wefti_rma_grant_new(peer, &c, true, &h));
+    CHECK_OK(wefti_rma_grant_new(peer, &c, F_MAP, &g));
+    CHECK_OK(wefti_rma_grant_new(peer, &c, F_MAP, &h));
     owner_pass(rt, 9 * WEFT_MILLISECOND);
     CHECK_OK(wefti_rma_grant_check(g, WEFT_RMA_READ, 0, 1, &at));
     CHECK_EQ(atomic_load(&slot_of(g)->stamp), g->stamp);
@@ -170,9 +170,9 @@ TEST(a_grant_ends_with_the_time_of_its_key)
     owner_pass(rt, 2 * WEFT_MILLISECOND);
     CHECK_EQ(wefti_rma_grant_check(g, WEFT_RMA_READ, 0, 1, &at), WEFT_ERR_STALE);
     CHECK_EQ(atomic_load(&slot_of(g)->stamp), 0);
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, true, &h), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, F_MAP, &h), WEFT_ERR_STALE);
     c.expires = UINT64_MAX;
-    CHECK_OK(wefti_rma_grant_new(peer, &c, true, &h));
+    CHECK_OK(wefti_rma_grant_new(peer, &c, F_MAP, &h));
     owner_pass(rt, 100 * WEFT_MILLISECOND);
     CHECK_OK(wefti_rma_grant_check(h, WEFT_RMA_READ, 0, 1, &at));
     finish();
@@ -199,7 +199,7 @@ TEST(no_memory_leaves_no_grant)
     for (; !g; n++) {
         CHECK(n < 20);
         owner_allocs(n);
-        weft_status_t st = wefti_rma_grant_new(peer, &c, true, &g);
+        weft_status_t st = wefti_rma_grant_new(peer, &c, F_MAP, &g);
         owner_allocs(UINT64_MAX);
         CHECK_EQ(st, g ? WEFT_OK : WEFT_ERR_NOMEM);
         CHECK(g || (!info().attached && !info().mapped && !region->share.taken && !rma_ep(peer)->grants.taken));

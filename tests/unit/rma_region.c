@@ -383,12 +383,12 @@ TEST(a_free_waits_for_payloads_and_leaves_grants_that_are_stale)
     CHECK_OK(weft_region_revoke(region, &revoked));
     CHECK_OK(weft_region_free(region, &freed));
     CHECK(!weft_op_done(&freed) && !weft_op_done(&revoked));
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_STALE);
     wefti_rma_grant_end(moving);
     CHECK(weft_op_done(&freed) && freed.status == WEFT_OK && weft_op_done(&revoked) && revoked.status == WEFT_OK);
     CHECK(!g->region && !moving->region && wefti_rma_regions_idle(rs));
     CHECK_EQ(wefti_rma_grant_check(g, 0, 0, 0, &at), WEFT_ERR_STALE);
-    CHECK_EQ(wefti_rma_grant_new(peer, &c, false, &g), WEFT_ERR_STALE);
+    CHECK_EQ(wefti_rma_grant_new(peer, &c, 0, &g), WEFT_ERR_STALE);
     wefti_rma_grant_drop(g, false);
     owner_peer_free(peer); /* the other one */
     CHECK_OK(weft_runtime_close(rt));

@@ -351,7 +351,8 @@ TEST(endpoint_and_runtime_count_what_went_and_came)
         round_of(7, 0, true);
         for (int i = 0; i < 2; i++)
             CHECK_OK(weft_ep_get_info(pair.ep[i], &info[i]));
-        CHECK(info[0].peer_capabilities == (WEFT_CAN_MSG | WEFT_CAN_AM | WEFT_CAN_RMA | WEFT_CAN_STORE | WEFT_CAN_RPC) &&
+        CHECK(info[0].peer_capabilities ==
+                  (WEFT_CAN_MSG | WEFT_CAN_AM | WEFT_CAN_RMA | WEFT_CAN_STORE | WEFT_CAN_RPC | WEFT_CAN_DEVICE) &&
               info[1].peer_capabilities == info[0].peer_capabilities);
         CHECK(info[1].msgs_sent == 2 && info[1].bytes_sent == 100100 && info[1].msgs_received == 1 &&
               info[1].bytes_received == 7);

@@ -140,6 +140,14 @@ TEST(cuda_managed)
 {
     with_named("cuda-managed");
 }
+TEST(cuda_async)
+{
+    with_named("cuda-async");
+}
+TEST(cuda_vmm)
+{
+    with_named("cuda-vmm");
+}
 
 TEST(a_device_whose_memory_the_processor_must_not_touch)
 {

@@ -147,6 +147,13 @@ err_peer:
     return st;
 }
 
+static bool peer_open(wefti_lane_t *l)
+{
+    const wefti_shm_lane_t *lane = (const wefti_shm_lane_t *)l;
+    atomic_thread_fence(memory_order_seq_cst);
+    return lane->state == WEFTI_SHM_LANE_UP && !atomic_load(&lane->rx.page->closed);
+}
+
 void wefti_shm_lane_close(wefti_lane_t *l)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
@@ -352,6 +359,7 @@ const wefti_transport_ops_t wefti_shm_ops = {
     .announce = wefti_shm_announce,
     .pull = wefti_shm_pull,
     .refuse = wefti_shm_refuse,
+    .peer_open = peer_open,
     .lend = wefti_shm_lend,
     .unlend = wefti_shm_unlend,
     .lent_outlives = true,

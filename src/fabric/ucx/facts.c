@@ -56,7 +56,15 @@ void wefti_ux_transports(char *buf, size_t cap)
 
 bool wefti_ux_only_tcp(ucp_context_h context)
 {
-    char buf[256];
+    char buf[256], *save = NULL;
+    bool tcp = false;
     transports_of(context, buf, sizeof buf);
-    return !strcmp(buf, "tcp");
+    for (char *one = strtok_r(buf, ", ", &save); one; one = strtok_r(NULL, ", ", &save)) {
+        if (!strncmp(one, "cuda", 4) || !strcmp(one, "gdr_copy"))
+            continue; /* ways to and from a GPU, and none to a peer elsewhere */
+        if (strcmp(one, "tcp"))
+            return false;
+        tcp = true;
+    }
+    return tcp;
 }

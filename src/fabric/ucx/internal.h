@@ -159,6 +159,7 @@ struct ux_transport {
     size_t address_n;
     wefti_slots_t lanes;    /* by index in the token */
     bool chunked;           /* payloads go in chunks of our own */
+    bool takes_cuda;        /* UCX knows what CUDA memory is, and moves payloads itself */
     wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
     wefti_map_t peers;      /* by id */

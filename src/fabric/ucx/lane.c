@@ -145,6 +145,7 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     l->token = random << UX_TOKEN_INDEX_BITS | (uint32_t)l->id;
     wefti_half_init(&l->half, &r->transfers, transport, user, UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD);
     l->half.base.emulates = r->chunked;
+    l->half.base.takes_cuda = r->takes_cuda;
     l->transport = r;
     wefti_list_t *lists[] = {&l->backlog, &l->pump_link, &l->keys, &l->ones, &l->unflushed, &l->waiting, &l->flush_link};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)

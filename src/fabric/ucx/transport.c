@@ -160,6 +160,13 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
     return WEFT_OK;
 }
 
+/* Was this UCX built with CUDA, and does it find a GPU? */
+static bool knows_cuda(ucp_context_h context)
+{
+    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    return ucp_context_query(context, &attr) == UCS_OK && attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA);
+}
+
 /* What there is decides how payloads move, and that decides how UCX is opened: so it is asked first. */
 static weft_status_t open_right(ux_transport_t *r)
 {
@@ -172,6 +179,7 @@ static weft_status_t open_right(ux_transport_t *r)
         st = open_context(r, true);
     }
     r->chunked = chunked;
+    r->takes_cuda = !st && !chunked && knows_cuda(r->context);
     return st;
 }
 

@@ -1,116 +1,220 @@
-/* tests/lib/cuda/paper.c - see paper.h. The functions and numbers are those of CUDA's driver interface, as far as
- * src/mem/cuda.h names it. */
-#include "paper.h"
-
-#include <stdint.h>
+/* tests/lib/cuda/paper.c - the CUDA driver made of paper, see paper.h: starting, failures that were asked for, devices.
+ *
+ * The functions and numbers are those of CUDA's driver interface. parts.h says what its other files have. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-/* they are looked up by name, and declared in cuda.c in that file's own words */
-#pragma GCC diagnostic ignored "-Wmissing-prototypes"
-#pragma GCC visibility push(default)
+#include "parts.h"
 
-enum {
-    OK = 0,
-    INVALID_VALUE = 1,
-    OUT_OF_MEMORY = 2,
-    NOT_INITIALIZED = 3,
-    NO_DEVICE = 100,
-    INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201,
-    INVALID_HANDLE = 400,
-    CONTEXT_IS_DESTROYED = 709,
-    ALREADY_REGISTERED = 712,
-    NOT_REGISTERED = 713
-};
-enum { DEVICES = 2, BLOCKS = 256, DEPTH = 16, KEY = 0x3c };
+typedef struct rule {
+    struct rule *next;
+    char function[48];
+    unsigned after;
+    int error, times;
+} rule_t;
 
-typedef struct context {
-    struct context *next;
-    int device, alive;
-    unsigned long long id;
-} context_t;
+paper_t paper = {.lock = PTHREAD_MUTEX_INITIALIZER, .memory = (size_t)1 << 30};
+int pp_devices = 2;
+bool pp_strict;
+static rule_t *rules;
+static unsigned look_every; /* microseconds; 0: only when somebody else looks */
+static atomic_int started;  /* the process */
+static _Thread_local int thread;
+static _Thread_local bool calling;
 
-typedef struct block {
-    uint8_t *base;
-    size_t n;
-    context_t *ctx;
-    int device, managed, no_context;
-} block_t;
+void *pp_new(size_t n)
+{
+    void *p = calloc(1, n);
+    if (!p)
+        abort();
+    return p;
+}
 
-typedef struct stream {
-    struct stream *next;
-    context_t *ctx;
-    int alive, waiting;
-    uint8_t *dst;
-    const uint8_t *src;
-    size_t n;
-} stream_t;
+int64_t pp_now(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
 
-paper_t paper = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static context_t *primary[DEVICES], *contexts; /* all there ever were: whoever leaves one behind is not to blame */
-static stream_t *streams;
-static block_t blocks[BLOCKS], pins[BLOCKS];
-static pid_t started;
-static _Thread_local context_t *stack[DEPTH];
-static _Thread_local int depth;
+int pp_thread(void)
+{
+    static int last;
+    if (!thread)
+        thread = ++last;
+    return thread;
+}
 
-/* Begin a call: the lock is held until it ends. */
-static int begin(void)
+/* --- failures that were asked for ----------------------------------------------------------------------------------------- */
+
+static void rule_add(const char *function, size_t length, unsigned after, int error, int times)
+{
+    rule_t **at = &rules, *r = pp_new(sizeof *r);
+    while (*at)
+        at = &(*at)->next;
+    *r = (rule_t){.after = after, .error = error, .times = times};
+    memcpy(r->function, function, length < sizeof r->function ? length : sizeof r->function - 1);
+    *at = r;
+}
+
+static void rule_forget(const char *function)
+{
+    for (rule_t **at = &rules, *r; (r = *at);) {
+        if (!strcmp(r->function, function)) {
+            *at = r->next;
+            free(r);
+        } else {
+            at = &r->next;
+        }
+    }
+}
+
+int pp_fails(const char *what)
+{
+    for (rule_t *r = rules; r; r = r->next) {
+        if (strcmp(r->function, what) || (!r->after && !r->times))
+            continue;
+        if (r->after) {
+            r->after--;
+            return OK;
+        }
+        r->times -= r->times > 0;
+        return r->error;
+    }
+    return OK;
+}
+
+void paper_fail(const char *function, unsigned after, int error, int times)
+{
+    pthread_mutex_lock(&paper.lock);
+    if (times)
+        rule_add(function, strlen(function), after, error, times);
+    else
+        rule_forget(function);
+    pthread_mutex_unlock(&paper.lock);
+}
+
+static unsigned long long number_of(const char *name, unsigned long long otherwise)
+{
+    const char *value = getenv(name);
+    return value && *value ? strtoull(value, NULL, 0) : otherwise;
+}
+
+__attribute__((constructor)) static void read_environment(void)
+{
+    paper.copy_ns = number_of("PAPER_COPY_NS", 0);
+    paper.copy_ns_per_kib = number_of("PAPER_COPY_NS_PER_KIB", 0);
+    paper.memory = (size_t)number_of("PAPER_MEMORY", paper.memory);
+    look_every = (unsigned)number_of("PAPER_THREAD", 0);
+    paper.no_peer = number_of("PAPER_NO_PEER", 0) != 0;
+    pp_strict = number_of("PAPER_STRICT", 0) != 0;
+    pp_devices = (int)number_of("PAPER_DEVICES", 2);
+    if (pp_devices < 0 || pp_devices > DEVICES_MAX)
+        pp_devices = DEVICES_MAX;
+    for (const char *at = getenv("PAPER_FAIL"); at && *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t length = strcspn(at, ":,");
+        unsigned after;
+        int error, times;
+        if (sscanf(at + length, ":%u:%d:%d", &after, &error, &times) == 3) {
+            rule_add(at, length, after, error, times);
+        } else {
+            fprintf(stderr, "paper: PAPER_FAIL has no function:after:error:times at \"%s\"\n", at);
+            abort();
+        }
+    }
+}
+
+/* --- calls ---------------------------------------------------------------------------------------------------------------- */
+
+static void check_process(void)
 {
     if (started && started != getpid()) {
         fputs("paper: called in a child of the process that started it\n", stderr);
         abort();
     }
-    pthread_mutex_lock(&paper.lock);
-    return started ? OK : NOT_INITIALIZED;
 }
 
-static int end(int r)
+int pp_begin(const char *function)
 {
-    pthread_mutex_unlock(&paper.lock);
+    check_process();
+    if (calling)
+        return NOT_PERMITTED;
+    pthread_mutex_lock(&paper.lock);
+    int r = pp_fails(function);
+    return r ? r : started ? OK : NOT_INITIALIZED;
+}
+
+int pp_begin_in(const char *function)
+{
+    int r = pp_begin(function);
+    return r ? r : pp_need_context();
+}
+
+int pp_end(int r)
+{
+    if (!calling)
+        pthread_mutex_unlock(&paper.lock);
     return r;
 }
 
-static context_t *current(void)
+void pp_calling(bool on)
 {
-    return depth ? stack[depth - 1] : NULL;
+    if (on)
+        pthread_mutex_unlock(&paper.lock);
+    else
+        pthread_mutex_lock(&paper.lock);
+    calling = on;
 }
 
-/* What a call without a usable context ends with. */
-static int need_context(void)
+void pp_pause(void)
 {
-    return !current() ? INVALID_CONTEXT : current()->alive ? OK : CONTEXT_IS_DESTROYED;
+    struct timespec moment = {0, 20000};
+    pthread_mutex_unlock(&paper.lock);
+    nanosleep(&moment, NULL);
+    pthread_mutex_lock(&paper.lock);
 }
 
-static block_t *find(block_t *in, const void *p)
+/* PAPER_THREAD: a device works by itself. */
+static void *work(void *unused)
 {
-    for (int i = 0; i < BLOCKS; i++)
-        if (in[i].base && (const uint8_t *)p >= in[i].base && (const uint8_t *)p < in[i].base + in[i].n)
-            return &in[i];
+    (void)unused;
+    for (;;) {
+        struct timespec pause = {0, (long)look_every * 1000};
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&paper.lock);
+        pp_run();
+        pthread_mutex_unlock(&paper.lock);
+    }
     return NULL;
 }
 
-static block_t *slot(block_t *in)
+static void work_begins(void)
 {
-    for (int i = 0; i < BLOCKS; i++)
-        if (!in[i].base)
-            return &in[i];
-    abort();
+    pthread_t worker;
+    if (!look_every || started)
+        return;
+    if (pthread_create(&worker, NULL, work, NULL)) {
+        fputs("paper: no thread\n", stderr);
+        abort();
+    }
+    pthread_detach(worker);
 }
-
-/* --- starting, devices, contexts ------------------------------------------------------------------------------------------ */
 
 int cuInit(unsigned flags)
 {
-    (void)flags;
+    check_process();
     pthread_mutex_lock(&paper.lock);
+    int r = flags ? INVALID_VALUE : paper.init_fails ? paper.init_fails : pp_fails(__func__);
     paper.inits++;
-    if (!paper.init_fails)
+    if (!r) {
+        work_begins();
         started = getpid();
-    return end(paper.init_fails);
+    }
+    return pp_end(r);
 }
 
 int cuGetErrorName(int error, const char **out)
@@ -118,9 +222,26 @@ int cuGetErrorName(int error, const char **out)
     static const struct {
         int error;
         const char *name;
-    } names[] = {{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+    } names[] = {{OK, "CUDA_SUCCESS"},
+                 {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+                 {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+                 {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
                  {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+                 {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+                 {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+                 {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},
+                 {OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM"},
                  {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+                 {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+                 {NOT_READY, "CUDA_ERROR_NOT_READY"},
+                 {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                 {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"},
+                 {CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED"},
+                 {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+                 {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+                 {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
+                 {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
+                 {719, "CUDA_ERROR_LAUNCH_FAILED"},
                  {999, "CUDA_ERROR_UNKNOWN"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].error == error) {
@@ -131,359 +252,95 @@ int cuGetErrorName(int error, const char **out)
     return INVALID_VALUE;
 }
 
+/* --- devices -------------------------------------------------------------------------------------------------------------- */
+
+int pp_check_device(int device)
+{
+    return device < 0 || device >= pp_devices ? INVALID_DEVICE : OK;
+}
+
 int cuDeviceGetCount(int *out)
 {
-    int r = begin();
-    *out = paper.no_devices ? 0 : DEVICES;
-    return end(r);
+    int r = pp_begin(__func__);
+    if (!r)
+        *out = paper.no_devices ? 0 : pp_devices;
+    return pp_end(r);
 }
 
 int cuDeviceGet(int *out, int ordinal)
 {
-    int r = begin();
-    *out = ordinal;
-    return end(r ? r : ordinal < 0 || ordinal >= DEVICES ? INVALID_DEVICE : OK);
+    int r = pp_begin(__func__);
+    if (!r)
+        r = pp_check_device(ordinal);
+    if (!r)
+        *out = ordinal;
+    return pp_end(r);
 }
 
 int cuDeviceGetAttribute(int *out, int attribute, int device)
 {
-    int r = begin();
-    (void)device;
-    *out = attribute == 83 && !paper.no_managed;
-    return end(r);
-}
-
-/* For the test: contexts that a program made itself. */
-context_t *paper_context_new(int device)
-{
-    static unsigned long long last;
-    context_t *ctx = calloc(1, sizeof *ctx);
-    if (!ctx)
-        abort();
-    *ctx = (context_t){.next = contexts, .device = device, .alive = 1, .id = ++last};
-    contexts = ctx;
-    paper.contexts++;
-    return ctx;
-}
-
-void paper_context_destroy(context_t *ctx)
-{
-    ctx->alive = 0;
-}
-
-int cuDevicePrimaryCtxRetain(void **out, int device)
-{
-    int r = begin();
-    if (!r && !primary[device])
-        primary[device] = paper_context_new(device);
-    *out = primary[device];
-    return end(r);
-}
-
-int cuCtxGetCurrent(void **out)
-{
-    int r = begin();
-    *out = current();
-    return end(r);
-}
-
-#ifndef PAPER_OLD
-int cuCtxGetId(context_t *ctx, unsigned long long *out)
-{
-    int r = begin();
-    *out = ctx->id;
-    return end(r);
-}
-#endif
-
-int cuCtxGetDevice(int *out)
-{
-    int r = begin();
+    int r = pp_begin(__func__);
     if (!r)
-        r = need_context();
-    if (!r)
-        *out = current()->device;
-    return end(r);
-}
-
-int cuCtxPushCurrent_v2(context_t *ctx)
-{
-    int r = begin();
-    if (!r)
-        r = paper.push_fails ? paper.push_fails : !ctx->alive ? CONTEXT_IS_DESTROYED : depth == DEPTH ? INVALID_CONTEXT : OK;
-    if (!r)
-        stack[depth++] = ctx;
-    return end(r);
-}
-
-int cuCtxPopCurrent_v2(void **out)
-{
-    int r = begin();
-    if (!r && !depth)
-        r = INVALID_CONTEXT;
-    if (!r)
-        *out = stack[--depth];
-    return end(r);
-}
-
-/* --- memory --------------------------------------------------------------------------------------------------------------- */
-
-static int allocate(uintptr_t *out, size_t n, int managed)
-{
-    int r = begin();
-    void *p;
-    if (!r)
-        r = need_context();
-    if (!r && paper.alloc_fails)
-        r = paper.alloc_fails;
-    if (!r && posix_memalign(&p, 512, n))
-        r = OUT_OF_MEMORY;
-    if (!r) {
-        *slot(blocks) = (block_t){p, n, current(), current()->device, managed, paper.no_context};
-        paper.live++;
-        paper.alloc_device = current()->device;
-        *out = (uintptr_t)p;
-    }
-    return end(r);
-}
-
-int cuMemAlloc_v2(uintptr_t *out, size_t n)
-{
-    return allocate(out, n, 0);
-}
-
-#ifndef PAPER_OLD
-int cuMemAllocManaged(uintptr_t *out, size_t n, unsigned flags)
-{
-    return flags == 1 ? allocate(out, n, 1) : INVALID_VALUE;
-}
-#endif
-
-/* Is the current context one that may touch this memory? */
-static int fits(const block_t *b)
-{
-    return b->no_context ? current()->device == b->device : current() == b->ctx;
-}
-
-int cuMemFree_v2(uintptr_t ptr)
-{
-    int r = begin();
-    block_t *b = find(blocks, (void *)ptr);
-    if (!r)
-        r = need_context();
-    if (!r && (!b || b->base != (void *)ptr))
-        r = INVALID_VALUE;
-    if (!r && !fits(b))
-        r = INVALID_CONTEXT;
-    if (!r) {
-        free(b->base);
-        b->base = NULL;
-        paper.live--;
-    }
-    return end(r);
-}
-
-int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
-{
-    int r = begin();
-    if (!r)
-        r = need_context();
-    if (!r && paper.register_fails)
-        r = paper.register_fails;
-    if (!r && flags != 1)
-        r = INVALID_VALUE;
-    for (int i = 0; i < BLOCKS && !r; i++)
-        if (pins[i].base && pins[i].base < (uint8_t *)p + n && (uint8_t *)p < pins[i].base + pins[i].n)
-            r = ALREADY_REGISTERED;
-    if (!r) {
-        *slot(pins) = (block_t){p, n, current(), current()->device, 0, 0};
-        paper.registered++;
-        paper.registers++;
-        paper.registered_bytes += n;
-    }
-    return end(r);
-}
-
-int cuMemHostUnregister(void *p)
-{
-    int r = begin();
-    block_t *b = find(pins, p);
-    if (!r)
-        r = need_context();
-    if (!r && (!b || b->base != p))
-        r = NOT_REGISTERED;
-    if (!r && b->ctx != current())
-        r = INVALID_CONTEXT;
-    if (!r) {
-        paper.registered--;
-        paper.registered_bytes -= b->n;
-        b->base = NULL;
-    }
-    return end(r);
-}
-
-/* One attribute of an address; INVALID_VALUE where it has none. */
-static int attribute_of(void *out, int attribute, const void *p)
-{
-    const block_t *b = find(blocks, p), *pin = find(pins, p);
-    if (!b && !pin)
-        return INVALID_VALUE;
+        r = pp_check_device(device);
+    if (r)
+        return pp_end(r);
     switch (attribute) {
-    case 1:
-        *(void **)out = b && b->no_context ? NULL : b ? b->ctx : pin->ctx;
-        return b && b->no_context ? INVALID_VALUE : OK;
-    case 2:
-        *(unsigned *)out = b ? 2 : 1;
-        return OK;
-    case 8:
-        *(unsigned *)out = b && b->managed;
-        return OK;
-    case 9:
-        *(int *)out = b ? b->device : pin->device;
-        return OK;
+    case 83: /* managed memory */
+        *out = !paper.no_managed;
+        break;
+    case 40: /* copy engines */
+        *out = 3;
+        break;
+    case 11: /* the greatest pitch */
+        *out = 0x7fffffff;
+        break;
+    case 75: /* compute capability 9.0 */
+        *out = 9;
+        break;
+    case 41:  /* one address space */
+    case 92:  /* waiting for and writing values, in its first version */
+    case 102: /* virtual memory */
+    case 103: /* file descriptors of it */
+    case 115: /* memory pools */
+    case 122: /* waiting for and writing values */
+        *out = 1;
+        break;
     default:
-        return INVALID_VALUE;
+        *out = 0;
     }
+    return pp_end(OK);
 }
 
-int cuPointerGetAttribute(void *out, int attribute, uintptr_t ptr)
+static int uuid(int r, void *out, int device)
 {
-    int r = begin();
-    return end(r ? r : attribute_of(out, attribute, (void *)ptr));
-}
-
-int cuPointerGetAttributes(unsigned n, const int *attributes, void **outs, uintptr_t ptr)
-{
-    int r = begin();
-    for (unsigned i = 0; i < n && !r; i++)
-        if (attribute_of(outs[i], attributes[i], (void *)ptr)) {
-            if (attributes[i] == 9)
-                *(int *)outs[i] = -2;
-            else
-                *(unsigned *)outs[i] = 0;
-        }
-    return end(r);
-}
-
-/* --- streams -------------------------------------------------------------------------------------------------------------- */
-
-int cuStreamCreate(stream_t **out, unsigned flags)
-{
-    int r = begin();
+    char text[24];
     if (!r)
-        r = need_context();
-    if (!r && flags != 1)
-        r = INVALID_VALUE;
+        r = pp_check_device(device);
     if (!r) {
-        *out = calloc(1, sizeof **out);
-        if (!*out)
-            abort();
-        (*out)->next = streams;
-        streams = *out;
-        (*out)->ctx = current();
-        (*out)->alive = 1;
-        paper.streams++;
-        paper.live_streams++;
+        snprintf(text, sizeof text, "paper device %03d", device);
+        memcpy(out, text, 16);
     }
-    return end(r);
+    return pp_end(r);
 }
 
-int cuStreamDestroy_v2(stream_t *s)
+int cuDeviceGetUuid(void *out, int device)
 {
-    int r = begin();
+    return uuid(pp_begin(__func__), out, device);
+}
+
+int cuDeviceGetUuid_v2(void *out, int device)
+{
+    return uuid(pp_begin(__func__), out, device);
+}
+
+int cuDeviceCanAccessPeer(int *out, int device, int peer)
+{
+    int r = pp_begin(__func__);
     if (!r)
-        r = s->alive && s->ctx->alive ? OK : INVALID_HANDLE;
-    if (!r) {
-        s->alive = 0;
-        paper.live_streams--;
-    }
-    return end(r);
-}
-
-/* What a copy's side needs of the context, and the key of its bytes. */
-static int side(const void *p, size_t n, uint8_t *key)
-{
-    const block_t *b = find(blocks, p);
-    *key = b && !b->managed ? KEY : 0;
-    if (b && n > b->n - (size_t)((const uint8_t *)p - b->base))
-        return INVALID_VALUE;
-    return OK;
-}
-
-int cuMemcpyAsync(uintptr_t dst, uintptr_t src, size_t n, stream_t *s)
-{
-    int r = begin();
-    uint8_t key;
-    const block_t *to = find(blocks, (void *)dst), *from = find(blocks, (void *)src);
+        r = pp_check_device(device);
     if (!r)
-        r = need_context();
-    if (!r && !(s->alive && s->ctx->alive))
-        r = INVALID_HANDLE;
-    if (!r && (s->ctx != current() || s->waiting))
-        r = INVALID_HANDLE;
-    if (!r && paper.copy_fails)
-        r = paper.copy_fails;
-    if (!r && (to || from) && !(to && fits(to)) && !(from && fits(from)))
-        r = INVALID_CONTEXT;
+        r = pp_check_device(peer);
     if (!r)
-        r = side((void *)dst, n, &key);
-    if (!r)
-        r = side((void *)src, n, &key);
-    if (!r) {
-        s->waiting = 1;
-        s->dst = (uint8_t *)dst;
-        s->src = (uint8_t *)src;
-        s->n = n;
-    }
-    return end(r);
-}
-
-int cuCtxSynchronize(void)
-{
-    int r = begin();
-    if (!r)
-        r = need_context();
-    if (!r)
-        paper.context_waits++;
-    return end(r);
-}
-
-int cuStreamSynchronize(stream_t *s)
-{
-    int r = begin();
-    uint8_t to = 0, from = 0;
-    if (!r)
-        r = need_context();
-    if ((uintptr_t)s == 1) {
-        paper.default_waits += !r;
-        return end(r);
-    }
-    if (!r && !(s->alive && s->ctx->alive))
-        r = INVALID_HANDLE;
-    if (!r && s->waiting) {
-        side(s->dst, s->n, &to);
-        side(s->src, s->n, &from);
-        for (size_t i = 0; i < s->n; i++)
-            s->dst[i] = s->src[i] ^ to ^ from;
-        s->waiting = 0;
-        paper.copies++;
-    }
-    return end(r);
-}
-
-/* --- for the test --------------------------------------------------------------------------------------------------------- */
-
-unsigned paper_default_waits(void)
-{
-    return paper.default_waits;
-}
-
-unsigned paper_context_waits(void)
-{
-    return paper.context_waits;
-}
-
-int paper_depth(void)
-{
-    return depth;
+        *out = device != peer && !paper.no_peer;
+    return pp_end(r);
 }

@@ -70,6 +70,15 @@ ROW(weft_am_view, NEEDS_AM | HELD)
     turn_posted(t, weft_am_view(s->am, op), op);
 }
 
+/* The payload is in host memory, so there is nothing that a GPU could be lent. */
+ROW(weft_am_view_device, NEEDS_AM | HELD)
+{
+    weft_op_t *op = turn_op(t);
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE);
+    turn_allow(t, WEFT_ERR_UNSUPPORTED);
+    turn_posted(t, weft_am_view_device(s->am, op), op);
+}
+
 ROW(weft_am_reject, NEEDS_AM | HELD)
 {
     turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE);

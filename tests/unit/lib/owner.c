@@ -132,7 +132,7 @@ rma_grant_t *owner_grant(weft_ep_t *ep, const weft_region_t *region, bool map)
 {
     rma_claim_t claim = owner_claim(region);
     rma_grant_t *g = NULL;
-    must(!wefti_rma_grant_new(ep, &claim, map, &g), "wefti_rma_grant_new");
+    must(!wefti_rma_grant_new(ep, &claim, map ? F_MAP : 0, &g), "wefti_rma_grant_new");
     return g;
 }
 
