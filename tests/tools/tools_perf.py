@@ -12,6 +12,7 @@ RMA = "rma_get,rma_put,rma_put_lat,rma_batch"
 RPC = "rpc_lat,rpc_rate,rpc_tensor"
 ATOMIC = "rma_fadd,rma_cas,rma_swap"
 SHORT = ("--seconds", "20ms")
+PAPER = os.path.join(os.path.dirname(os.path.abspath(weft.command())), "tests", "paper")
 
 
 def measure(*args, **kw):
@@ -145,8 +146,67 @@ def gpu_memory_works_where_there_is_some():
     if weft.run("perf", "--fork", "--test", "am_lat", "--size", "8", "--iters", "1", "--memory", "cuda").returncode:
         raise weft.Skip("there is no CUDA device")
     for tls in ("shm", "tcp"):
-        for kinds in ("cuda", "host,cuda", "cuda,host", "pinned,cuda", "cuda-managed"):
+        for kinds in ("cuda", "host,cuda", "cuda,host", "pinned,cuda", "cuda-managed", "cuda-async", "cuda-vmm"):
             measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--transports", tls)
+
+
+def on_paper(**more):
+    """The environment in which there is a CUDA driver, made of paper; it works by itself, as a device does."""
+    if not os.path.exists(os.path.join(PAPER, "libcuda.so.1")):
+        raise weft.Skip("the CUDA driver made of paper is not built")
+    return weft.environment(LD_LIBRARY_PATH=PAPER, PAPER_THREAD="10", **more)
+
+
+def every_cuda_kind_works_with_a_driver_made_of_paper():
+    env = on_paper()
+    for tls in ("shm", "tcp"):
+        for kinds in ("cuda", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-async,pool", "huge,cuda-vmm"):
+            for test, size in (("tag_lat,am_lat", "0,8,3000,1M"), ("rma_get,rma_put", "8,100k")):
+                lines = measure("--test", test, "--size", size, "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
+                both = kinds.split(",") * 2
+                assert all([r["send_memory"], r["recv_memory"]] == both[:2] for r in lines), lines
+                assert all(("device_path" in r) == (kinds != "cuda-managed") for r in lines), lines
+    for kind in ("cuda", "cuda-async", "cuda-vmm"):
+        measure("--test", "rpc_tensor", "--size", "8,1M", "--memory", kind, "--iters", "4", env=env)
+    assert "device_path" not in measure("--test", "tag_lat", "--size", "8", "--iters", "4", env=env)[0]
+
+
+def the_path_of_payloads_on_a_gpu_is_said():
+    def paths(kinds, size, *args):
+        return [set(r["device_path"].split("+")) for r in measure("--test", "tag_lat,tag_bw", "--size", size, "--memory", kinds, "--window",
+                                                                  "2", "--iters", "6", *args, env=env)]
+    env = on_paper()
+    assert paths("cuda", "8,4k") == 4 * [{"carry"}]
+    assert paths("cuda", "4M", "--transports", "shm") == 2 * [{"direct"}]
+    assert paths("cuda,pinned", "4M", "--transports", "shm") == 2 * [{"direct"}], "both sides page-lock it for the GPU"
+    for kinds in ("cuda", "cuda-vmm"):
+        assert paths(kinds, "4M", "--transports", "tcp") == 2 * [{"staging"}]
+    for kinds in ("cuda-async", "cuda-vmm", "host,cuda", "pinned,cuda-vmm"):
+        for ways in paths(kinds, "4M", "--transports", "shm"):
+            assert ways and not ways & {"direct", "carry", "record"}, (kinds, ways)
+    text = weft.must("perf", "--fork", "--test", "tag_lat", "--size", "8,16,4M", "--iters", "4", "--memory", "cuda", "--transports", "shm",
+                     env=env)
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith("GPU memory, ")] == ["GPU memory, carry:", "GPU memory, direct:"], text
+    assert max(len(line) for line in lines) <= 100, text
+
+
+def one_side_may_have_no_cuda_if_it_needs_none():
+    env, without = on_paper(), weft.environment(WEFT_CUDA="off")
+    for kinds in ("cuda,pinned", "cuda,host"):
+        server, uri = weft.listen("--transports", "shm", env=without)
+        try:
+            line, = weft.json_lines(weft.must("perf", "--connect", uri, "--json", "--test", "tag_bw", "--size", "1M", "--iters", "4",
+                                              "--transports", "shm", "--memory", kinds, env=env))
+            assert line["iterations"] == 4 and "direct" not in line["device_path"], line
+        finally:
+            weft.end(server)
+    server, uri = weft.listen(env=without)
+    try:
+        done = weft.run("perf", "--connect", uri, "--test", "tag_bw", "--size", "8", "--iters", "4", "--memory", "host,cuda-vmm", env=env)
+        assert done.returncode == 1 and "no cuda-vmm memory" in done.stderr and "WEFT_CUDA" in done.stderr, done.stderr
+    finally:
+        weft.end(server)
 
 
 def remote_memory_gives_a_line_each():
@@ -277,7 +337,9 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           an_answer_may_be_of_another_size, active_messages_are_taken_in_each_way,
           few_slots_and_many_endpoints_take_active_messages, a_small_window_makes_the_sender_wait_and_nothing_is_lost,
           buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
-          gpu_memory_works_where_there_is_some, remote_memory_gives_a_line_each, the_path_is_the_best_there_is_unless_asked_for,
+          gpu_memory_works_where_there_is_some, every_cuda_kind_works_with_a_driver_made_of_paper,
+          the_path_of_payloads_on_a_gpu_is_said, one_side_may_have_no_cuda_if_it_needs_none, remote_memory_gives_a_line_each,
+          the_path_is_the_best_there_is_unless_asked_for,
           remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
           calls_give_a_line_each, calls_of_every_size_and_window_are_answered,
           idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,

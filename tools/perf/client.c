@@ -22,6 +22,7 @@ typedef struct client {
     int rc;       /* the exit status if it failed */
     bool head_shown;
     weft_rma_path_t path; /* of the last run of remote memory */
+    perf_ways_t ways;     /* of the last run, on this side */
 } client_t;
 
 static bool lost(client_t *c, weft_status_t st, const char *doing)
@@ -151,6 +152,7 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
 {
     perf_link_t *l = &c->link;
     const char *doing = perf_test_name((perf_test_t)plan->test);
+    perf_ways_t before;
     perf_run_t run;
     weft_status_t st = perf_run_new(&run, l, plan, false);
     if (st) {
@@ -170,6 +172,7 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     run.watch = &c->reply_op;
     if (histogram)
         memset(histogram, 0, sizeof *histogram);
+    before = perf_ways_now(l);
     st = run.rma ? perf_rma_attach(&run, &c->reply.offer) : run.rpc ? perf_rpc_attach(&run) : WEFT_OK;
     if (!st)
         st = perf_client_loop(l, &run, &c->reply_op);
@@ -183,6 +186,7 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     }
     if (run.rma)
         c->path = run.rma->path;
+    c->ways = perf_ways_since(l, &before);
     run_out->elapsed_ns = run.elapsed_ns;
     run_out->cpu_ns = run.cpu_ns;
     perf_run_free(&run);
@@ -284,7 +288,7 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
                        .window = plan.window,
                        .outstanding = plan.outstanding};
     perf_run_t run;
-    char text[32];
+    char text[32], ways[PERF_WAYS_CAP];
     if (test == PERF_IDLE) {
         plan.idle_ns = o->measure_ns;
         perf_progress("idle for %.1f s", (double)o->measure_ns / 1e9);
@@ -304,6 +308,8 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
     r.tick_us = perf_tick_ns() / 1e3 / (perf_is_latency(test) ? 2 : 1);
     r.transport = c->link.transport;
     r.path = perf_is_rma(test) ? weft_rma_path_name(c->path) : NULL;
+    if (test != PERF_IDLE && (perf_on_gpu(o->send_kind) || perf_on_gpu(o->recv_kind)))
+        r.device_path = perf_ways_text(&c->ways, &c->reply.ways, ways, sizeof ways);
     r.endpoints = c->link.n_eps;
     if (test == PERF_IDLE) {
         r.cpu_percent = 100.0 * (double)run.cpu_ns / (double)run.elapsed_ns;

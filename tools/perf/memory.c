@@ -12,7 +12,7 @@
 #define TOUCH_STEP ((size_t)16 << 20)
 #define STAGE_STEP ((size_t)1 << 20)
 
-const char *const perf_kinds[PERF_KINDS] = {"host", "huge", "pinned", "cuda", "cuda-managed", "pool"};
+const char *const perf_kinds[PERF_KINDS] = {"host", "huge", "pinned", "cuda", "cuda-managed", "cuda-async", "cuda-vmm", "pool"};
 
 static const char *refuse(const char *fmt, const char *kind, const char *why)
 {
@@ -57,6 +57,17 @@ static const weft_mem_kind_t *find_kind(perf_link_t *l, const char *name, const 
         }
     }
     return weft_pool_kind(l->pool);
+}
+
+static bool is_cuda(const char *kind)
+{
+    return !strncmp(kind, "cuda", 4);
+}
+
+void perf_memory_begin(const perf_plan_t *plan)
+{
+    if (is_cuda(plan->send_kind) || is_cuda(plan->recv_kind))
+        (void)weft_mem_kind_find("cuda"); /* a side that needs it and does not have it says so when it allocates */
 }
 
 static bool touchable(const perf_pages_t *p)
@@ -162,4 +173,45 @@ bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *p, uint64_t size,
     if (stage.at)
         perf_memory_put(&stage);
     return good;
+}
+
+/* --- the way of payloads on a GPU ------------------------------------------------------------------------------------------- */
+
+bool perf_on_gpu(const char *kind)
+{
+    return is_cuda(kind) && strcmp(kind, "cuda-managed"); /* that is moved as the processor's own */
+}
+
+perf_ways_t perf_ways_now(perf_link_t *l)
+{
+    weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
+    if (weft_runtime_get_stats(l->rt, &s))
+        return (perf_ways_t){0};
+    return (perf_ways_t){s.device_copies, s.device_direct, s.device_relayed, s.device_bounced, s.device_staged};
+}
+
+perf_ways_t perf_ways_since(perf_link_t *l, const perf_ways_t *then)
+{
+    perf_ways_t now = perf_ways_now(l);
+    return (perf_ways_t){now.copies - then->copies, now.direct - then->direct, now.relayed - then->relayed,
+                         now.bounced - then->bounced, now.staged - then->staged};
+}
+
+const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, char *buf, size_t n)
+{
+    const struct {
+        bool used;
+        const char *name;
+    } ways[] = {{here->direct || there->direct, "direct"},
+                {here->relayed || there->relayed, "relay"},
+                {here->bounced || there->bounced, "bounce"},
+                {here->staged || there->staged, "staging"}};
+    size_t at = 0;
+    *buf = '\0';
+    for (unsigned i = 0; i < sizeof ways / sizeof *ways && at < n; i++)
+        if (ways[i].used)
+            at += (size_t)snprintf(buf + at, n - at, "%s%s", at ? "+" : "", ways[i].name);
+    if (!at)
+        snprintf(buf, n, "%s", here->copies || there->copies ? "carry" : "record");
+    return buf;
 }

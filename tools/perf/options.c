@@ -98,8 +98,9 @@ static bool take_kind(const char *text, size_t n, char *out)
         }
     }
     near = tool_nearest(word, perf_kinds, PERF_KINDS);
-    tool_error("--memory knows no \"%s\"%s%s%s; it knows host, huge, pinned, cuda, cuda-managed and pool", word,
-               near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    tool_error("--memory knows no \"%s\"%s%s%s; it knows host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm and "
+               "pool",
+               word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
 }
 
@@ -329,9 +330,8 @@ static const tool_opt_t options[] = {
     {"path", "any|mapped|checked", "rma tests: insist on a way to the memory (default any: the fastest there is)",
      TO_TAKE(take_path)},
     {"memory", "KIND[,KIND]",
-     "what the buffers are that are sent, and those received into: host, huge, pinned, cuda, cuda-managed or pool (default "
-     "host); one word "
-     "counts for both",
+     "what the buffers are that are sent, and those received into: host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm "
+     "or pool (default host); one word counts for both",
      TO_TAKE(take_kinds)},
     {"view", NULL, "am tests: the receiver views payloads instead of taking them", TO_FLAG(perf_opts_t, view)},
     {"kept", NULL, "am tests: the receiver keeps messages, and releases them on a later turn", TO_FLAG(perf_opts_t, kept)},

@@ -212,17 +212,23 @@ typedef struct perf_plan {
     perf_offer_t offer;           /* rma_put_lat: the client's region */
 } perf_plan_t;
 
+/* How often each way was taken by payloads on a GPU, on one side; copies: asked of the GPU, and not waited for. */
+typedef struct perf_ways {
+    uint64_t copies, direct, relayed, bounced, staged;
+} perf_ways_t;
+
 enum { PERF_READY = 1, PERF_DONE = 2, PERF_REFUSED = 3 };
 
 typedef struct perf_reply {
     uint64_t magic, kind, run;
     uint64_t rss_before, rss_first, rss_all; /* of the server: with no endpoint, with one, and before this run */
     uint64_t cpu_ns, elapsed_ns;
+    perf_ways_t ways;            /* of PERF_DONE: those of the server */
     perf_offer_t offer;          /* of PERF_READY: the server's region */
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
-#define PERF_MAGIC UINT64_C(0x3430667265706677) /* "wfperf04" */
+#define PERF_MAGIC UINT64_C(0x3530667265706677) /* "wfperf05" */
 
 bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
 /* NULL, or what is wrong with it: it comes from the other side. */
@@ -232,7 +238,7 @@ bool perf_reply_ok(const perf_reply_t *r, uint64_t len);
 /* --- memory ---------------------------------------------------------------------------------------------- */
 
 /* The words of --memory. */
-#define PERF_KINDS 6
+#define PERF_KINDS 8
 extern const char *const perf_kinds[PERF_KINDS];
 
 typedef struct perf_pages {
@@ -241,6 +247,9 @@ typedef struct perf_pages {
     const weft_mem_kind_t *kind; /* NULL: pages of the kernel's */
 } perf_pages_t;
 
+/* Before the memory of a run is allocated. If either side's is CUDA's, both bring CUDA into use, so that "pinned" memory is
+ * page-locked for the GPU on both. */
+void perf_memory_begin(const perf_plan_t *plan);
 /* size bytes of that kind, each of them `fill`, touched. NULL on success, or what is wrong: a sentence that begins with "there"
  * or "no", valid until the next call. Progress is made meanwhile. */
 const char *perf_memory_get(perf_link_t *l, const char *kind, uint64_t size, int fill, perf_pages_t *out);
@@ -250,6 +259,15 @@ weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *pages, int fi
 /* The bytes at both ends are what they should be; every byte is. */
 bool perf_memory_check(const perf_pages_t *pages, uint64_t size, int fill);
 bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *pages, uint64_t size, int fill);
+
+/* Is that a kind of memory on a GPU, which the processor cannot touch? */
+bool perf_on_gpu(const char *kind);
+/* The ways of payloads since the runtime was opened, and since then. */
+perf_ways_t perf_ways_now(perf_link_t *l);
+perf_ways_t perf_ways_since(perf_link_t *l, const perf_ways_t *then);
+/* "direct", "relay", "bounce", "staging", with "+" between them; else "carry" or "record". */
+#define PERF_WAYS_CAP 40
+const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, char *buf, size_t n);
 
 /* --- one run --------------------------------------------------------------------------------------------- */
 
@@ -416,6 +434,7 @@ typedef struct perf_result {
     double endpoint_bytes, peer_endpoint_bytes;
     double cpu_percent, peer_cpu_percent; /* idle only */
     const char *transport, *path;  /* path: rma tests only */
+    const char *device_path;       /* NULL: no memory of a GPU */
 } perf_result_t;
 
 void perf_report_head(const perf_opts_t *opts, const char *transport);

@@ -65,6 +65,7 @@ static void put_rate(double v)
 static void report_text(const perf_opts_t *o, const perf_result_t *r)
 {
     static const char *path; /* said when it changes */
+    static char device_path[PERF_WAYS_CAP];
     char size[32];
     (void)o;
     if (r->test == PERF_IDLE) {
@@ -74,6 +75,10 @@ static void report_text(const perf_opts_t *o, const perf_result_t *r)
     }
     if (r->path && (!path || strcmp(path, r->path)))
         printf("remote memory, %s:\n", path = r->path);
+    if (r->device_path && strcmp(device_path, r->device_path)) {
+        snprintf(device_path, sizeof device_path, "%s", r->device_path);
+        printf("GPU memory, %s:\n", device_path);
+    }
     printf("%-11s %6s %6llu", perf_test_name(r->test), tool_size_text(r->size, size, sizeof size), (unsigned long long)r->window);
     put_us(percentile_us(r, 0.50));
     put_us(percentile_us(r, 0.99));
@@ -117,6 +122,8 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
     }
     tool_json_text(&j, "send_memory", o->send_kind);
     tool_json_text(&j, "recv_memory", o->recv_kind);
+    if (r->device_path)
+        tool_json_text(&j, "device_path", r->device_path);
     if (perf_is_am(r->test)) {
         tool_json_count(&j, "header", r->header);
         tool_json_count(&j, "answer", r->answer);

@@ -136,7 +136,7 @@ static bool set_argument(perf_run_t *run)
     c->shape = (int64_t)run->plan.size;
     c->tensor = (weft_tensor_t){.data = run->send_buf, .device_type = 1, .ndim = 1, .code = 1, .bits = 8, .lanes = 1};
     c->tensor.shape = &c->shape;
-    if (!strcmp(run->plan.send_kind, "cuda"))
+    if (perf_on_gpu(run->plan.send_kind))
         c->tensor.device_type = 2;
     else if (!strcmp(run->plan.send_kind, "pinned"))
         c->tensor.device_type = 3;

@@ -183,6 +183,7 @@ weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *p
     snprintf(run->refusal, sizeof run->refusal, "there is no memory for messages of %llu bytes", (unsigned long long)plan->size);
     if (plan->test == PERF_IDLE)
         return WEFT_OK;
+    perf_memory_begin(plan);
     /* Ping-pong keeps two receives per endpoint posted: the next one is in place before the peer can answer. A stream has at
      * least one per endpoint, and as many on each. */
     if (plan->test == PERF_AM_LAT) {

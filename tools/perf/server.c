@@ -103,6 +103,7 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
     perf_link_t *l = s->link;
     /* Memory as the runs before this one left it, and before this one's own buffers. */
     perf_reply_t r = {.kind = PERF_READY, .run = plan->run, .rss_before = l->rss_before, .rss_first = l->rss_first};
+    perf_ways_t before;
     perf_run_t run;
     weft_status_t st;
     r.rss_all = perf_rss();
@@ -115,6 +116,7 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
     run.watch = &s->control_op;
     if (run.rma)
         r.offer = run.rma->offer;
+    before = perf_ways_now(l);
     st = perf_server_prepare(l, &run);
     if (!st)
         st = reply(s, &r);
@@ -130,6 +132,7 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
     }
     r.cpu_ns = run.cpu_ns;
     r.elapsed_ns = run.elapsed_ns;
+    r.ways = perf_ways_since(l, &before);
     r.kind = PERF_DONE;
     /* Before the run's memory is freed: for a stream the client's clock is still running. */
     st = reply(s, &r);

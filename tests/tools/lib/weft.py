@@ -71,9 +71,9 @@ def json_lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def listen(*args):
+def listen(*args, env=None):
     """A server on a port of its own: the process and its URI."""
-    server = start("perf", "--listen", "tcp://127.0.0.1:0", "--json", *args)
+    server = start("perf", "--listen", "tcp://127.0.0.1:0", "--json", *args, env=env)
     line = server.stdout.readline()
     if not line:
         server.wait(timeout=10)
