@@ -4,19 +4,20 @@
 
 A comm is one endpoint. A message of Dask's is a list of frames: it goes as one message of ours, the head, which says how many
 frames there are and how long each is and carries the small ones, and then one message for each large frame, from the memory it
-lies in into memory made for it. There is no closing frame: an endpoint that is closed delivers what was sent before, and says
-that it is closed.
+lies in into memory made for it. A frame that is on a GPU is received into memory of a GPU, if the peer's handshake says that it
+can do that; to other peers Dask's serializers make frames of the host. There is no closing frame: an endpoint that is closed
+delivers what was sent before, and says that it is closed.
 
     open -> closed     by close(), which lets everything sent arrive; by the peer; by abort() and by whatever fails, at once
 
 Promise: whatever ends a comm (the peer is closed, killed or cut off, the reader is cancelled, the bytes are not ours) ends its
-reads and writes with CommClosedError, and never with half a message. tests/python/test_dask_comm.py and test_dask.py hold us to
-it.
+reads and writes with CommClosedError, and never with half a message. tests/python/test_dask_comm.py, test_dask.py and
+test_dask_gpu.py hold us to it.
 
 Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`,
-`key`, `heartbeat`. A peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set. A worker that
-computes is not silent, whoever holds the interpreter's lock: heartbeats have a thread of their own. One that was stopped, or
-whose host is cut off, is.
+`key`, `heartbeat`, `gpu-memory`. A peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set. A
+worker that computes is not silent, whoever holds the interpreter's lock: heartbeats have a thread of their own. One that was
+stopped, or whose host is cut off, is.
 """
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ import asyncio
 import errno
 import logging
 import os
-import struct
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from . import _dask_gpu as gpu
 from ._core import AddressError, AuthError, Endpoint, InvalidError, Op, VersionError, WeftError
 from ._core import Listener as _Door
+from ._dask_frames import pack, unpack
 from ._runtime import Runtime
 
 if TYPE_CHECKING:  # so that type checks do not depend on the installed distributed
@@ -42,6 +44,7 @@ if TYPE_CHECKING:  # so that type checks do not depend on the installed distribu
         allow_offload: bool
 
         def __init__(self, deserialize: bool = True) -> None: ...
+        def handshake_info(self) -> dict[str, Any]: ...
 
     class _Listener:
         def __init__(self) -> None: ...
@@ -62,10 +65,9 @@ if TYPE_CHECKING:  # so that type checks do not depend on the installed distribu
     ensure_concrete_host: Any
     from_frames: Any
     to_frames: Any
-    host_array: Any
     ensure_ip: Any
-    ensure_memoryview: Any
     get_ip: Any
+    nbytes: Any
 else:
     from dask import config
     from dask.utils import parse_timedelta
@@ -76,8 +78,9 @@ else:
     from distributed.comm.core import Connector as _Connector
     from distributed.comm.registry import Backend as _Backend
     from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-    from distributed.protocol.utils import host_array
-    from distributed.utils import ensure_ip, ensure_memoryview, get_ip
+    from distributed.utils import ensure_ip, get_ip, nbytes
+
+    gpu.register()
 
 __all__ = ["Backend", "Comm", "Connector", "Listener"]
 
@@ -85,63 +88,8 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "weft://"
 
-# --- frames ---------------------------------------------------------------------------------------------------------------------
-
-_MAGIC = b"WDK1"
-_HEAD = struct.Struct("<4sI")
-_INLINE = 4096          # a frame up to this long goes into the head: a copy is cheaper than another message
-_INLINE_ALL = 1 << 20   # the most bytes of frames in one head
-_NO_SPLIT = 1 << 62     # Dask must not split frames: the receiver would have to join the pieces
-
-
-def pack(frames: Sequence[Any]) -> tuple[bytes, list[memoryview], int]:
-    """The head of a message, the frames that follow it, and how many bytes all of it is.
-
-    The head: four bytes that say what it is, the number of frames, for each its length times two, plus one if it is in the head,
-    and those.
-    """
-    sizes, inline, rest = [], [], []
-    together, total = 0, 0
-    for frame in frames:
-        view = ensure_memoryview(frame)
-        n = view.nbytes
-        total += n
-        if n <= _INLINE and together + n <= _INLINE_ALL:
-            together += n
-            sizes.append(2 * n + 1)
-            inline.append(view)
-        else:
-            sizes.append(2 * n)
-            rest.append(view)
-    head = b"".join([_HEAD.pack(_MAGIC, len(sizes)), struct.pack(f"<{len(sizes)}Q", *sizes), *inline])
-    return head, rest, total + _HEAD.size + 8 * len(sizes)
-
-
-def unpack(head: bytes) -> tuple[list[memoryview], list[memoryview]]:
-    """The frames of a message from its head, and those among them that have yet to be received into; ValueError if it is none
-    of ours."""
-    if len(head) < _HEAD.size:
-        raise ValueError(f"a head of {len(head)} bytes is too short")
-    magic, n = _HEAD.unpack_from(head)
-    at = _HEAD.size + 8 * n
-    if magic != _MAGIC or at > len(head):
-        raise ValueError("what came is not a message of Dask's over Weft: is the peer's version of it another?")
-    view = memoryview(head)
-    frames, rest = [], []
-    for size in struct.unpack_from(f"<{n}Q", head, _HEAD.size):
-        if size & 1:
-            end = at + (size >> 1)
-            if end > len(head):
-                raise ValueError("a frame is said to be in the head, and is not all there")
-            frames.append(view[at:end])
-            at = end
-        else:
-            frames.append(host_array(size >> 1))
-            rest.append(frames[-1])
-    if at != len(head):
-        raise ValueError("there is more in the head than it says")
-    return frames, rest
-
+_NO_SPLIT = 1 << 62  # Dask must not split frames: the receiver would have to join the pieces
+_TAKES_GPU = "weft-gpu-frames"  # in the handshake: frames of a GPU are taken
 
 # --- the runtime of a loop ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +101,7 @@ class _Home:
     """The runtime of one event loop, and the endpoints that are being closed."""
 
     def __init__(self) -> None:
-        self.heartbeat, options = _options()
+        self.heartbeat, self.device, options = _options()
         self.runtime = Runtime(**options)
         self.loop = asyncio.get_running_loop()
         self.closing: set[Any] = set()
@@ -175,9 +123,10 @@ class _Home:
         await self.runtime.close()
 
 
-def _options() -> tuple[float, dict[str, Any]]:
-    ours: dict[str, Any] = config.get("distributed.comm.weft", None) or {}
-    known = {"transports", "interfaces", "key", "heartbeat"}
+def _options() -> tuple[float, gpu.Allocator | None, dict[str, Any]]:
+    # from the environment the names come with underscores
+    ours = {name.replace("_", "-"): value for name, value in (config.get("distributed.comm.weft", None) or {}).items()}
+    known = {"transports", "interfaces", "key", "heartbeat", "gpu-memory"}
     strange = sorted(set(ours) - known)
     if strange:
         raise ValueError(f"distributed.comm.weft has {', '.join(strange)} in Dask's configuration, which is none of "
@@ -190,7 +139,7 @@ def _options() -> tuple[float, dict[str, Any]]:
         heartbeat = config.get("distributed.comm.timeouts.tcp")
     if heartbeat is not None:
         options["heartbeat"] = float(parse_timedelta(heartbeat, default="seconds"))
-    return options.get("heartbeat", 30.0), options
+    return options.get("heartbeat", 30.0), gpu.allocator(str(ours.get("gpu-memory") or "auto")), options
 
 
 async def _keeper(own: _Home) -> AsyncIterator[None]:
@@ -237,6 +186,8 @@ class Comm(_Comm):
         info = ep.info
         self._extra = {"transport": info["transport"], "authenticated": info["authenticated"]}
         super().__init__(deserialize=deserialize)
+        # one that passes frames on without looking, as a scheduler does, wants them in memory of the host
+        self._device = home.device if deserialize else None
         me = weakref.ref(self)
 
         def over(_: Endpoint) -> None:
@@ -266,6 +217,10 @@ class Comm(_Comm):
         """True once nothing can be written any more, whoever closed it."""
         return self._over or self._ep is None
 
+    def handshake_info(self) -> dict[str, Any]:
+        """What the peer is told of this side: also whether frames of a GPU are taken."""
+        return {**super().handshake_info(), _TAKES_GPU: self._device is not None}
+
     def _open(self) -> Endpoint:
         if self._ep is None:
             raise CommClosedError(f"the comm from {self._local_addr} to {self._peer_addr} is closed")
@@ -279,10 +234,10 @@ class Comm(_Comm):
         """The next message."""
         ep = self._open()
         try:
-            frames, rest = unpack(await ep.recv())
+            frames, rest = unpack(await ep.recv(), self._device)
             if rest:
                 got = await ep.recv_many(rest)
-                if any(n != frame.nbytes for n, frame in zip(got, rest)):
+                if any(n != nbytes(frame) for n, frame in zip(got, rest)):
                     raise ValueError("a frame is shorter than its head said")
         except (WeftError, ValueError, MemoryError) as error:
             raise self._lost(error) from error
@@ -299,10 +254,11 @@ class Comm(_Comm):
         """Write a message; returns how many bytes it was, once the memory of its frames is nobody's but the caller's again."""
         self._open()
         context = {"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options}
-        frames = await to_frames(msg, allow_offload=self.allow_offload, serializers=serializers, on_error=on_error,
-                                 context=context, frame_split_size=_NO_SPLIT)
+        gpus = self._device is not None and self.remote_info.get(_TAKES_GPU) is True
+        frames = await to_frames(msg, allow_offload=self.allow_offload, serializers=_serializers(serializers, gpus),
+                                 on_error=on_error, context=context, frame_split_size=_NO_SPLIT)
         ep = self._open()
-        head, rest, n = pack(frames)
+        head, rest, n = pack(frames, gpus)
         try:
             await (ep.send_many([head, *rest]) if rest else ep.send(head))
         except WeftError as error:
@@ -353,6 +309,15 @@ class Comm(_Comm):
                 loop.call_soon_threadsafe(_quiet_abort, ep)
         except RuntimeError:
             pass  # the loop is closed, and with it the endpoint
+
+
+def _serializers(wanted: Any, gpus: bool) -> Any:
+    """Those that the caller wants, or Dask's own; "cuda" only for a peer that takes frames of a GPU."""
+    if wanted is None:
+        return ("cuda", "dask", "pickle") if gpus else None
+    if gpus or "cuda" not in wanted:
+        return wanted
+    return [name for name in wanted if name != "cuda"] or None
 
 
 def _quiet_abort(ep: Endpoint) -> None:

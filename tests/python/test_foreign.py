@@ -240,16 +240,30 @@ def test_what_has_no_gpu_says_so(pair):
                 p.a.send(thing)
         with pytest.raises(TypeError, match="neither"):
             p.a.send(Claims)
+        for stream in (1, 2, 4096, Stream()):
+            for call in (lambda: p.a.send(b"x", stream=stream), lambda: p.a.send_many([b"x"], stream=stream),
+                         lambda: p.a.am_send(1, stream=stream), lambda: p.b.recv_into(bytearray(1), stream=stream)):
+                with pytest.raises(weft.UnsupportedError, match="CUDA"):
+                    call()
+        await p.a.send(b"x", stream=None)
+        assert await p.b.recv_into(bytearray(1), stream=None) == 1
+        assert p.left.under_way == p.right.under_way == 0
     pair(body)
 
 
-def test_gpu_memory_with_a_driver_made_of_paper():
+class Stream:
+    cuda_stream = 0
+
+
+@pytest.mark.parametrize("file", ["paper_cuda.py", "paper_streams.py"])
+def test_gpu_memory_with_a_driver_made_of_paper(file):
     if not os.path.exists(os.path.join(PAPER, "libcuda.so.1")):
         pytest.skip("the CUDA driver made of paper is not built")
     child = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-                            os.path.join(HERE, "paper_cuda.py")],
-                           env={**os.environ, "LD_LIBRARY_PATH": PAPER, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=150,
-                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                            os.path.join(HERE, file)],
+                           env={**os.environ, "LD_LIBRARY_PATH": PAPER, "PAPER_THREAD": "10",
+                                "PYTHONPATH": os.pathsep.join(sys.path)},
+                           timeout=150, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert child.returncode == 0, child.stdout
     assert " 0 skipped" in child.stdout
 

@@ -3,6 +3,7 @@
 Skipped, with the reason, where there is no GPU; test_foreign.py has the same with a driver made of paper.
 """
 import asyncio
+import ctypes
 import threading
 
 import numpy
@@ -73,8 +74,8 @@ class CudaInterface(Cupy):
     name = "interface"
 
     class Only:
-        def __init__(self, array):
-            self.array = array
+        def __init__(self, array, stream=None):
+            self.array, self.stream = array, stream  # the stream has to live as long as the interface names it
             self.__cuda_array_interface__ = array.__cuda_array_interface__
 
     @staticmethod
@@ -88,12 +89,12 @@ class CudaInterface(Cupy):
     @staticmethod
     def busy(only):
         cupy.cuda.Stream.null.synchronize()  # a stream that does not block would begin before the array is there
-        with cupy.cuda.Stream(non_blocking=True):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
             for _ in range(50):
                 only.array += 2
                 only.array -= 2
             only.array += 1
-            return CudaInterface.Only(only.array)
+            return CudaInterface.Only(only.array, stream)
 
 
 class Ours:
@@ -260,3 +261,82 @@ def test_without_a_loop(package):
         a.send(package.put(data), tag=1, timeout=30)  # which waits for the receive: memory of a GPU is not copied on the way
         receiver.join()
         assert got == [data.nbytes] and (package.get(into) == data).all()
+
+
+class Driver:
+    """Streams of the driver itself, for machines without cupy and torch. What they are given takes its time: copies."""
+    def __init__(self):
+        self.library, self.ctx = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.ctx), 0)
+
+    def call(self, name, *args):
+        assert getattr(self.library, name)(*args) == 0, name
+
+    def __enter__(self):
+        self.call("cuCtxPushCurrent_v2", self.ctx)
+        return self
+
+    def __exit__(self, *error):
+        self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def stream(self):
+        handle = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(handle), 1)
+        return handle.value
+
+    def copy(self, stream, to, memory, times=1):
+        for _ in range(times):
+            self.call("cuMemcpyAsync", ctypes.c_void_p(to.ptr), ctypes.c_void_p(memory.ptr), ctypes.c_size_t(memory.nbytes),
+                      ctypes.c_void_p(stream))
+
+    def write(self, stream, to, before, memory):
+        """Have `before` in it for some time, and then `memory`."""
+        self.copy(stream, to, before, 200)
+        self.copy(stream, to, memory)
+
+    def synchronize(self, stream):
+        self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+
+class Named:
+    """Memory of ours whose interface names a stream."""
+    def __init__(self, memory, stream):
+        self.memory = memory
+        self.__cuda_array_interface__ = {**memory.__cuda_array_interface__, "stream": stream}
+
+
+@pytest.mark.parametrize("n", [1000, 16 << 20])
+@pytest.mark.parametrize("how", ["named", "given", "both", "legacy", "thread", "default"])
+def test_operations_take_their_turn_in_streams(pair, how, n):
+    async def body(p):
+        with Driver() as cuda:
+            data = some(n)
+            stream, other = cuda.stream(), cuda.stream()
+            behind = {"legacy": 1, "thread": 2, "default": 1}.get(how, stream)
+            before, final, into = [Ours.put(array) for array in (numpy.zeros(n, "f4"), data, numpy.zeros(n, "f4"))]
+            out, seen = Ours.put(numpy.ones(n, "f4")), weft.Memory(data.nbytes, "pinned")
+            cuda.write(behind, out, before, final)
+            buffer = out if how in ("given", "default") else Named(out, behind)
+            receiving = p.b.recv_into(into, tag=1, stream=other)
+            cuda.copy(other, seen, into)
+            sending = p.a.send(buffer, tag=1, stream={"given": stream, "both": cuda.stream(), "default": 1}.get(how))
+            assert await receiving == data.nbytes
+            await sending
+            cuda.synchronize(other)
+            assert seen.tobytes() == data.tobytes()
+            into.fill(0)
+            region = p.right.region(data.nbytes)
+            there = await p.a.attach(region.key())
+            cuda.write(behind, out, before, final)
+            await there.writev([buffer], stream=behind if how in ("given", "default") else None)
+            assert bytes(region) == data.tobytes()
+            await there.read_into(into, stream=other)
+            cuda.copy(other, seen, into)
+            cuda.synchronize(other)
+            assert seen.tobytes() == data.tobytes()
+            op = p.b.recv_into(into, tag=2, stream=other)
+            op.cancel()
+            while p.right.under_way:
+                await asyncio.sleep(0)
+            cuda.synchronize(other)
+    pair(body)

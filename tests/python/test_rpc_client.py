@@ -558,7 +558,7 @@ def test_tensors_of_a_gpu_with_a_driver_made_of_paper():
     paper = os.path.join(os.path.dirname(weft.__file__), "..", "..", "tests", "paper")
     if not os.path.exists(os.path.join(paper, "libcuda.so.1")):
         pytest.skip("the CUDA driver made of paper is not built")
-    env = {**os.environ, "LD_LIBRARY_PATH": paper, "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**os.environ, "LD_LIBRARY_PATH": paper, "PAPER_THREAD": "10", "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
                           os.path.join(here, "paper_calls.py")],
                          env=env, capture_output=True, text=True, timeout=150, check=False)

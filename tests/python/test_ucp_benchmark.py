@@ -196,7 +196,7 @@ def test_the_figures_are_right():
 
 
 def test_what_came_back_is_looked_at():
-    memory = base.Memory(send_recv.parse_args(["-n", "600"]), None)
+    memory = base.memory(send_recv.parse_args(["-n", "600"]), None)
     message, other = memory.message(), memory.message()
     assert memory.same(message, other) and message.nbytes == memory.empty().nbytes == 600
     other[599] += 1

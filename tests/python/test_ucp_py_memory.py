@@ -323,6 +323,7 @@ def test_on_a_gpu(child, monkeypatch):
         if not os.path.exists(os.path.join(paper, "libcuda.so.1")):
             pytest.skip("there is neither a GPU nor, in this build, a driver of paper")
         monkeypatch.setenv("LD_LIBRARY_PATH", os.path.abspath(paper))
+        monkeypatch.setenv("PAPER_THREAD", "10")
     process = child(ON_A_GPU, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "all of it\n"), err

@@ -22,7 +22,7 @@ def passes(**env):
 def test_with_a_driver_made_of_paper():
     if not os.path.exists(os.path.join(PAPER, "libcuda.so.1")):
         pytest.skip("the CUDA driver made of paper is not built")
-    passes(LD_LIBRARY_PATH=PAPER)
+    passes(LD_LIBRARY_PATH=PAPER, PAPER_THREAD="10")
 
 
 def test_with_the_real_driver():

@@ -118,8 +118,9 @@ static PyObject *send(FAST_ARGS)
 {
     SELF;
     weftpy_buf_t buf = {0};
-    weftpy_send_args_t a = {.buf = &buf};
+    weftpy_order_t order = {0};
     weft_op_t op = WEFT_OP_INIT;
+    weftpy_send_args_t a = {.buf = &buf, .order = &order, .op = &op};
     if (weftpy_send_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
@@ -127,6 +128,7 @@ static PyObject *send(FAST_ARGS)
         begin(ep) ? NULL
                   : end(ep, &op, weft_msg_send(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, &op), &weftpy_gives_none);
     weftpy_buf_release(&buf);
+    weftpy_order_release(&order);
     return value;
 }
 
@@ -146,8 +148,9 @@ static PyObject *recv_into(FAST_ARGS)
 {
     SELF;
     weftpy_buf_t buf = {0};
-    weftpy_recv_args_t a = {.buf = &buf};
+    weftpy_order_t order = {0};
     weft_op_t op = WEFT_OP_INIT;
+    weftpy_recv_args_t a = {.buf = &buf, .order = &order, .op = &op};
     if (weftpy_recv_into_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
@@ -155,6 +158,7 @@ static PyObject *recv_into(FAST_ARGS)
                                 : end(ep, &op, weft_msg_recv(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, a.mask, &op),
                                       &weftpy_gives_len);
     weftpy_buf_release(&buf);
+    weftpy_order_release(&order);
     return value;
 }
 
@@ -172,13 +176,15 @@ static PyObject *am_send(FAST_ARGS)
 {
     SELF;
     weftpy_buf_t buf = {0};
-    weftpy_am_args_t a = {.buf = &buf};
+    weftpy_order_t order = {0};
     weft_op_t op = WEFT_OP_INIT;
+    weftpy_am_args_t a = {.buf = &buf, .order = &order, .op = &op};
     if (weftpy_am_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
     PyObject *value = begin(ep) ? NULL : end(ep, &op, weft_am_send_with(ep->ep, &a.opts, &op), &weftpy_gives_none);
     weftpy_buf_release(&buf);
+    weftpy_order_release(&order);
     Py_XDECREF(a.header);
     return value;
 }
@@ -236,23 +242,27 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 static PyMethodDef methods[] = {
     {"send", FAST(send),
-     DOC("send($self, buffer, tag=0, *, timeout=None)", "Send a message; returns when the buffer may be used again.")},
+     DOC("send($self, buffer, tag=0, *, timeout=None, stream=None)",
+         "Send a message; returns when the buffer may be used again.")},
     {"recv", FAST(recv),
      DOC("recv($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
          "Receive a message, as bytes; without a copy as an OwnedBuffer.")},
     {"recv_into", FAST(recv_into),
-     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None)", "Receive a message into a buffer; its length.")},
+     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None, stream=None)",
+         "Receive a message into a buffer; its length.")},
     {"send_many", FAST(send_many),
-     DOC("send_many($self, buffers, tag=0, *, timeout=None)", "Send each as a message; returns when all may be used again.")},
+     DOC("send_many($self, buffers, tag=0, *, timeout=None, stream=None)",
+         "Send each as a message; returns when all may be used again.")},
     {"recv_many", FAST(recv_many),
-     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None)", "A message into each; the list of lengths.")},
+     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None, stream=None)",
+         "A message into each; the list of lengths.")},
     {"claim", FAST(weftpy_endpoint_claim),
      DOC("claim($self, tag=0, mask=None)",
          "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
     {"probe", FAST(weftpy_endpoint_probe),
      DOC("probe($self, tag=0, mask=None)", "(tag, length) of a message that has arrived and waits, or None.")},
     {"am_send", FAST(am_send),
-     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False)",
+     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False, stream=None)",
          "Send an active message.")},
     {"am_recv", FAST(am_recv), DOC("am_recv($self, id=None, *, timeout=None)", "The next active message, as a Message.")},
     {"attach", FAST(weftpy_endpoint_attach),
@@ -271,7 +281,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "One connection to one peer, for threads that wait."},
+    {Py_tp_doc, "One connection to one peer, for threads that wait." WEFTPY_STREAM_DOC},
     {Py_tp_dealloc, weftpy_endpoint_dealloc},
     {Py_tp_traverse, weftpy_endpoint_traverse},
     {Py_tp_clear, weftpy_endpoint_clear},

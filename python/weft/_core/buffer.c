@@ -46,13 +46,13 @@ static int refuse_objects(weftpy_state_t *st, PyObject *object, weftpy_buf_t *ou
 
 /* The object has the buffer protocol, but the call failed. CuPy's arrays do that, because the processor cannot access their
  * memory. If the object offers no other way, its own exception is raised. */
-static int elsewhere(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
+static int elsewhere(weftpy_state_t *st, PyObject *object, bool writable, weftpy_order_t *order, weftpy_buf_t *out)
 {
     PyObject *type, *error, *trace;
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
     PyErr_Fetch(&type, &error, &trace);
-    int foreign = weftpy_foreign_get(st, object, writable, out);
+    int foreign = weftpy_foreign_get(st, object, writable, order, out);
     if (!foreign) {
         PyErr_Restore(type, error, trace);
         return -1;
@@ -63,7 +63,7 @@ static int elsewhere(weftpy_state_t *st, PyObject *object, bool writable, weftpy
     return foreign < 0 ? -1 : 0;
 }
 
-int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
+int weftpy_buf_get_in(weftpy_state_t *st, PyObject *object, bool writable, weftpy_order_t *order, weftpy_buf_t *out)
 {
     out->kind = NULL;
     int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
@@ -81,10 +81,10 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
         return 0;
     }
     if (has && !PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
-        return elsewhere(st, object, writable, out);
+        return elsewhere(st, object, writable, order, out);
     PyErr_Clear();
     if (!has) {
-        int foreign = weftpy_foreign_get(st, object, writable, out);
+        int foreign = weftpy_foreign_get(st, object, writable, order, out);
         if (foreign)
             return foreign < 0 ? -1 : 0;
         PyErr_Format(PyExc_TypeError,
@@ -109,4 +109,9 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
     PyErr_Clear();
     weftpy_raise_text(st, WEFT_ERR_INVALID, "the buffer, a %R, gives no contiguous memory", (PyObject *)Py_TYPE(object));
     return -1;
+}
+
+int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
+{
+    return weftpy_buf_get_in(st, object, writable, NULL, out);
 }

@@ -18,6 +18,8 @@
 #include <stdint.h>
 #include <weft/weft.h>
 
+#include "order.h"
+
 #if PY_VERSION_HEX < 0x030B0000
 #define PyType_GetName(type)     PyObject_GetAttrString((PyObject *)(type), "__name__")
 #define PyType_GetQualName(type) PyObject_GetAttrString((PyObject *)(type), "__qualname__")
@@ -62,7 +64,7 @@ WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(key) X(path) X(width) X(compare) \
     X(items) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) \
     X(write) X(force) \
-    X(checksums)
+    X(checksums) X(stream)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
     WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
@@ -146,8 +148,13 @@ typedef struct weftpy_buf {
     const weft_mem_kind_t *kind;
 } weftpy_buf_t;
 
-/* The only function that gets the memory of an object. Writable: it will be written to. */
+/* Get the memory of an object. Writable: it will be written to. The streams that it has to come behind are waited for. */
 int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
+/* The same for an operation that comes behind these streams: they are added to the order. With order NULL they are waited for. */
+int weftpy_buf_get_in(weftpy_state_t *st, PyObject *object, bool writable, weftpy_order_t *order, weftpy_buf_t *out);
+/* The same for the only buffer of an operation, which is given its streams. -1: neither buffer nor order hold anything. */
+int weftpy_buf_get_ordered(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *buf, weftpy_order_t *order,
+                           weft_op_t *op);
 static inline void weftpy_buf_release(weftpy_buf_t *buf)
 {
     if (buf->view.obj)
@@ -283,6 +290,7 @@ struct weftpy_op {
     weft_op_t op;
     weftpy_runtime_t *run;
     weftpy_buf_t buf;
+    weftpy_order_t order;
     PyObject *held;          /* what else must live until it is complete: an endpoint, a header */
     PyObject *made;          /* see weftpy_gives_t */
     PyObject *value;         /* its value, after the first request */
@@ -322,6 +330,7 @@ struct weftpy_many {
     weft_status_t status; /* the status of the post that failed */
     PyObject *why;        /* the library's message about it, or NULL */
     bool each; /* the caller checks each: a failure of one does not fail all */
+    weftpy_order_t order; /* of all of them */
     struct weftpy_one {
         weft_op_t op;
         weftpy_buf_t buf;
@@ -368,18 +377,24 @@ int weftpy_endpoint_clear(PyObject *self);
 extern PyMemberDef weftpy_endpoint_members[];
 
 /* The arguments of the calls of both kinds of endpoints. A buffer must be read into its final place: a Py_buffer may point into
- * itself. */
+ * itself. The operation is told of its streams. */
 typedef struct weftpy_send_args {
     weftpy_buf_t *buf;
+    weftpy_order_t *order;
+    weft_op_t *op;
     uint64_t tag, timeout;
 } weftpy_send_args_t;
 typedef struct weftpy_recv_args {
-    weftpy_buf_t *buf; /* of recv_into */
+    weftpy_buf_t *buf; /* these three: of recv_into */
+    weftpy_order_t *order;
+    weft_op_t *op;
     uint64_t tag, mask, max_len, timeout;
     bool copy; /* for recv: true: bytes, false: an OwnedBuffer */
 } weftpy_recv_args_t;
 typedef struct weftpy_am_args {
     weftpy_buf_t *buf;
+    weftpy_order_t *order;
+    weft_op_t *op;
     PyObject *header; /* bytes, a new reference, or NULL */
     weft_am_send_opts_t opts;
     uint64_t timeout;
@@ -441,7 +456,7 @@ PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value);
 
 /* foreign.c: memory of objects without the buffer protocol. 1: *out has it, 0: the object has no memory, -1 with an exception */
-int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
+int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_order_t *order, weftpy_buf_t *out);
 /* memory.c: 1: it is a Memory that the processor cannot access */
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);

@@ -163,24 +163,26 @@ static PyObject *give_up(weftpy_op_t *op)
     return NULL;
 }
 
-static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
+static const weftpy_sig_t sig_send = {"send", 4, 1, 2, {N_buffer, N_tag, N_timeout, N_stream}};
 
 int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out)
 {
-    PyObject *arg[3];
+    PyObject *arg[4];
     out->tag = out->timeout = 0;
     if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_ns(arg[2], "timeout", &out->timeout))
+        weftpy_ns(arg[2], "timeout", &out->timeout) || weftpy_order_begin(ep->st, out->order, arg[3]))
         return -1;
-    return weftpy_buf_get(ep->st, arg[0], false, out->buf);
+    return weftpy_buf_get_ordered(ep->st, arg[0], false, out->buf, out->order, out->op);
 }
 
 static PyObject *send(FAST_ARGS)
 {
     SELF;
     weftpy_op_t *op = begin(ep, &weftpy_gives_none);
-    weftpy_send_args_t a = {.buf = op ? &op->buf : NULL};
-    if (!op || weftpy_send_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
+    if (!op)
+        return NULL;
+    weftpy_send_args_t a = {.buf = &op->buf, .order = &op->order, .op = &op->op};
+    if (weftpy_send_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = a.timeout;
     op->op.fn = NULL;
@@ -204,8 +206,10 @@ static PyObject *recv_into(FAST_ARGS)
 {
     SELF;
     weftpy_op_t *op = begin(ep, &weftpy_gives_len);
-    weftpy_recv_args_t a = {.buf = op ? &op->buf : NULL};
-    if (!op || weftpy_recv_into_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
+    if (!op)
+        return NULL;
+    weftpy_recv_args_t a = {.buf = &op->buf, .order = &op->order, .op = &op->op};
+    if (weftpy_recv_into_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = a.timeout;
     return weftpy_op_posted(op, weft_msg_recv(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, a.mask, &op->op));
@@ -253,8 +257,10 @@ static PyObject *am_send(FAST_ARGS)
 {
     SELF;
     weftpy_op_t *op = begin(ep, &weftpy_gives_none);
-    weftpy_am_args_t a = {.buf = op ? &op->buf : NULL};
-    if (!op || weftpy_am_args(ep, args, n, kwnames, &a))
+    if (!op)
+        return NULL;
+    weftpy_am_args_t a = {.buf = &op->buf, .order = &op->order, .op = &op->op};
+    if (weftpy_am_args(ep, args, n, kwnames, &a))
         return give_up(op);
     if (a.header) {
         PyObject *both = PyTuple_Pack(2, op->held, a.header);
@@ -421,23 +427,27 @@ PyObject *weftpy_endpoint_repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"send", FAST(send),
-     DOC("send($self, buffer, tag=0, *, timeout=None)", "Send a message. Gives None when the buffer may be used again.")},
+     DOC("send($self, buffer, tag=0, *, timeout=None, stream=None)",
+         "Send a message. Gives None when the buffer may be used again.")},
     {"recv", FAST(recv),
      DOC("recv($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
          "Receive a message, as bytes; without a copy as an OwnedBuffer.")},
     {"recv_into", FAST(recv_into),
-     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None)", "Receive a message into a buffer. Gives its length.")},
+     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None, stream=None)",
+         "Receive a message into a buffer. Gives its length.")},
     {"send_many", FAST(send_many),
-     DOC("send_many($self, buffers, tag=0, *, timeout=None)", "Send each as a message. Gives None when all may be used again.")},
+     DOC("send_many($self, buffers, tag=0, *, timeout=None, stream=None)",
+         "Send each as a message. Gives None when all may be used again.")},
     {"recv_many", FAST(recv_many),
-     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None)", "A message into each. Gives the list of lengths.")},
+     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None, stream=None)",
+         "A message into each. Gives the list of lengths.")},
     {"probe", FAST(weftpy_endpoint_probe),
      DOC("probe($self, tag=0, mask=None)", "(tag, length) of a message that has arrived and waits, or None.")},
     {"claim", FAST(weftpy_endpoint_claim),
      DOC("claim($self, tag=0, mask=None)",
          "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
     {"am_send", FAST(am_send),
-     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False)",
+     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False, stream=None)",
          "Send an active message.")},
     {"am_recv", FAST(am_recv),
      DOC("am_recv($self, id=None, *, timeout=None)", "The next active message that has no handler, as a Message.")},
@@ -473,7 +483,7 @@ PyMemberDef weftpy_endpoint_members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "One connection to one peer."},
+    {Py_tp_doc, "One connection to one peer." WEFTPY_STREAM_DOC},
     {Py_tp_dealloc, weftpy_endpoint_dealloc},
     {Py_tp_traverse, weftpy_endpoint_traverse},
     {Py_tp_clear, weftpy_endpoint_clear},

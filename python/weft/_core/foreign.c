@@ -1,12 +1,15 @@
 /* _core/foreign.c - memory of objects without the buffer protocol: by DLPack, and by __cuda_array_interface__.
  *
- * DLPack: the object is asked on which device it is, and then for a tensor whose contents are whole once CUDA's default stream
- * has done what it was given so far; that is waited for. The tensor is consumed as the protocol says, and given back when the
- * buffer is released.
+ * DLPack: the object is asked on which device it is, and then for a tensor whose contents are whole once a stream has done what
+ * it was given so far: that of `stream=`, or else CUDA's default stream. The tensor is consumed as the protocol says, and given
+ * back when the buffer is released.
  *
- * __cuda_array_interface__: the object is held, with the dict it gave. Its stream is waited for: the default stream by its
- * number, any other by waiting for everything in the context, since the driver believes every handle and nobody can check one.
- * Where there is no stream in it, the default one is waited for; where it is None, none.
+ * __cuda_array_interface__: the object is held, with the dict it gave. Its contents are whole once the stream in it has done what
+ * it was given: 1 and 2 are default streams, anything else is a handle, which is believed, since nobody can check one. Without a
+ * stream in it, the default one is meant; where it is None, none.
+ *
+ * An operation that takes its turn in streams comes behind such a stream (order.c), and nobody waits. For anything else the
+ * default stream is waited for by its number, and any other by waiting for everything in the context.
  *
  * What they say is not believed: shapes that overflow, strides that are not contiguous, addresses that are not the GPU's are
  * refused with a sentence that says so. Only an address in host memory that DLPack names has to be believed.
@@ -79,10 +82,14 @@ static int check_device(weftpy_state_t *st, PyObject *object, const char *at, ui
     return 0;
 }
 
-static int settle(weftpy_state_t *st, const void *at, uint64_t n, bool all)
+/* What the stream was given comes first: before the operation in this order, or now. 0: there is none. */
+static int settle(weftpy_state_t *st, const void *at, uint64_t n, uintptr_t stream, weftpy_order_t *order)
 {
-    if (!n)
+    bool all = stream != 1;
+    if (!n || !stream)
         return 0;
+    if (order)
+        return weftpy_order_add(st, order, (void *)stream, at);
     PyThreadState *save = PyEval_SaveThread();
     weft_status_t status = weft_mem_settle(at, all);
     PyEval_RestoreThread(save);
@@ -144,18 +151,18 @@ static int device_of(weftpy_state_t *st, PyObject *object, int *type_out)
     return result;
 }
 
-/* Ask for the capsule: a versioned one with flags, if the object supports versions. */
-static PyObject *ask(PyObject *method, bool stream)
+/* Ask for the capsule: a versioned one with flags, if the object supports versions. Stream 0: without one. */
+static PyObject *ask(PyObject *method, uintptr_t stream)
 {
     PyObject *none = PyTuple_New(0), *capsule = NULL;
     for (int versions = 1; none && versions >= 0; versions--) {
-        PyObject *kw = PyDict_New(), *one = stream ? PyLong_FromLong(1) : NULL;
+        PyObject *kw = PyDict_New(), *number = stream ? PyLong_FromSize_t(stream) : NULL;
         PyObject *most = versions ? Py_BuildValue("(ii)", DL_MAJOR, 0) : NULL;
         if (kw && (!versions || (most && !PyDict_SetItemString(kw, "max_version", most))) &&
-            (!stream || (one && !PyDict_SetItemString(kw, "stream", one))))
+            (!stream || (number && !PyDict_SetItemString(kw, "stream", number))))
             capsule = PyObject_Call(method, none, kw);
         Py_XDECREF(kw);
-        Py_XDECREF(one);
+        Py_XDECREF(number);
         Py_XDECREF(most);
         if (capsule || !versions || !PyErr_ExceptionMatches(PyExc_TypeError))
             break;
@@ -165,7 +172,8 @@ static PyObject *ask(PyObject *method, bool stream)
     return capsule;
 }
 
-static int by_dlpack(weftpy_state_t *st, PyObject *object, PyObject *method, bool writable, weftpy_buf_t *out)
+static int by_dlpack(weftpy_state_t *st, PyObject *object, PyObject *method, bool writable, weftpy_order_t *order,
+                     weftpy_buf_t *out)
 {
     int type, v, result = -1;
     uint64_t bytes;
@@ -176,7 +184,8 @@ static int by_dlpack(weftpy_state_t *st, PyObject *object, PyObject *method, boo
     bool gpu = type == CUDA || type == CUDA_MANAGED;
     if (gpu && check_device(st, object, NULL, 0, &kind))
         return -1;
-    PyObject *capsule = ask(method, gpu);
+    uintptr_t given = order ? (uintptr_t)order->streams.after : 0, stream = given ? given : 1;
+    PyObject *capsule = ask(method, gpu ? stream : 0);
     if (!capsule)
         return -1;
     for (v = 1; v >= 0 && !PyCapsule_IsValid(capsule, names[v]); v--)
@@ -208,7 +217,7 @@ static int by_dlpack(weftpy_state_t *st, PyObject *object, PyObject *method, boo
         refuse(st, object, read_only);
     else
         result = gpu ? check_device(st, object, at, bytes, &kind) : 0;
-    if (result || (result = gpu ? settle(st, at, bytes, false) : 0))
+    if (result || (result = gpu && !given ? settle(st, at, bytes, stream, order) : 0)) /* a stream that was given has its place */
         goto out;
     /* take it over: no other user of the capsule may use it now */
     owner = PyCapsule_SetName(capsule, used[v]) || PyCapsule_SetDestructor(capsule, NULL)
@@ -285,16 +294,19 @@ static int address(PyObject *data, uint64_t *at_out, bool *readonly_out)
     return 0;
 }
 
-/* Which stream to wait for: none, the default one, all of them. -1 with an exception. */
-static int stream_of(weftpy_state_t *st, PyObject *object, PyObject *dict, uint64_t version)
+/* The handle of the stream that its contents are whole behind; 0: none. -1 with an exception. */
+static int stream_of(weftpy_state_t *st, PyObject *object, PyObject *dict, uint64_t version, uintptr_t *stream_out)
 {
     PyObject *stream = PyDict_GetItemString(dict, "stream");
     uint64_t handle = 0;
-    if (version < 3 || !stream)
-        return 1;
+    if (version < 3 || !stream) { /* it says nothing */
+        *stream_out = 1;
+        return 0;
+    }
+    *stream_out = 0;
     if (stream == Py_None)
         return 0;
-    if (weftpy_u64(stream, "stream", UINT64_MAX, &handle)) {
+    if (weftpy_stream_number(stream, &handle)) {
         PyErr_Clear();
         handle = 0;
     }
@@ -302,10 +314,11 @@ static int stream_of(weftpy_state_t *st, PyObject *object, PyObject *dict, uint6
         refuse(st, object, "has a __cuda_array_interface__ whose stream is none: it is None, 1, 2, or a handle");
         return -1;
     }
-    return handle == 1 ? 1 : 2;
+    *stream_out = (uintptr_t)handle;
+    return 0;
 }
 
-static int by_cuda(weftpy_state_t *st, PyObject *object, PyObject *dict, bool writable, weftpy_buf_t *out)
+static int by_cuda(weftpy_state_t *st, PyObject *object, PyObject *dict, bool writable, weftpy_order_t *order, weftpy_buf_t *out)
 {
     int64_t shape[WEFT_TENSOR_DIMS], steps[WEFT_TENSOR_DIMS];
     uint64_t version = UINT64_MAX, at = 0, bytes;
@@ -336,9 +349,9 @@ static int by_cuda(weftpy_state_t *st, PyObject *object, PyObject *dict, bool wr
                                       : not_contiguous);
         return -1;
     }
-    int wait = stream_of(st, object, dict, version);
-    if (wait < 0 || check_device(st, object, (const char *)(uintptr_t)at, bytes, &kind) ||
-        (wait && settle(st, (const void *)(uintptr_t)at, bytes, wait == 2)))
+    uintptr_t stream;
+    if (stream_of(st, object, dict, version, &stream) || check_device(st, object, (const char *)(uintptr_t)at, bytes, &kind) ||
+        settle(st, (const void *)(uintptr_t)at, bytes, stream, order))
         return -1;
     PyObject *owner = PyTuple_Pack(2, object, dict);
     if (!owner)
@@ -349,13 +362,14 @@ static int by_cuda(weftpy_state_t *st, PyObject *object, PyObject *dict, bool wr
 
 /* --- either -------------------------------------------------------------------------------------------------------------- */
 
-int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
+int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_order_t *order, weftpy_buf_t *out)
 {
-    static int (*const by[2])(weftpy_state_t *, PyObject *, PyObject *, bool, weftpy_buf_t *) = {by_dlpack, by_cuda};
+    static int (*const by[2])(weftpy_state_t *, PyObject *, PyObject *, bool, weftpy_order_t *, weftpy_buf_t *) = {by_dlpack,
+                                                                                                                   by_cuda};
     for (int i = 0; i < 2 && !PyType_Check(object); i++) {
         PyObject *found = PyObject_GetAttrString(object, i ? "__cuda_array_interface__" : "__dlpack__");
         if (found) {
-            int result = by[i](st, object, found, writable, out);
+            int result = by[i](st, object, found, writable, order, out);
             Py_DECREF(found);
             return result ? -1 : 1;
         }

@@ -5,10 +5,15 @@
  * so the library knows no sentence for it. A failure to post one ends the posting: those before it are cancelled, and what is
  * raised is that failure, once they have let go of their buffers.
  *
+ * All of them come behind the streams of all buffers, and a stream of `stream=` waits for each. So there are at most MOST_HELD
+ * then: a stream that is given more than it can hold makes the caller wait, who may have to drive them.
+ *
  * tests/python/test_messages.py holds us to it. */
 #include "core.h"
 
 #include <string.h>
+
+enum { MOST_HELD = 512 };
 
 static void finish(weftpy_many_t *many)
 {
@@ -40,6 +45,7 @@ void weftpy_many_free(weftpy_many_t *many)
 {
     for (size_t i = 0; i < many->n; i++)
         weftpy_buf_release(&many->of[i].buf);
+    weftpy_order_release(&many->order);
     Py_CLEAR(many->why);
     PyMem_Free(many);
 }
@@ -96,7 +102,8 @@ weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n)
 }
 
 /* An Op with the memory of all buffers, or NULL with the exception. */
-static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, PyObject *buffers, bool writable, uint64_t timeout)
+static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, PyObject *buffers, bool writable, uint64_t timeout,
+                           PyObject *stream)
 {
     PyObject *list = PySequence_List(buffers);
     if (!list)
@@ -114,18 +121,28 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
     many->owner = op;
     op->many = many;
     op->held = Py_NewRef((PyObject *)ep);
-    for (; many->n < n; many->n++) {
+    int failed = weftpy_order_begin(ep->st, &many->order, stream);
+    if (!failed && n > MOST_HELD && many->order.n) {
+        weftpy_raise_text(ep->st, WEFT_ERR_LIMIT, "a stream waits for at most %d messages of one call, and these are %zu",
+                          MOST_HELD, n);
+        failed = -1;
+    }
+    for (; many->n < n && !failed; many->n++) {
         struct weftpy_one *one = &many->of[many->n];
-        if (weftpy_buf_get(ep->st, PyList_GetItem(list, (Py_ssize_t)many->n), writable, &one->buf)) {
-            Py_DECREF(op);
-            Py_DECREF(list);
-            return NULL;
-        }
+        failed = weftpy_buf_get_in(ep->st, PyList_GetItem(list, (Py_ssize_t)many->n), writable, &many->order, &one->buf);
+        if (failed)
+            break;
         one->op.fn = ep->run->blocking ? NULL : told; /* a thread that waits checks the operation itself */
         one->op.user = many;
         one->op.timeout_ns = timeout;
     }
+    for (size_t i = 0; i < many->n && !failed; i++)
+        failed = weftpy_order_set(ep->st, &many->order, true, &many->of[i].op);
     Py_DECREF(list);
+    if (failed) {
+        Py_DECREF(op);
+        return NULL;
+    }
     return op;
 }
 
@@ -193,17 +210,17 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
     return op->run->blocking ? waited(op, n) : weftpy_op_posted(op, WEFT_OK);
 }
 
-static const weftpy_sig_t sig_send = {"send_many", 3, 1, 2, {N_buffers, N_tag, N_timeout}};
-static const weftpy_sig_t sig_recv = {"recv_many", 4, 1, 3, {N_buffers, N_tag, N_mask, N_timeout}};
+static const weftpy_sig_t sig_send = {"send_many", 4, 1, 2, {N_buffers, N_tag, N_timeout, N_stream}};
+static const weftpy_sig_t sig_recv = {"recv_many", 5, 1, 3, {N_buffers, N_tag, N_mask, N_timeout, N_stream}};
 
 PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    PyObject *arg[3];
+    PyObject *arg[4];
     uint64_t tag = 0, timeout = 0;
     if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
         weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = gather(ep, &gives_sent, arg[0], false, timeout);
+    weftpy_op_t *op = gather(ep, &gives_sent, arg[0], false, timeout, arg[3]);
     if (!op || weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep)) {
         Py_XDECREF((PyObject *)op);
         return NULL;
@@ -219,12 +236,12 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
 
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    PyObject *arg[4];
+    PyObject *arg[5];
     uint64_t tag = 0, mask = WEFT_TAG_FULL, timeout = 0;
     if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
         weftpy_u64(arg[2], "mask", UINT64_MAX, &mask) || weftpy_ns(arg[3], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = gather(ep, &gives_lens, arg[0], true, timeout);
+    weftpy_op_t *op = gather(ep, &gives_lens, arg[0], true, timeout, arg[4]);
     if (!op || weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep)) {
         Py_XDECREF((PyObject *)op);
         return NULL;

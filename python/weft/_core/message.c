@@ -108,9 +108,9 @@ static int check(weftpy_message_t *m)
 /* --- the payload --------------------------------------------------------------------------------------------------------- */
 
 static const weftpy_sig_t sig_read = {"read", 1, 0, 0, {N_timeout}};
-static const weftpy_sig_t sig_read_into = {"read_into", 2, 1, 1, {N_buffer, N_timeout}};
+static const weftpy_sig_t sig_read_into = {"read_into", 3, 1, 1, {N_buffer, N_timeout, N_stream}};
 
-static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
+static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout, PyObject *stream)
 {
     weftpy_state_t *st = m->run->st;
     PyObject *bytes = NULL;
@@ -122,7 +122,8 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
         return NULL;
     weftpy_op_t *op =
         weftpy_loop_before_post(m->run) ? NULL : weftpy_op_new(m->run, into ? &weftpy_gives_len : &weftpy_gives_made);
-    if (!op || (into && weftpy_buf_get(st, into, true, &op->buf))) {
+    if (!op || (into && (weftpy_order_begin(st, &op->order, stream) ||
+                         weftpy_buf_get_ordered(st, into, true, &op->buf, &op->order, &op->op)))) {
         Py_XDECREF(bytes);
         Py_XDECREF((PyObject *)op);
         return NULL;
@@ -144,17 +145,17 @@ static PyObject *read_it(FAST_ARGS)
     uint64_t timeout = 0;
     if (weftpy_args_timeout(m->run->st, &sig_read, args, n, kwnames, &timeout))
         return NULL;
-    return pull(m, NULL, timeout);
+    return pull(m, NULL, timeout, NULL);
 }
 
 static PyObject *read_into(FAST_ARGS)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
-    PyObject *arg[2];
+    PyObject *arg[3];
     uint64_t timeout = 0;
     if (weftpy_args(m->run->st, &sig_read_into, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
         return NULL;
-    return pull(m, arg[0], timeout);
+    return pull(m, arg[0], timeout, arg[2]);
 }
 
 static const weftpy_sig_t sig_reject = {"reject", 1, 1, 1, {N_reason}};
@@ -222,7 +223,7 @@ static PyMethodDef methods[] = {
     {"read", FAST(read_it),
      DOC("read($self, *, timeout=None)", "The payload as bytes, fetched from the sender if need be. Once.")},
     {"read_into", FAST(read_into),
-     DOC("read_into($self, buffer, *, timeout=None)", "The payload into a buffer. Gives its length. Once.")},
+     DOC("read_into($self, buffer, *, timeout=None, stream=None)", "The payload into a buffer. Gives its length. Once.")},
     {"reject", FAST(reject), DOC("reject($self, reason)", "Refuse it; a sender that waits gets RejectedError with the reason.")},
     {"release", release_it, METH_NOARGS, DOC("release($self)", "Done with it: the sender's window gets its room back.")},
     {NULL, NULL, 0, NULL},
@@ -243,7 +244,7 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "An active message that arrived."},
+    {Py_tp_doc, "An active message that arrived." WEFTPY_STREAM_DOC},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},
     {Py_tp_repr, repr},

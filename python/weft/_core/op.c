@@ -49,6 +49,7 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
     op->op.fn = run->blocking ? NULL : told; /* a thread that waits checks it itself, and the runtime's thread has no GIL */
     op->op.user = op;
     op->op.timeout_ns = 0;
+    op->op.streams = NULL;
     op->gives = gives;
     op->state = OP_NEW;
     op->cancelled = op->blocking = op->yielded = op->queued = op->asked = 0;
@@ -70,6 +71,7 @@ static void dealloc(PyObject *self)
     drop_made(op);
     op->op.buf = NULL;
     weftpy_buf_release(&op->buf);
+    weftpy_order_release(&op->order);
     Py_CLEAR(op->held);
     Py_CLEAR(op->made);
     Py_CLEAR(op->value);

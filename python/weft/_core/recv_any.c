@@ -13,7 +13,7 @@
 
 static const weftpy_sig_t sig_recv = {"recv_any", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
 static const weftpy_sig_t sig_am_recv = {"am_recv_any", 2, 0, 1, {N_id, N_timeout}};
-static const weftpy_sig_t sig_recv_into = {"recv_any_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
+static const weftpy_sig_t sig_recv_into = {"recv_any_into", 5, 1, 3, {N_buffer, N_tag, N_mask, N_timeout, N_stream}};
 static const weftpy_sig_t sig_probe = {"probe_any", 2, 0, 2, {N_tag, N_mask}};
 static const weftpy_sig_t sig_address = {"_address", 1, 1, 1, {N_handler}};
 
@@ -43,7 +43,7 @@ PyObject *weftpy_any_recv(FAST_ARGS)
 PyObject *weftpy_any_recv_into(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[4];
+    PyObject *arg[5];
     uint64_t tag = 0, mask = WEFT_TAG_FULL, timeout = 0;
     if (ready(run) || weftpy_args(run->st, &sig_recv_into, args, n, kwnames, arg) ||
         weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) || weftpy_u64(arg[2], "mask", UINT64_MAX, &mask) ||
@@ -52,7 +52,8 @@ PyObject *weftpy_any_recv_into(FAST_ARGS)
     weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_len);
     if (!op)
         return NULL;
-    if (weftpy_buf_get(run->st, arg[0], true, &op->buf) || weftpy_runtime_check(run)) {
+    if (weftpy_order_begin(run->st, &op->order, arg[4]) ||
+        weftpy_buf_get_ordered(run->st, arg[0], true, &op->buf, &op->order, &op->op) || weftpy_runtime_check(run)) {
         Py_DECREF(op);
         return NULL;
     }

@@ -143,24 +143,26 @@ static PyObject *read_it(FAST_ARGS)
     return weftpy_op_posted(op, weft_rma_read(r->h.of, offset, PyBytes_AsString(op->made), len, &op->op));
 }
 
-static const weftpy_sig_t sig_into = {"read_into", 3, 1, 2, {N_buffer, N_offset, N_timeout}};
-static const weftpy_sig_t sig_write = {"write", 3, 1, 2, {N_buffer, N_offset, N_timeout}};
-static const weftpy_sig_t sig_notify = {"write_notify", 4, 1, 2, {N_buffer, N_offset, N_value, N_timeout}};
+static const weftpy_sig_t sig_into = {"read_into", 4, 1, 2, {N_buffer, N_offset, N_timeout, N_stream}};
+static const weftpy_sig_t sig_write = {"write", 4, 1, 2, {N_buffer, N_offset, N_timeout, N_stream}};
+static const weftpy_sig_t sig_notify = {"write_notify", 5, 1, 2, {N_buffer, N_offset, N_value, N_timeout, N_stream}};
 
-/* An Op with a buffer. arg: buffer, offset and, if the signature has 4, value, timeout. */
+/* An Op with a buffer. arg: buffer, offset and, if the signature has 5, value, timeout, stream. */
 static weftpy_op_t *with_buffer(remote_t *r, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
                                 bool writable, uint64_t *offset_out, uint64_t *value_out)
 {
     weftpy_state_t *st = r->h.run->st;
-    PyObject *arg[4];
+    PyObject *arg[5];
     uint64_t timeout = 0;
     if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_u64(arg[1], "offset", UINT64_MAX, offset_out) ||
-        (value_out && weftpy_u64(arg[2], "value", UINT64_MAX, value_out)) || weftpy_ns(arg[sig->n - 1], "timeout", &timeout))
+        (value_out && weftpy_u64(arg[2], "value", UINT64_MAX, value_out)) || weftpy_ns(arg[sig->n - 2], "timeout", &timeout))
         return NULL;
     weftpy_op_t *op = weftpy_handle_begin(&r->h, writable ? &weftpy_gives_len : &weftpy_gives_none);
     if (!op)
         return NULL;
-    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h)) /* reading the buffer can run any code */
+    if (weftpy_order_begin(st, &op->order, arg[sig->n - 1]) ||
+        weftpy_buf_get_ordered(st, arg[0], writable, &op->buf, &op->order, &op->op) ||
+        weftpy_handle_check(&r->h)) /* last: reading the buffer can run any code */
         return (weftpy_op_t *)give_up(op);
     op->op.timeout_ns = timeout;
     return op;
@@ -363,20 +365,25 @@ static PyObject *repr(PyObject *self)
 static PyMethodDef methods[] = {
     {"read", FAST(read_it), DOC("read($self, offset=0, n=None, *, timeout=None)", "Bytes of it.")},
     {"read_into", FAST(read_into),
-     DOC("read_into($self, buffer, offset=0, *, timeout=None)", "Fill a buffer from it. Gives the length.")},
+     DOC("read_into($self, buffer, offset=0, *, timeout=None, stream=None)", "Fill a buffer from it. Gives the length.")},
     {"write", FAST(write_it),
-     DOC("write($self, buffer, offset=0, *, timeout=None)", "Write a buffer to it. When complete, it is in the owner's memory.")},
+     DOC("write($self, buffer, offset=0, *, timeout=None, stream=None)",
+         "Write a buffer to it. When complete, it is in the owner's memory.")},
     {"write_notify", FAST(write_notify),
-     DOC("write_notify($self, buffer, offset=0, *, value=0, timeout=None)",
+     DOC("write_notify($self, buffer, offset=0, *, value=0, timeout=None, stream=None)",
          "Write, and then tell the owner's notify function, with a value.")},
     {"readv", FAST(weftpy_remote_readv),
-     DOC("readv($self, buffers, offset=0, *, timeout=None)", "Fill buffers one after the other from one piece of it.")},
+     DOC("readv($self, buffers, offset=0, *, timeout=None, stream=None)",
+         "Fill buffers one after the other from one piece of it.")},
     {"writev", FAST(weftpy_remote_writev),
-     DOC("writev($self, buffers, offset=0, *, timeout=None)", "Write buffers one after the other to one piece of it.")},
+     DOC("writev($self, buffers, offset=0, *, timeout=None, stream=None)",
+         "Write buffers one after the other to one piece of it.")},
     {"read_many", FAST(weftpy_remote_read_many),
-     DOC("read_many($self, items, *, timeout=None)", "Fill the buffer of each pair (offset, buffer), at most 65536.")},
+     DOC("read_many($self, items, *, timeout=None, stream=None)",
+         "Fill the buffer of each pair (offset, buffer), at most 65536.")},
     {"write_many", FAST(weftpy_remote_write_many),
-     DOC("write_many($self, items, *, timeout=None)", "Write the buffer of each pair (offset, buffer), at most 65536.")},
+     DOC("write_many($self, items, *, timeout=None, stream=None)",
+         "Write the buffer of each pair (offset, buffer), at most 65536.")},
     {"atomic_add", FAST(atomic_add),
      DOC("atomic_add($self, offset, value, *, width=8, timeout=None)", "Add to a word. Gives its value before.")},
     {"atomic_swap", FAST(atomic_swap),
@@ -410,7 +417,7 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Memory of a peer's, to read and write."},
+    {Py_tp_doc, "Memory of a peer's, to read and write." WEFTPY_STREAM_DOC},
     {Py_tp_dealloc, weftpy_handle_dealloc},
     {Py_tp_traverse, weftpy_handle_traverse},
     {Py_tp_repr, repr},

@@ -88,7 +88,7 @@ static int on_device(PyObject *object)
 static int tensor_of_device(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
 {
     const weft_tensor_t *t;
-    if (weftpy_foreign_get(st, object, false, &h->buf) < 0)
+    if (weftpy_foreign_get(st, object, false, NULL, &h->buf) < 0)
         return -1;
     if (!(t = weftpy_foreign_tensor(&h->buf)))
         return weftpy_value_wrong(w, item, object, PyExc_TypeError, "whose %s gives no tensor", "__dlpack__()");

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import weft
 
 from . import comm
-from ._buffers import memory_of, nbytes_of, raw, type_of
+from ._buffers import copied, memory_of, nbytes_of, put, raw, type_of
 from ._counting import Counting
 from ._libs.arr import Array
 from ._libs.exceptions import translated
@@ -92,7 +92,7 @@ class Endpoint(Counting):
         self._shutting_down_peer = False  # we told it
         self._peer_shut = False  # it told us
         self._sends: set[Any] = set()  # under way, for abort()
-        self._kept: dict[int, collections.deque[bytes]] = {}  # messages that matched a receive before it was cancelled
+        self._kept: dict[int, collections.deque[Any]] = {}  # messages that matched a receive before it was cancelled
         self._hashes: dict[Any, int] = {}
         ctx._endpoints[self._weft.id] = self
         early = ctx._early_shutdowns.pop(self._weft, None)
@@ -262,24 +262,24 @@ class Endpoint(Counting):
         """A receive was cancelled. If its message had come already, it is the next receive's."""
         if op.done() and not op.cancelled() and op.exception() is None:
             try:
-                data = bytes(raw(memory)[:op.result()])
-            except ValueError as error:
+                data = copied(memory, op.result())
+            except (ValueError, MemoryError) as error:
                 logger.warning("[Recv] ep: %s, tag: %s: a message came as its receive was cancelled, and is lost: %s",
                                hex(self._uid), hex(wire), error)
                 return
             self._kept.setdefault(wire, collections.deque()).append(data)
 
-    def _again(self, kept: collections.deque[bytes], buffer: Any, wire: int) -> None:
-        view = raw(buffer)
+    def _again(self, kept: collections.deque[Any], buffer: Any, wire: int) -> None:
+        view, size = raw(buffer), nbytes_of(buffer)
         data = kept.popleft()
         if not kept:
             del self._kept[wire]
         count = self._recv_count
         self._recv_count += 1
         self._received()
-        if len(data) != view.nbytes:
-            raise _wrong_length(self._name("Recv", count, wire, buffer), len(data), view.nbytes)
-        view[:] = data
+        if len(data) != size:
+            raise _wrong_length(self._name("Recv", count, wire, buffer), len(data), size)
+        put(data, view)
 
     async def send_obj(self, obj: Any, tag: Any = None) -> None:
         """Send a buffer whose length the receiver does not know: its length in 8 bytes, and then itself. recv_obj() receives

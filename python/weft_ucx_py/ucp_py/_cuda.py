@@ -53,10 +53,10 @@ class _Part:
     def __init__(self, whole: Any, n: int) -> None:
         interface = whole.__cuda_array_interface__
         self._whole = whole
-        self.__cuda_array_interface__ = {"data": (interface["data"][0], interface["data"][1]), "shape": (n,), "typestr": "|u1",
-                                         "strides": None,
-                                         "version": 3,
-                                         "stream": interface.get("stream")}
+        told = {"data": tuple(interface["data"]), "shape": (n,), "typestr": "|u1", "strides": None, "version": 3}
+        if "stream" in interface:  # absent: the default stream is waited for; None: there is nothing to wait for
+            told["stream"] = interface["stream"]
+        self.__cuda_array_interface__ = told
 
 
 def part(memory: Any, n: int) -> Any:
@@ -66,9 +66,11 @@ def part(memory: Any, n: int) -> Any:
 
 def fill(memory: Any, value: int, n: int) -> None:
     """Set its first bytes to a value."""
-    filled = weft.Memory(n)
-    filled.fill(value)
-    if n:
+    if isinstance(memory, weft.Memory):
+        memory.fill(value, 0, n)
+    elif n:
+        filled = weft.Memory(n, "cuda")
+        filled.fill(value)
         filled.copy_to(part(memory, n))
 
 

@@ -65,11 +65,11 @@ def encode(obj: Any) -> tuple[bytes, Any, int]:
                            array.shape), array.reshape(-1, order="A").view("u1"), array.nbytes
     interface = getattr(obj, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
-        shape, typestr = tuple(interface["shape"]), str(interface["typestr"])
-        if interface.get("strides") is not None:
-            raise weft.InvalidError("the array on the GPU is not contiguous: copy it first")
+        shape, typestr, strides = tuple(interface["shape"]), str(interface["typestr"]), interface.get("strides")
         nbytes = int(typestr[2:])
-        for n in shape:
+        for i, n in reversed(tuple(enumerate(shape))):
+            if strides is not None and n > 1 and strides[i] != nbytes and 0 not in shape:
+                raise weft.InvalidError("the array on the GPU is not contiguous: copy it first")
             nbytes *= int(n)
         return _array_note(typestr, False, shape), obj, nbytes
     try:

@@ -199,6 +199,10 @@ class Array:
             return _Part(self, 0, nbytes)
         return self._flat(nbytes)
 
+    def _part(self, at: int, nbytes: int) -> Any:
+        """Some of its bytes as they lie; on a GPU."""
+        return _Part(self, at, nbytes)
+
     def _flat(self, nbytes: int) -> memoryview:
         """The first bytes as they lie, whatever they are; on the host."""
         if self._format == "B" and self.ndim == 1 and self.strides == (1,):
@@ -222,9 +226,11 @@ class _Part:
 
     def __init__(self, whole: Array, at: int, nbytes: int) -> None:
         self.whole = whole
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "strides": None, "typestr": "|u1",
-                                         "data": (whole.ptr + at, whole.readonly),
-                                         "version": 3, "stream": getattr(whole.obj, "__cuda_array_interface__", {}).get("stream")}
+        told = {"shape": (nbytes,), "strides": None, "typestr": "|u1", "data": (whole.ptr + at, whole.readonly), "version": 3}
+        own = getattr(whole.obj, "__cuda_array_interface__", {})
+        if "stream" in own:  # absent: the default stream is waited for; None: there is nothing to wait for
+            told["stream"] = own["stream"]
+        self.__cuda_array_interface__ = told
 
 
 KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQNP", "u"), **dict.fromkeys("efd", "f"), "c": "S",

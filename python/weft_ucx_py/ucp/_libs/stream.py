@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 
 from ..exceptions import UCXBaseException, UCXCanceled, UCXError
+from .arr import Array
 from .request import UCXRequest, failure
 
 if TYPE_CHECKING:
@@ -25,10 +26,26 @@ PIECE = 256 * 1024
 class Want(UCXRequest):
     """A receive: how much of its buffer is still to be filled."""
 
-    __slots__ = ("_filled", "_view")
+    __slots__ = ("_filled", "_into", "_nbytes")
 
-    _view: memoryview
+    _into: memoryview | Array  # an Array if it is on a GPU
+    _nbytes: int
     _filled: int
+
+    def _place(self, n: int) -> Any:
+        """Where the next bytes belong."""
+        at = self._filled
+        return self._into[at:at + n] if isinstance(self._into, memoryview) else self._into._part(at, n)
+
+    def _put(self, data: memoryview) -> None:
+        """The next bytes are here, on the host."""
+        if isinstance(self._into, memoryview):
+            self._into[self._filled:self._filled + len(data)] = data
+        else:
+            memory = weft.Memory(len(data))
+            memory.copy_from(data)
+            memory.copy_to(self._place(len(data)))
+        self._filled += len(data)
 
     def _end(self, why: str) -> bool:
         """Taken out of the queue, unless bytes are on their way into it."""
@@ -73,14 +90,17 @@ class Stream:
         """Bring bytes and those who want them together until one of the two is at its end."""
         while self._wants and not self._busy:
             want = self._wants[0]
-            missing = len(want._view) - want._filled
+            missing = want._nbytes - want._filled
             if not missing:
                 self._wants.popleft()
                 want._finish(None)
             elif self._rest:
                 n = min(missing, len(self._rest))
-                want._view[want._filled:want._filled + n] = self._rest[:n]
-                want._filled += n
+                try:
+                    want._put(self._rest[:n])
+                except weft.WeftError as error:  # of the GPU
+                    self._broken(error)
+                    continue
                 self._rest = self._rest[n:]
             elif self._messages:
                 self._fetch(want, self._messages.popleft(), missing)
@@ -99,7 +119,7 @@ class Stream:
             self._broken(UCXError(f"the peer's stream has a piece of {n} bytes, and they have {PIECE} at most"))
             return
         try:
-            into = want._view[want._filled:want._filled + n] if direct else memoryview(bytearray(n))
+            into = want._place(n) if direct else memoryview(bytearray(n))
             op = message.read_into(into)
         except (weft.WeftError, MemoryError) as error:
             self._broken(error)

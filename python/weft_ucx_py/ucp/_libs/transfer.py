@@ -147,14 +147,12 @@ def stream_recv_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback 
     worker = ep._worker
     worker._context._need(Feature.STREAM)
     array = asarray(buffer)
-    if array.cuda:
-        raise UCXError("a stream cannot be received into GPU memory: receive into memory of the host, or use tags")
     array._memory(nbytes, True)
     if not nbytes:
         return None
     result: list[UCXBaseException | None] = []
     want = Want(worker, ep, lambda _, error: result.append(error), None, None, name or "stream_recv_nb", False)
-    want._view, want._filled = array._flat(nbytes), 0
+    want._into, want._nbytes, want._filled = array if array.cuda else array._flat(nbytes), nbytes, 0
     ep._streamed().want(want)
     if result:
         if result[0] is not None:

@@ -24,7 +24,8 @@ from .backends import base
 
 START_BOUND = 60  # seconds that a server may take to listen
 BACKENDS = {"ucp-async": "ucp_async", "ucp-core": "ucp_core", "tornado": "tornado"}
-NEEDS = {"numpy": ("numpy",), "cupy": ("numpy", "cupy"), "rmm": ("numpy", "cupy", "rmm")}
+NEEDS = {"numpy": ("numpy",), "cupy": ("numpy", "cupy"), "rmm": ("numpy", "cupy", "rmm"), "numba": ("numpy", "numba"),
+         "torch": ("numpy", "torch"), "weft": ("numpy",)}
 
 
 def _positive(text: str) -> int:
@@ -63,7 +64,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("-b", "--server-cpu-affinity", metavar="N", type=int, default=-1, help="CPU of the server (default: any)")
     add("-c", "--client-cpu-affinity", metavar="N", type=int, default=-1, help="CPU of the client (default: any)")
     add("-o", "--object_type", "--object-type", dest="object_type", default="numpy", choices=sorted(NEEDS),
-        help="whose memory (default: numpy)")
+        help="whose memory: numpy's on the host, the others' on a GPU, weft's without another package (default: numpy)")
     add("-v", "--verbose", action="store_true", help="print the table of iterations, whatever --no-detailed-report says")
     add("-s", "--server-address", metavar="IP", default=get_address(), help="where the server is (default: %(default)s)")
     add("-d", "--server-dev", metavar="N", type=int, default=0, help="GPU of the server (default: 0)")
@@ -91,8 +92,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         p.error("--server-only and --client-only: choose one, or neither to have both here")
     if args.client_only and not args.port:
         p.error("--client-only needs -p, the port of the server")
-    if args.cuda_profile and args.object_type == "numpy":
-        p.error("--cuda-profile is for memory of a GPU: give -o cupy or -o rmm")
+    if args.cuda_profile and args.object_type not in ("cupy", "rmm"):
+        p.error("--cuda-profile needs CuPy: give -o cupy or -o rmm")
     if args.rmm_managed_memory and args.object_type != "rmm":
         p.error("--rmm-managed-memory is for -o rmm")
     if args.backend == "tornado" and (args.object_type != "numpy" or args.enable_am):
@@ -195,10 +196,10 @@ def _both(args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program."""
     args = parse_args(argv)
-    if args.server_only:
-        serve(args, lambda port: print(f"Server Running at {args.server_address}:{port}", flush=True))
-        return 0
     try:
+        if args.server_only:
+            serve(args, lambda port: print(f"Server Running at {args.server_address}:{port}", flush=True))
+            return 0
         result = measure(args, args.port) if args.client_only else _both(args)
         if args.plot:
             report.plot(result, args.plot)

@@ -13,32 +13,100 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
+
 from ..utils import get_allocator
 
 TOLD_EVERY = 0.2  # seconds between two progress reports
 
 
 class Memory:
-    """Buffers of the kind the user asked for, by numpy, cupy or rmm."""
+    """Buffers of the kind the user asked for, by numpy, or by cupy with its own memory or that of rmm."""
 
-    def __init__(self, args: argparse.Namespace, device: int) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.n = args, args.n_bytes
-        if args.object_type != "numpy":  # before anything uses a GPU
-            seen = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d]
-            os.environ["CUDA_VISIBLE_DEVICES"] = seen[device] if device < len(seen) else str(device)
-        self.xp: Any = get_allocator(args.object_type, args.rmm_init_pool_size, args.rmm_managed_memory)
+        self.xp: Any = self.module(args)
+
+    def module(self, args: argparse.Namespace) -> Any:
+        """What makes the buffers."""
+        return get_allocator(args.object_type, args.rmm_init_pool_size, args.rmm_managed_memory)
 
     def message(self) -> Any:
         """Bytes to send, which are no others' by chance."""
         return (self.xp.arange(self.n, dtype="u8") % 251).astype("u1")
 
+    def allocate(self, n: int) -> Any:
+        """So many bytes."""
+        return self.xp.empty(n, dtype="u1")
+
     def empty(self) -> Any:
         """Where to receive."""
-        return self.xp.empty(self.n, dtype="u1")
+        return self.allocate(self.n)
 
     def same(self, a: Any, b: Any) -> bool:
         """Whether two buffers hold the same bytes."""
         return bool((a == b).all())
+
+
+class Torch(Memory):
+    """Tensors of PyTorch on a GPU."""
+
+    def module(self, args: argparse.Namespace) -> Any:
+        return importlib.import_module("torch")
+
+    def message(self) -> Any:
+        return (self.xp.arange(self.n, dtype=self.xp.int64, device="cuda") % 251).to(self.xp.uint8)
+
+    def allocate(self, n: int) -> Any:
+        return self.xp.empty(n, dtype=self.xp.uint8, device="cuda")
+
+
+class Numba(Memory):
+    """Arrays of Numba on a GPU."""
+
+    def module(self, args: argparse.Namespace) -> Any:
+        return importlib.import_module("numba.cuda")
+
+    def message(self) -> Any:
+        return self.xp.to_device((numpy.arange(self.n, dtype="u8") % 251).astype("u1"))
+
+    def allocate(self, n: int) -> Any:
+        return self.xp.device_array(n, dtype="u1")
+
+    def same(self, a: Any, b: Any) -> bool:
+        return bool((a.copy_to_host() == b.copy_to_host()).all())
+
+
+class Weft(Memory):
+    """Memory of a GPU by Weft itself: no other package is needed."""
+
+    def module(self, args: argparse.Namespace) -> Any:
+        weft = importlib.import_module("weft")
+        try:
+            weft.Memory(1, "cuda")
+        except weft.UnsupportedError as error:
+            raise OSError(f"-o weft is memory of a GPU: {error}") from error
+        return weft
+
+    def message(self) -> Any:
+        made = self.allocate(self.n)
+        made.copy_from((numpy.arange(self.n, dtype="u8") % 251).astype("u1"))
+        return made
+
+    def allocate(self, n: int) -> Any:
+        return self.xp.Memory(n, "cuda")
+
+    def same(self, a: Any, b: Any) -> bool:
+        return bool(a.tobytes() == b.tobytes())
+
+
+def memory(args: argparse.Namespace, device: int) -> Memory:
+    """What makes the buffers of one of the two processes, on that GPU if they are on one."""
+    if args.object_type != "numpy":  # before anything uses a GPU
+        seen = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d]
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen[device] if device < len(seen) else str(device)
+    kinds: dict[str, type[Memory]] = {"torch": Torch, "numba": Numba, "weft": Weft}
+    return kinds.get(args.object_type, Memory)(args)
 
 
 class Side(ABC):

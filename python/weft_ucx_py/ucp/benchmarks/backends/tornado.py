@@ -20,7 +20,7 @@ class Server(base.Server):
         asyncio.run(self._serve(put))
 
     async def _serve(self, put: Callable[[int], Any]) -> None:
-        args, memory = self.args, base.Memory(self.args, self.args.server_dev)
+        args, memory = self.args, base.memory(self.args, self.args.server_dev)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         rounds = self.rounds
 
@@ -52,7 +52,7 @@ class Client(base.Client):
         return asyncio.run(self._measure(address, port, tell))
 
     async def _measure(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:
-        args, memory = self.args, base.Memory(self.args, self.args.client_dev)
+        args, memory = self.args, base.memory(self.args, self.args.client_dev)
         stream = await TCPClient().connect(address, port, max_buffer_size=max(100 << 20, 2 * args.n_bytes))
         sent, reused = memory.message(), memory.empty()
         times: list[float] = []

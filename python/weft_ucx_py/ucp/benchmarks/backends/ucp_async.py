@@ -15,7 +15,7 @@ from . import base
 def _allocate(args: argparse.Namespace, memory: base.Memory) -> None:
     """Have active messages come into the memory that the user asked for."""
     if args.enable_am:
-        ucp.register_am_allocator(lambda n: memory.xp.empty(n, dtype="u1"), "host" if args.object_type == "numpy" else "cuda")
+        ucp.register_am_allocator(memory.allocate, "host" if args.object_type == "numpy" else "cuda")
 
 
 class Server(base.Server):
@@ -25,7 +25,7 @@ class Server(base.Server):
         asyncio.run(self._serve(put))
 
     async def _serve(self, put: Callable[[int], Any]) -> None:
-        args, memory = self.args, base.Memory(self.args, self.args.server_dev)
+        args, memory = self.args, base.memory(self.args, self.args.server_dev)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reused = memory.empty() if args.reuse_alloc else None
 
@@ -63,7 +63,7 @@ class Client(base.Client):
         return asyncio.run(self._measure(address, port, tell))
 
     async def _measure(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:
-        args, memory = self.args, base.Memory(self.args, self.args.client_dev)
+        args, memory = self.args, base.memory(self.args, self.args.client_dev)
         _allocate(args, memory)
         ep = await ucp.create_endpoint(address, port, endpoint_error_handling=args.error_handling)
         sent, reused = memory.message(), memory.empty()

@@ -34,7 +34,7 @@ class _Driver:
         self.ep: Any = None
         if args.enable_am:
             kind = ucx_api.AllocatorType.HOST if args.object_type == "numpy" else ucx_api.AllocatorType.CUDA
-            self.worker.register_am_allocator(lambda n: memory.xp.empty(n, dtype="u1"), kind)
+            self.worker.register_am_allocator(memory.allocate, kind)
 
     def until(self, true: Callable[[], bool]) -> None:
         """Drive until it is so, or an operation has failed."""
@@ -81,7 +81,7 @@ class Server(base.Server):
     """A listener whose one endpoint echoes."""
 
     def run(self, put: Callable[[int], Any]) -> None:
-        args, memory = self.args, base.Memory(self.args, self.args.server_dev)
+        args, memory = self.args, base.memory(self.args, self.args.server_dev)
         driver = _Driver(args, memory)
         deepest = depth(args)
         arrived: deque[Any] = deque()
@@ -118,7 +118,7 @@ class Client(base.Client):
     """One endpoint."""
 
     def run(self, address: str, port: int, tell: Callable[[int], Any]) -> list[float]:
-        args, memory = self.args, base.Memory(self.args, self.args.client_dev)
+        args, memory = self.args, base.memory(self.args, self.args.client_dev)
         driver = _Driver(args, memory)
         driver.ep = ucx_api.UCXEndpoint.create(driver.worker, address, port, args.error_handling)
         sent = memory.message()
