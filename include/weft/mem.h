@@ -10,8 +10,9 @@
  *     cuda-managed   memory that CUDA moves between the processor and its devices
  *     cuda-async     memory from the CUDA memory pool of a device, as cudaMallocAsync gives
  *     cuda-vmm       memory of a device that was mapped by hand, as cuMemCreate and cuMemMap give
+ *     cuda-fd        the same, made so that other processes of this host can open it by a file descriptor
  *
- * By its address nobody can tell memory of the last two from "cuda", and weft_mem_kind_of() answers "cuda" for it. Both are on
+ * By its address nobody can tell memory of the last three from "cuda", and weft_mem_kind_of() answers "cuda" for it. All are on
  * the device that "cuda" would be on.
  *
  * CUDA is not needed to build or to run: its driver is looked for at run time, when the first of its kinds is asked for by

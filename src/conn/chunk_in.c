@@ -309,7 +309,7 @@ bool wefti_chunk_in_bounced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n)
         return true;
     }
     wefti_wild_take(&export, wefti_wild_skip(rec, sizeof t), sizeof export);
-    if (wefti_mem_import(c->conn->rt, &export, k->len, k->place.at->base, &k->import, &k->stage)) {
+    if (wefti_ep_import(&ep->pub, &export, k->len, k->place.at->base, &k->import, &k->stage)) {
         wefti_info("conn: a chunk in memory of a peer's device is asked for in another way: %s", weft_last_error());
         k->stage = NULL;
         refuse(k);

@@ -44,6 +44,23 @@ bool wefti_direct_wanted(const wefti_out_t *out)
            peer->capabilities & WEFT_CAN_DEVICE;
 }
 
+static int take_fd(void *lane, int fd)
+{
+    return ((wefti_lane_t *)lane)->ops->take_fd(lane, fd);
+}
+
+weft_status_t wefti_ep_import(weft_ep_t *ep, const wefti_export_t *from, size_t n, const void *near, wefti_import_t **import_out,
+                              void **ptr_out)
+{
+    wefti_lane_t *lane = wefti_epx(ep)->link->lane;
+    weft_status_t st = wefti_mem_import(ep->rt, from, n, near, lane->ops->take_fd ? take_fd : NULL, lane, import_out, ptr_out);
+    if (st || from->sort != WEFTI_EXPORT_CUDA_FD || lane->ops->peer_open(lane))
+        return st;
+    wefti_mem_distrust(*import_out); /* the number of its descriptor may have been another file's by then */
+    wefti_mem_unimport(ep->rt, *import_out);
+    return wefti_fail(WEFT_ERR_UNSUPPORTED, "the peer has taken its memory back");
+}
+
 /* Is the lane still open on both sides? Then the bytes that were read were the sender's to give. */
 static bool was_ours(const wefti_direct_t *d)
 {
@@ -88,7 +105,7 @@ weft_status_t wefti_direct_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_t 
     const weft_mem_kind_t *by = device ? device : wefti_device_kind();
     while (!iov->len)
         iov++;
-    weft_status_t st = wefti_mem_import(in->rt, &d->export, want, iov->base, &d->import, &from);
+    weft_status_t st = wefti_ep_import(in->ep, &d->export, want, iov->base, &d->import, &from);
     if (st == WEFT_ERR_NOMEM)
         return st;
     if (st) {

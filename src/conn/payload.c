@@ -124,8 +124,15 @@ static bool send_words(wefti_epx_t *ep, const uint64_t *words, size_t n)
 
 /* --- out ------------------------------------------------------------------------------------------------------------------- */
 
+static void unhold(wefti_out_t *out)
+{
+    wefti_mem_unhold(out->ep->rt, out->held);
+    out->held = NULL;
+}
+
 void wefti_out_over(wefti_out_t *out, weft_status_t status)
 {
+    unhold(out);
     wefti_slots_remove(&payloads_of(out->ep->rt)->out_ids, out->id);
     wefti_list_remove(&out->link);
     if (wefti_list_linked(&out->owes_link))
@@ -145,15 +152,26 @@ static void announce_done(wefti_xfer_t *x, weft_status_t status)
     wefti_chunk_out_end(out, status == WEFT_ERR_REFUSED ? refused(out) : status);
 }
 
+static bool export_it(wefti_out_t *out, wefti_export_t *export_out)
+{
+    const void *ptr = out->iov->base;
+    if (wefti_mem_export(out->device, ptr, out->total, export_out))
+        return true;
+    out->held = wefti_mem_export_held(out->ep->rt, out->device, ptr, out->total, export_out);
+    return out->held;
+}
+
 static weft_status_t announce_staged(wefti_out_t *out, const void *traffic_rec, size_t n)
 {
     wefti_lane_t *lane = out->ep->lane;
     wefti_export_t export;
-    out->exported = wefti_direct_wanted(out) && wefti_mem_export(out->device, out->iov->base, out->total, &export);
+    out->exported = wefti_direct_wanted(out) && export_it(out, &export);
     size_t more = out->exported ? sizeof export : 0;
     uint8_t *rec = lane->ops->reserve(lane, WEFTI_STAGED_HEAD + more + n);
-    if (!rec)
+    if (!rec) {
+        unhold(out);
         return WEFT_ERR_AGAIN;
+    }
     uint64_t head[2] = {WEFTI_REC_STAGED | (uint64_t)out->exported << 8, out->total};
     memcpy(rec, head, sizeof head);
     if (more)
@@ -178,6 +196,8 @@ weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n)
     if (st)
         return st;
     memcpy((uint8_t *)rec + 8, &out->id, sizeof out->id);
+    if (!out->device && out->iov_n == 1)
+        out->device = wefti_mem_mover_of(out->iov->base, out->total);
     if (out->device && !fabric_takes(lane, out->device, out->iov_n, true)) {
         out->state = WEFTI_OUT_STAGED;
         st = announce_staged(out, rec, n);
@@ -274,6 +294,8 @@ void wefti_payload_withdrawn(wefti_pull_t *p)
 weft_status_t wefti_in_pull(wefti_in_t *in, const weft_iov_t *iov, size_t iov_n, uint64_t want, const weft_mem_kind_t *device,
                             wefti_xfer_t *x)
 {
+    if (!device && iov_n == 1)
+        device = wefti_mem_mover_of(iov->base, want);
     weft_status_t st = in->direct ? wefti_direct_pull(in, iov, want, device, x) : WEFT_ERR_UNSUPPORTED;
     if (st != WEFT_ERR_UNSUPPORTED)
         return st;
@@ -344,7 +366,7 @@ weft_status_t wefti_in_lend_device(wefti_in_t *in, wefti_lent_t *lent_out)
 {
     wefti_lent_t lent = {.rt = in->rt};
     void *ptr;
-    if (!in->direct || wefti_mem_import(in->rt, &in->direct->export, in->total, NULL, &lent.import, &ptr))
+    if (!in->direct || wefti_ep_import(in->ep, &in->direct->export, in->total, NULL, &lent.import, &ptr))
         return WEFT_ERR_UNSUPPORTED;
     lent.ptr = ptr;
     in->state = WEFTI_IN_LENT;

@@ -46,6 +46,7 @@ struct wefti_out {
     weft_status_t status;        /* what it ends with, if that is not for the peer to say */
     uint8_t state, owes;
     bool withdrawn, exported;
+    wefti_held_t *held;          /* what the peer needs to open the memory, until done */
 };
 
 /* From the runtime's store of them; NULL: no memory. */
@@ -86,6 +87,9 @@ struct wefti_in {
  * consumed, and the array stays valid until x is done: as for the fabric's pull(). WEFT_ERR_NOMEM: `in` is still ours. */
 weft_status_t wefti_in_pull(wefti_in_t *in, const weft_iov_t *iov, size_t iov_n, uint64_t want, const weft_mem_kind_t *device,
                             wefti_xfer_t *x);
+/* wefti_mem_import() of what a peer exports, if it was the peer's to give: else WEFT_ERR_UNSUPPORTED. While ep->lane is there. */
+weft_status_t wefti_ep_import(weft_ep_t *ep, const wefti_export_t *from, size_t n, const void *near, wefti_import_t **import_out,
+                              void **ptr_out);
 /* Do without it. `in` is consumed. taken: the sender's is done with WEFT_OK, else WEFT_ERR_REFUSED. */
 void wefti_in_refuse(wefti_in_t *in, bool taken);
 /* The fabric's lend(): the payload where it lies. `in` stays ours; wefti_in_refuse(in, true) when done with it, and

@@ -256,6 +256,10 @@ typedef struct wefti_transport_ops {
     /* Has the peer left its half open until now? What was read before out of memory that the peer lets us have, by whatever way,
      * was then the peer's to give: a peer closes before it lets go of its memory. NULL where the two are not on one host. */
     bool (*peer_open)(wefti_lane_t *lane);
+    /* Descriptor `fd` of the peer's process, as one of ours that the caller closes; -1: there is none, or the system does not let
+     * us have it. It is the peer's own file only if the peer has it open still: peer_open() afterwards says so where the peer
+     * closes its half before the file. NULL where peer_open is. */
+    int (*take_fd)(wefti_lane_t *lane, int fd);
 
     /* Memory that the peer of a lane maps, to read and write. NULL where the transport cannot. */
     /* Write a map handle (at most WEFTI_MAP_HANDLE_MAX bytes; returns how many) with which the peer of this lane can map the

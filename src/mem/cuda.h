@@ -57,15 +57,19 @@ enum {
     CU_ATTR_IS_MANAGED = 8,
     CU_ATTR_DEVICE_ORDINAL = 9,
     CU_ATTR_RANGE_START = 11,
-    CU_ATTR_RANGE_SIZE = 12
+    CU_ATTR_RANGE_SIZE = 12,
+    CU_ATTR_HANDLE_TYPES = 14,
+    CU_ATTR_MAPPING_SIZE = 18,
+    CU_ATTR_MAPPING_BASE = 19,
+    CU_ATTR_BLOCK_ID = 20
 };
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 };
 enum { CU_EVENT_NO_TIMING = 2, CU_IPC_LAZY_PEER = 1 };
 #define CU_STREAM_LEGACY ((uintptr_t)1) /* the default stream, by its own handle */
 #define CU_STREAM_PER_THREAD ((uintptr_t)2)
-enum { CU_DEVICE_MANAGED_MEMORY = 83, CU_DEVICE_VIRTUAL_MEMORY = 102, CU_DEVICE_MEMORY_POOLS = 115 };
+enum { CU_DEVICE_MANAGED_MEMORY = 83, CU_DEVICE_VIRTUAL_MEMORY = 102, CU_DEVICE_HANDLES_FD = 103, CU_DEVICE_MEMORY_POOLS = 115 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_MEM_ATTACH_GLOBAL = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
-enum { CU_PHYSICAL_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_GRANULARITY_MINIMUM = 0, CU_ACCESS_READ_WRITE = 3 };
+enum { CU_PHYSICAL_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_GRANULARITY_MINIMUM = 0, CU_ACCESS_READ_WRITE = 3, CU_HANDLE_FD = 1 };
 
 #define CUDA_CALLS(X) \
     X(init, "cuInit", (unsigned flags)) \
@@ -117,7 +121,10 @@ enum { CU_PHYSICAL_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_GRANULARITY_MINIMUM = 
     X(space_free, "cuMemAddressFree", (cu_ptr_t ptr, size_t n)) \
     X(map, "cuMemMap", (cu_ptr_t ptr, size_t n, size_t offset, cu_handle_t handle, unsigned long long flags)) \
     X(unmap, "cuMemUnmap", (cu_ptr_t ptr, size_t n)) \
-    X(access_set, "cuMemSetAccess", (cu_ptr_t ptr, size_t n, const cu_access_t *who, size_t count))
+    X(access_set, "cuMemSetAccess", (cu_ptr_t ptr, size_t n, const cu_access_t *who, size_t count)) \
+    X(physical_of, "cuMemRetainAllocationHandle", (cu_handle_t * out, void *ptr)) \
+    X(physical_export, "cuMemExportToShareableHandle", (void *out, cu_handle_t handle, int type, unsigned long long flags)) \
+    X(physical_import, "cuMemImportFromShareableHandle", (cu_handle_t * out, void *from, int type))
 
 typedef struct wefti_cu {
 #define CUDA_MEMBER(member, symbol, args) cu_result_t(*member) args;
@@ -178,10 +185,28 @@ weft_status_t wefti_cuda_copy_look(void *state, wefti_copy_t *copy, uint64_t rou
 weft_status_t wefti_cuda_copies_open(void **state_out);
 void wefti_cuda_copies_close(void *state);
 bool wefti_cuda_export(const void *ptr, size_t n, wefti_export_t *export_out);
-weft_status_t wefti_cuda_import(const wefti_export_t *from, const void *near, wefti_imported_t *imported_out);
+weft_status_t wefti_cuda_import(const wefti_export_t *from, int fd, const void *near, wefti_imported_t *imported_out);
 void wefti_cuda_unimport(const wefti_imported_t *imported);
 bool wefti_cuda_import_is_there(const wefti_imported_t *imported);
 bool wefti_cuda_is_pinned(const void *ptr);
+/* cuda_fd.c */
+bool wefti_cuda_export_fd(const void *ptr, size_t n, wefti_export_t *export_out);
+int wefti_cuda_fd_of(const void *ptr);
+cu_result_t wefti_cuda_import_fd(int fd, int device, size_t n, cu_ptr_t *ptr_out);
+/* The same for whatever is mapped by hand: cuda_kinds.c. `handle` stays the caller's. */
+bool wefti_cuda_maps(void); /* does this driver? */
+cu_result_t wefti_cuda_map(cu_handle_t handle, int device, size_t n, cu_ptr_t *ptr_out);
+cu_result_t wefti_cuda_unmap(cu_ptr_t ptr, size_t n);
+/* For exports of [ptr, ptr + n) of an allocation: its device, offset and size, and its name: the one it has, or a new one. `id` is
+ * CUDA's number for it, of those that this sort of export counts by. Then whatever is sent of it has the same name. */
+typedef struct wefti_cuda_allocation {
+    uint64_t id;
+    cu_ptr_t base;
+    size_t size;
+} wefti_cuda_allocation_t;
+bool wefti_cuda_export_of(const wefti_cuda_place_t *place, const wefti_cuda_allocation_t *of, uint32_t sort, const void *ptr,
+                          size_t n, wefti_export_t *export_out);
+bool wefti_cuda_mapping_of(const void *ptr, wefti_cuda_allocation_t *out); /* what a descriptor would stand for */
 /* Post one copy to a stream, in its context, by a copy engine where that is possible. Whether a side is host memory. */
 cu_result_t wefti_cuda_post(void *dst, bool dst_host, const void *src, bool src_host, size_t n, cu_stream_t stream);
 

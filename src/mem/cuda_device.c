@@ -1,6 +1,9 @@
 /* mem/cuda_device.c - CUDA behind the door of devices (device.h), and which kinds stand behind it. */
 #include "mem/cuda.h"
 
+/* Shorter payloads in managed memory are the processor's: where it is in host memory, that takes less than to ask the GPU. */
+uint64_t wefti_managed_min = 512u << 10;
+
 static const wefti_device_ops_t cuda_ops = {
     .open = wefti_cuda_copies_open,
     .close = wefti_cuda_copies_close,
@@ -8,6 +11,8 @@ static const wefti_device_ops_t cuda_ops = {
     .copy_end = wefti_cuda_copy_end,
     .copy_look = wefti_cuda_copy_look,
     .export = wefti_cuda_export,
+    .export_fd = wefti_cuda_export_fd,
+    .fd_of = wefti_cuda_fd_of,
     .import = wefti_cuda_import,
     .unimport = wefti_cuda_unimport,
     .is_there = wefti_cuda_import_is_there,
@@ -17,7 +22,7 @@ static const wefti_device_ops_t cuda_ops = {
 bool wefti_cuda_kind(const weft_mem_kind_t *kind)
 {
     return kind == &wefti_mem_kind_cuda || kind == &wefti_mem_kind_managed || kind == &wefti_mem_kind_cuda_async ||
-           kind == &wefti_mem_kind_cuda_vmm;
+           kind == &wefti_mem_kind_cuda_vmm || kind == &wefti_mem_kind_cuda_fd;
 }
 
 const wefti_device_ops_t *wefti_device_ops(const weft_mem_kind_t *kind)
@@ -27,13 +32,20 @@ const wefti_device_ops_t *wefti_device_ops(const weft_mem_kind_t *kind)
 
 const wefti_device_ops_t *wefti_device_ops_of_export(uint32_t sort)
 {
-    return sort == WEFTI_EXPORT_CUDA_IPC ? &cuda_ops : NULL;
+    return sort == WEFTI_EXPORT_CUDA_IPC || sort == WEFTI_EXPORT_CUDA_FD ? &cuda_ops : NULL;
 }
 
 bool wefti_mem_export(const weft_mem_kind_t *device, const void *ptr, size_t n, wefti_export_t *export_out)
 {
     const wefti_device_ops_t *ops = wefti_device_ops(device);
     return ops && ops->export(ptr, n, export_out);
+}
+
+const weft_mem_kind_t *wefti_mem_mover_of(const void *ptr, uint64_t n)
+{
+    if (n < wefti_managed_min || !wefti_cuda_in_use() || weft_mem_kind_of(ptr) != &wefti_mem_kind_managed)
+        return NULL;
+    return &wefti_mem_kind_managed;
 }
 
 bool wefti_mem_pin(void *base, size_t n)

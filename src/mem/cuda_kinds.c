@@ -1,8 +1,8 @@
 /* mem/cuda_kinds.c - CUDA memory that cuMemAlloc does not give: from the memory pool of a device ("cuda-async"), and mapped by
- * hand ("cuda-vmm"); and which of CUDA's kinds this machine has.
+ * hand ("cuda-vmm", and "cuda-fd", which other processes can be let have); and which of CUDA's kinds this machine has.
  *
- * An address does not show which of them it is of, and weft_mem_kind_of() says "cuda" for both: only allocating and freeing
- * differ. Such memory belongs to a device and to no context. Other processes cannot be let have it.
+ * An address does not show which of them it is of, and weft_mem_kind_of() says "cuda" for all: only allocating and freeing
+ * differ. Such memory belongs to a device and to no context.
  *
  * A pool gives and takes memory in the order of a stream, and there is one of ours for each device, in its primary context.
  * Allocating waits for it, so the memory can be used anywhere; freeing does not wait, and what is allocated later comes after
@@ -50,11 +50,12 @@ bool wefti_cuda_has(const weft_mem_kind_t *kind)
         return has(CU_DEVICE_MANAGED_MEMORY, "managed memory");
     if (kind == &wefti_mem_kind_cuda_async)
         return knows(cu->alloc_async && cu->free_async, "cuMemAllocAsync") && has(CU_DEVICE_MEMORY_POOLS, "memory pools");
-    if (kind == &wefti_mem_kind_cuda_vmm)
-        return knows(cu->granularity && cu->physical_new && cu->physical_free && cu->space_new && cu->space_free && cu->map &&
-                         cu->unmap && cu->access_set,
-                     "cuMemCreate") &&
-               has(CU_DEVICE_VIRTUAL_MEMORY, "memory that programs map");
+    if (kind == &wefti_mem_kind_cuda_fd && !knows(cu->physical_of && cu->physical_export, "cuMemExportToShareableHandle"))
+        return false;
+    if (kind == &wefti_mem_kind_cuda_vmm || kind == &wefti_mem_kind_cuda_fd)
+        return knows(wefti_cuda_maps() && cu->granularity && cu->physical_new, "cuMemCreate") &&
+               has(CU_DEVICE_VIRTUAL_MEMORY, "memory that programs map") &&
+               (kind == &wefti_mem_kind_cuda_vmm || has(CU_DEVICE_HANDLES_FD, "memory with file descriptors"));
     return true;
 }
 
@@ -183,11 +184,17 @@ static void async_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
 
 /* --- mapped by hand --------------------------------------------------------------------------------------------------------- */
 
+bool wefti_cuda_maps(void)
+{
+    const wefti_cu_t *cu = &wefti_cu;
+    return cu->physical_free && cu->space_new && cu->space_free && cu->map && cu->unmap && cu->access_set;
+}
+
 /* What is asked for on a device, and how many bytes that takes: a multiple of what it maps at a time. */
-static cu_result_t measure(int device, cu_physical_t *want, size_t *n)
+static cu_result_t measure(int device, int handle_types, cu_physical_t *want, size_t *n)
 {
     size_t step = 0;
-    *want = (cu_physical_t){.type = CU_PHYSICAL_PINNED, .location = {CU_LOCATION_DEVICE, device}};
+    *want = (cu_physical_t){.type = CU_PHYSICAL_PINNED, .handle_types = handle_types, .location = {CU_LOCATION_DEVICE, device}};
     cu_result_t r = wefti_cu.granularity(&step, want, CU_GRANULARITY_MINIMUM);
     if (r)
         return r;
@@ -210,27 +217,18 @@ static cu_result_t give_access(cu_ptr_t ptr, size_t n, int device)
     return r;
 }
 
-static cu_result_t map_alloc(int device, size_t n, cu_ptr_t *ptr_out)
+cu_result_t wefti_cuda_map(cu_handle_t handle, int device, size_t n, cu_ptr_t *ptr_out)
 {
-    cu_physical_t want;
-    cu_handle_t handle;
     cu_ptr_t ptr = 0;
-    cu_result_t r = measure(device, &want, &n);
+    cu_result_t r = wefti_cu.space_new(&ptr, n, 0, 0, 0);
     if (r)
         return r;
-    r = wefti_cu.physical_new(&handle, n, &want, 0);
-    if (r)
-        return r;
-    r = wefti_cu.space_new(&ptr, n, 0, 0, 0);
-    if (r)
-        goto err_physical;
     r = wefti_cu.map(ptr, n, 0, handle, 0);
     if (r)
         goto err_space;
     r = give_access(ptr, n, device);
     if (r)
         goto err_map;
-    wefti_cu.physical_free(handle); /* it stays as long as it is mapped */
     *ptr_out = ptr;
     return CU_SUCCESS;
 
@@ -238,30 +236,62 @@ err_map:
     wefti_cu.unmap(ptr, n);
 err_space:
     wefti_cu.space_free(ptr, n);
-err_physical:
-    wefti_cu.physical_free(handle);
     return r;
+}
+
+cu_result_t wefti_cuda_unmap(cu_ptr_t ptr, size_t n)
+{
+    cu_result_t r = wefti_cu.unmap(ptr, n);
+    return r ? r : wefti_cu.space_free(ptr, n);
+}
+
+static cu_result_t map_new(int device, int handle_types, size_t n, cu_ptr_t *ptr_out)
+{
+    cu_physical_t want;
+    cu_handle_t handle;
+    cu_result_t r = measure(device, handle_types, &want, &n);
+    if (r)
+        return r;
+    r = wefti_cu.physical_new(&handle, n, &want, 0);
+    if (r)
+        return r;
+    r = wefti_cuda_map(handle, device, n, ptr_out);
+    wefti_cu.physical_free(handle); /* it stays as long as it is mapped */
+    return r;
+}
+
+static cu_result_t map_alloc(int device, size_t n, cu_ptr_t *ptr_out)
+{
+    return map_new(device, 0, n, ptr_out);
+}
+
+static cu_result_t fd_alloc(int device, size_t n, cu_ptr_t *ptr_out)
+{
+    return map_new(device, CU_HANDLE_FD, n, ptr_out);
 }
 
 static cu_result_t map_free(int device, cu_ptr_t ptr, size_t n)
 {
     cu_physical_t want;
-    cu_result_t r = measure(device, &want, &n);
-    if (!r)
-        r = wefti_cu.unmap(ptr, n);
-    return r ? r : wefti_cu.space_free(ptr, n);
+    cu_result_t r = measure(device, 0, &want, &n);
+    return r ? r : wefti_cuda_unmap(ptr, n);
+}
+
+static cu_result_t fd_free(int device, cu_ptr_t ptr, size_t n)
+{
+    cu_physical_t want;
+    cu_result_t r = measure(device, CU_HANDLE_FD, &want, &n);
+    return r ? r : wefti_cuda_unmap(ptr, n);
 }
 
 static weft_status_t vmm_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
 {
-    (void)kind;
-    return alloc_here(n, ptr_out, "mapping CUDA memory,", map_alloc);
+    return alloc_here(n, ptr_out, "mapping CUDA memory,", kind == &wefti_mem_kind_cuda_fd ? fd_alloc : map_alloc);
 }
 
 static void vmm_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
 {
-    (void)kind;
-    free_there(ptr, n, map_free);
+    free_there(ptr, n, kind == &wefti_mem_kind_cuda_fd ? fd_free : map_free);
 }
 
 const weft_mem_kind_t wefti_mem_kind_cuda_async = {
@@ -275,6 +305,14 @@ const weft_mem_kind_t wefti_mem_kind_cuda_async = {
 const weft_mem_kind_t wefti_mem_kind_cuda_vmm = {
     .size = sizeof(weft_mem_kind_t),
     .name = "cuda-vmm",
+    .alloc = vmm_alloc,
+    .free = vmm_free,
+    .copy = wefti_cuda_copy,
+};
+
+const weft_mem_kind_t wefti_mem_kind_cuda_fd = {
+    .size = sizeof(weft_mem_kind_t),
+    .name = "cuda-fd",
     .alloc = vmm_alloc,
     .free = vmm_free,
     .copy = wefti_cuda_copy,

@@ -4,6 +4,9 @@
  * is freed. CUDA gives every allocation a number that is never used again (BUFFER_ID): so memory that was freed and allocated
  * again at the same address gets another name, and whoever imports by name never takes it for the old one.
  *
+ * Memory that was mapped by hand has no such handle, but perhaps a descriptor (cuda_fd.c). Its number is of the physical memory
+ * (MEMORY_BLOCK_ID).
+ *
  * A process cannot import what it exports: two runtimes of one process find the allocation by its name instead. Only who was
  * told of an export knows its name.
  *
@@ -22,10 +25,10 @@
 #define EXPORTS 256
 
 typedef struct exported {
-    uint64_t id;   /* CUDA's; 0: a free place */
+    uint64_t id; /* CUDA's; 0: a free place */
+    uint32_t sort;
     uint64_t used; /* when, on a clock of uses */
-    cu_ptr_t base;
-    size_t size;
+    wefti_cuda_allocation_t of;
     uint8_t name[16];
 } exported_t;
 
@@ -34,78 +37,85 @@ static exported_t exports[EXPORTS];
 static uint64_t uses;
 
 /* What an address belongs to. false: CUDA does not say. */
-static bool allocation_of(const void *ptr, uint64_t *id_out, cu_ptr_t *base_out, size_t *size_out)
+static bool ask(const void *ptr, int id, int base, int size, wefti_cuda_allocation_t *out)
 {
-    uint64_t id = 0;
-    cu_ptr_t base = 0;
-    size_t size = 0;
-    int which[3] = {CU_ATTR_BUFFER_ID, CU_ATTR_RANGE_START, CU_ATTR_RANGE_SIZE};
-    void *outs[3] = {&id, &base, &size};
-    if (wefti_cu.attributes(3, which, outs, (cu_ptr_t)(uintptr_t)ptr) || !id || !base)
+    wefti_cuda_allocation_t of = {0};
+    int which[3] = {id, base, size};
+    void *outs[3] = {&of.id, &of.base, &of.size};
+    if (wefti_cu.attributes(3, which, outs, (cu_ptr_t)(uintptr_t)ptr) || !of.id || !of.base)
         return false;
-    *id_out = id;
-    *base_out = base;
-    *size_out = size;
+    *out = of;
     return true;
+}
+
+static bool allocation_of(const void *ptr, wefti_cuda_allocation_t *out)
+{
+    return ask(ptr, CU_ATTR_BUFFER_ID, CU_ATTR_RANGE_START, CU_ATTR_RANGE_SIZE, out);
+}
+
+bool wefti_cuda_mapping_of(const void *ptr, wefti_cuda_allocation_t *out)
+{
+    return ask(ptr, CU_ATTR_BLOCK_ID, CU_ATTR_MAPPING_BASE, CU_ATTR_MAPPING_SIZE, out);
 }
 
 /* --- exporting -------------------------------------------------------------------------------------------------------------- */
 
 /* The name of an allocation: the one it has, or a new one. The lock is held. */
-static const exported_t *name_of(uint64_t id, cu_ptr_t base, size_t size)
+static const exported_t *name_of(const wefti_cuda_allocation_t *of, uint32_t sort)
 {
     exported_t *oldest = &exports[0];
     for (exported_t *e = exports; e < exports + EXPORTS; e++) {
-        if (e->id == id) {
+        if (e->id == of->id && e->sort == sort) {
             e->used = ++uses;
             return e;
         }
         if (e->used < oldest->used)
             oldest = e;
     }
-    exported_t fresh = {.id = id, .used = ++uses, .base = base, .size = size};
+    exported_t fresh = {.id = of->id, .sort = sort, .used = ++uses, .of = *of};
     if (getrandom(fresh.name, sizeof fresh.name, 0) != sizeof fresh.name)
         return NULL;
     *oldest = fresh;
     return oldest;
 }
 
-bool wefti_cuda_export(const void *ptr, size_t n, wefti_export_t *export_out)
+bool wefti_cuda_export_of(const wefti_cuda_place_t *place, const wefti_cuda_allocation_t *of, uint32_t sort, const void *ptr,
+                          size_t n, wefti_export_t *export_out)
 {
-    uint64_t id;
-    cu_ptr_t base;
-    size_t size;
-    cu_ipc_t handle;
     cu_uuid_t uuid;
     cu_device_t device;
-    if (!wefti_cuda_in_use())
+    uint64_t offset = (uint64_t)(uintptr_t)ptr - of->base;
+    if (offset > of->size || n > of->size - offset || wefti_cu.device_get(&device, place->ordinal) ||
+        wefti_cu.device_uuid(&uuid, device))
         return false;
-    wefti_cuda_place_t place = wefti_cuda_place(ptr);
-    if (place.sort != WEFTI_CUDA_DEVICE || !allocation_of(ptr, &id, &base, &size))
-        return false;
-    uint64_t offset = (uint64_t)(uintptr_t)ptr - base;
-    if (offset > size || n > size - offset)
-        return false;
-    bool pushed;
-    if (wefti_cuda_enter_place(&place, &pushed))
-        return false;
-    cu_result_t r = wefti_cu.ipc_get(&handle, base);
-    if (!r)
-        r = wefti_cu.device_get(&device, place.ordinal);
-    if (!r)
-        r = wefti_cu.device_uuid(&uuid, device);
-    wefti_cuda_leave(pushed);
-    if (r)
-        return false; /* memory of a pool, mapped by hand, or imported itself */
-    *export_out = (wefti_export_t){.sort = WEFTI_EXPORT_CUDA_IPC, .offset = offset, .size = size};
+    *export_out = (wefti_export_t){.sort = sort, .offset = offset, .size = of->size};
     memcpy(export_out->device, uuid.bytes, sizeof uuid.bytes);
-    memcpy(export_out->handle, handle.bytes, sizeof handle.bytes);
     pthread_mutex_lock(&lock);
-    const exported_t *e = name_of(id, base, size);
+    const exported_t *e = name_of(of, sort);
     if (e)
         memcpy(export_out->name, e->name, sizeof e->name);
     pthread_mutex_unlock(&lock);
     return e != NULL;
+}
+
+bool wefti_cuda_export(const void *ptr, size_t n, wefti_export_t *export_out)
+{
+    wefti_cuda_allocation_t of;
+    cu_ipc_t handle;
+    if (!wefti_cuda_in_use())
+        return false;
+    wefti_cuda_place_t place = wefti_cuda_place(ptr);
+    if (place.sort != WEFTI_CUDA_DEVICE || !allocation_of(ptr, &of))
+        return false;
+    bool pushed;
+    if (wefti_cuda_enter_place(&place, &pushed))
+        return false;
+    cu_result_t r = wefti_cu.ipc_get(&handle, of.base);
+    wefti_cuda_leave(pushed);
+    if (r || !wefti_cuda_export_of(&place, &of, WEFTI_EXPORT_CUDA_IPC, ptr, n, export_out))
+        return false; /* memory of a pool, mapped by hand, or imported itself */
+    memcpy(export_out->handle, handle.bytes, sizeof handle.bytes);
+    return true;
 }
 
 /* --- importing -------------------------------------------------------------------------------------------------------------- */
@@ -113,16 +123,16 @@ bool wefti_cuda_export(const void *ptr, size_t n, wefti_export_t *export_out)
 /* Is it an allocation of this process, and still that one? */
 static bool is_ours(const uint8_t *name, wefti_imported_t *imported_out)
 {
-    uint64_t id;
-    cu_ptr_t base;
-    size_t size;
+    wefti_cuda_allocation_t now;
     bool ours = false;
     pthread_mutex_lock(&lock);
     for (const exported_t *e = exports; e < exports + EXPORTS && !ours; e++) {
         if (!e->id || memcmp(e->name, name, sizeof e->name))
             continue;
-        ours = allocation_of((void *)(uintptr_t)e->base, &id, &base, &size) && id == e->id;
-        *imported_out = (wefti_imported_t){.base = (void *)(uintptr_t)e->base, .size = e->size, .here = true};
+        void *base = (void *)(uintptr_t)e->of.base;
+        ours =
+            (e->sort == WEFTI_EXPORT_CUDA_FD ? wefti_cuda_mapping_of(base, &now) : allocation_of(base, &now)) && now.id == e->id;
+        *imported_out = (wefti_imported_t){.base = base, .size = e->of.size, .here = true};
     }
     pthread_mutex_unlock(&lock);
     return ours;
@@ -140,7 +150,31 @@ static int ordinal_of(const uint8_t *uuid)
     return -1;
 }
 
-weft_status_t wefti_cuda_import(const wefti_export_t *from, const void *near, wefti_imported_t *imported_out)
+static cu_result_t open_ipc(const wefti_export_t *from, wefti_imported_t *out)
+{
+    wefti_cuda_allocation_t of;
+    cu_ipc_t handle;
+    cu_ptr_t ptr = 0;
+    memcpy(handle.bytes, from->handle, sizeof handle.bytes);
+    cu_result_t r = wefti_cu.ipc_open(&ptr, handle, CU_IPC_LAZY_PEER);
+    if (r)
+        return r;
+    *out = (wefti_imported_t){.base = (void *)(uintptr_t)ptr};
+    if (allocation_of(out->base, &of) && of.base == ptr)
+        out->size = of.size;
+    return CU_SUCCESS;
+}
+
+static cu_result_t open_fd(const wefti_export_t *from, int fd, int device, wefti_imported_t *out)
+{
+    cu_ptr_t ptr = 0;
+    cu_result_t r = wefti_cuda_import_fd(fd, device, from->size, &ptr);
+    if (!r)
+        *out = (wefti_imported_t){.base = (void *)(uintptr_t)ptr, .size = from->size, .mapped = true};
+    return r;
+}
+
+weft_status_t wefti_cuda_import(const wefti_export_t *from, int fd, const void *near, wefti_imported_t *imported_out)
 {
     weft_status_t st = wefti_cuda_usable();
     if (st)
@@ -158,19 +192,9 @@ weft_status_t wefti_cuda_import(const wefti_export_t *from, const void *near, we
     cu_result_t r = wefti_cuda_enter_place(&place, &pushed);
     if (r)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "memory of a peer's GPU: %s", wefti_cuda_words(r));
-    cu_ipc_t handle;
-    cu_ptr_t ptr = 0, base = 0;
-    uint64_t id;
-    size_t size = 0;
-    memcpy(handle.bytes, from->handle, sizeof handle.bytes);
-    r = wefti_cu.ipc_open(&ptr, handle, CU_IPC_LAZY_PEER);
+    r = from->sort == WEFTI_EXPORT_CUDA_FD ? open_fd(from, fd, ordinal, imported_out) : open_ipc(from, imported_out);
     wefti_cuda_leave(pushed);
-    if (r)
-        return wefti_fail(WEFT_ERR_UNSUPPORTED, "memory of a peer's GPU does not open: %s", wefti_cuda_words(r));
-    *imported_out = (wefti_imported_t){.base = (void *)(uintptr_t)ptr};
-    if (allocation_of(imported_out->base, &id, &base, &size) && base == ptr)
-        imported_out->size = size;
-    return WEFT_OK;
+    return r ? wefti_fail(WEFT_ERR_UNSUPPORTED, "memory of a peer's GPU does not open: %s", wefti_cuda_words(r)) : WEFT_OK;
 }
 
 bool wefti_cuda_import_is_there(const wefti_imported_t *imported)
@@ -185,7 +209,8 @@ void wefti_cuda_unimport(const wefti_imported_t *imported)
         return;
     cu_result_t r = wefti_cuda_enter_for(imported->base, &pushed);
     if (!r) {
-        r = wefti_cu.ipc_close((cu_ptr_t)(uintptr_t)imported->base);
+        cu_ptr_t ptr = (cu_ptr_t)(uintptr_t)imported->base;
+        r = imported->mapped ? wefti_cuda_unmap(ptr, imported->size) : wefti_cu.ipc_close(ptr);
         wefti_cuda_leave(pushed);
     }
     if (r)

@@ -45,28 +45,39 @@ void wefti_copy_end(weft_runtime_t *rt, wefti_copy_t *copy);
 /* A range of device memory, as another process of this host can be told of it. It travels as it is: docs/design/wire.md. */
 typedef struct wefti_export {
     uint32_t sort; /* WEFTI_EXPORT_* */
-    uint32_t reserved;
+    int32_t fd;    /* of the exporter's process, where the sort is of descriptors; else 0 */
     uint8_t name[16];   /* random, and the same for as long as the allocation lives */
     uint8_t device[16]; /* which device it is on: the vendor's name for it */
     uint8_t handle[64];
     uint64_t offset; /* of the range in the allocation */
     uint64_t size;   /* of the allocation */
 } wefti_export_t;
-enum { WEFTI_EXPORT_CUDA_IPC = 1 };
+enum { WEFTI_EXPORT_CUDA_IPC = 1, WEFTI_EXPORT_CUDA_FD = 2 };
 _Static_assert(sizeof(wefti_export_t) == 120, "it is part of the protocol");
 
 /* Let processes of this user on this host have [ptr, ptr + n), and with it all of its allocation. false: this memory cannot be
  * exported. Any thread. */
 bool wefti_mem_export(const weft_mem_kind_t *device, const void *ptr, size_t n, wefti_export_t *export_out);
+/* The same for memory that can be had by a descriptor only. It is open as long as this is held, by an operation or a grant; and
+ * the memory stays allocated as long as it is open. NULL: this memory cannot be exported, or too many are held. */
+typedef struct wefti_held wefti_held_t;
+wefti_held_t *wefti_mem_export_held(weft_runtime_t *rt, const weft_mem_kind_t *device, const void *ptr, size_t n,
+                                    wefti_export_t *export_out);
+void wefti_mem_unhold(weft_runtime_t *rt, wefti_held_t *held); /* NULL is fine */
+extern uint32_t wefti_held_max; /* at a time; tests make it small */
 
 /* Memory of another process, as long as it is held. The bytes stay what they were when its owner frees them or dies; who still
  * owns them is for the caller to find out. */
 typedef struct wefti_import wefti_import_t;
 /* The n bytes of an export, which is a peer's and may be anything; `near` is the memory of ours that they are copied to or from.
+ * take_fd(arg, fd): a descriptor of the exporter's as one of ours, or -1; NULL: none can be had.
  * WEFT_ERR_UNSUPPORTED (no such device here, or it does not open), _RANGE (the range is not within the allocation), _LIMIT (all
  * that may be held are in use), _NOMEM. */
+typedef int (*wefti_take_fd_fn)(void *arg, int fd);
 weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, size_t n, const void *near,
-                               wefti_import_t **import_out, void **ptr_out);
+                               wefti_take_fd_fn take_fd, void *arg, wefti_import_t **import_out, void **ptr_out);
+/* It may not be what its name says: nobody else gets it, and it goes when those who have it are done. */
+void wefti_mem_distrust(wefti_import_t *import);
 /* Done with it. It stays for a second, for the next who wants it: importing takes 0.1 ms or more. */
 void wefti_mem_unimport(weft_runtime_t *rt, wefti_import_t *import);
 /* At most so many at a time; tests make it small. */
@@ -100,6 +111,7 @@ typedef struct wefti_imported {
     void *base;                 /* of the allocation */
     size_t size;                /* as the device says, not the peer */
     bool here;                  /* it is memory of this process */
+    bool mapped;                /* by hand */
 } wefti_imported_t;
 
 typedef struct wefti_device_ops {
@@ -113,7 +125,9 @@ typedef struct wefti_device_ops {
     weft_status_t (*copy_look)(void *state, wefti_copy_t *copy, uint64_t round);
     /* Exports and imports. Any thread. */
     bool (*export)(const void *ptr, size_t n, wefti_export_t *export_out);
-    weft_status_t (*import)(const wefti_export_t *from, const void *near, wefti_imported_t *imported_out);
+    bool (*export_fd)(const void *ptr, size_t n, wefti_export_t *export_out); /* all but the descriptor */
+    int (*fd_of)(const void *ptr);                                            /* a new one; -1 */
+    weft_status_t (*import)(const wefti_export_t *from, int fd, const void *near, wefti_imported_t *imported_out);
     void (*unimport)(const wefti_imported_t *imported);
     bool (*is_there)(const wefti_imported_t *imported); /* still, also if a context was destroyed */
     bool (*is_pinned)(const void *ptr);

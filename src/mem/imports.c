@@ -10,6 +10,7 @@
  * Promise: what is in use is never given back; what is idle is, within two KEEP of a runtime that is driven, and at its end.
  * tests/unit/mem_share.c. */
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "mem/local.h"
@@ -22,6 +23,7 @@ struct wefti_import {
     wefti_list_t link;
     uint8_t name[16];
     uint32_t refs;
+    bool distrusted;
     uint64_t idle_since;
     const wefti_device_ops_t *ops;
     wefti_imported_t at;
@@ -81,13 +83,24 @@ static wefti_import_t *find(wefti_imports_t *all, const uint8_t *name)
 {
     wefti_list_each(l, &all->list) {
         wefti_import_t *i = wefti_container_of(l, wefti_import_t, link);
-        if (!memcmp(i->name, name, sizeof i->name))
+        if (!i->distrusted && !memcmp(i->name, name, sizeof i->name))
             return i;
     }
     return NULL;
 }
 
-static weft_status_t open_new(wefti_imports_t *all, const wefti_export_t *from, const void *near, wefti_import_t **import_out)
+static weft_status_t import(const wefti_device_ops_t *ops, const wefti_export_t *from, const void *near, wefti_take_fd_fn take_fd,
+                            void *arg, wefti_imported_t *at_out)
+{
+    int fd = from->sort == WEFTI_EXPORT_CUDA_FD && take_fd ? take_fd(arg, from->fd) : -1;
+    weft_status_t st = ops->import(from, fd, near, at_out);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+static weft_status_t open_new(wefti_imports_t *all, const wefti_export_t *from, const void *near, wefti_take_fd_fn take_fd,
+                              void *arg, wefti_import_t **import_out)
 {
     const wefti_device_ops_t *ops = wefti_device_ops_of_export(from->sort);
     if (!ops)
@@ -101,7 +114,7 @@ static weft_status_t open_new(wefti_imports_t *all, const wefti_export_t *from, 
     wefti_import_t *i = wefti_calloc(1, sizeof *i);
     if (!i)
         return WEFT_ERR_NOMEM;
-    weft_status_t st = ops->import(from, near, &i->at);
+    weft_status_t st = import(ops, from, near, take_fd, arg, &i->at);
     if (st) {
         wefti_free(i);
         return st;
@@ -116,7 +129,7 @@ static weft_status_t open_new(wefti_imports_t *all, const wefti_export_t *from, 
 }
 
 weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, size_t n, const void *near,
-                               wefti_import_t **import_out, void **ptr_out)
+                               wefti_take_fd_fn take_fd, void *arg, wefti_import_t **import_out, void **ptr_out)
 {
     wefti_imports_t *all = &wefti_mem_of(rt)->imports;
     wefti_import_t *i = find(all, from->name);
@@ -128,7 +141,7 @@ weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, s
         wefti_list_remove(&i->link);
         wefti_list_push_front(&all->list, &i->link);
     } else if (!i) {
-        weft_status_t st = open_new(all, from, near, &i);
+        weft_status_t st = open_new(all, from, near, take_fd, arg, &i);
         if (st)
             return st;
         i->idle_since = rt->now;
@@ -145,13 +158,18 @@ weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, s
     return WEFT_OK;
 }
 
+void wefti_mem_distrust(wefti_import_t *i)
+{
+    i->distrusted = true;
+}
+
 void wefti_mem_unimport(weft_runtime_t *rt, wefti_import_t *i)
 {
     wefti_imports_t *all = &wefti_mem_of(rt)->imports;
     if (--i->refs)
         return;
     i->idle_since = rt->now;
-    if (i->at.here) { /* nothing to keep: memory of this process may be freed at any time */
+    if (i->at.here || i->distrusted) { /* memory of this process may be freed at any time */
         forget(all, i);
         return;
     }

@@ -31,7 +31,7 @@ static unsigned n_own;
 
 static const weft_mem_kind_t *const library[] = {
     &wefti_mem_kind_host,    &wefti_mem_kind_huge,       &wefti_mem_kind_pinned,   &wefti_mem_kind_cuda,
-    &wefti_mem_kind_managed, &wefti_mem_kind_cuda_async, &wefti_mem_kind_cuda_vmm,
+    &wefti_mem_kind_managed, &wefti_mem_kind_cuda_async, &wefti_mem_kind_cuda_vmm, &wefti_mem_kind_cuda_fd,
 };
 #define LIBRARY (sizeof library / sizeof library[0])
 
@@ -145,8 +145,8 @@ const weft_mem_kind_t *weft_mem_kind_find(const char *name)
         if (!strcmp(library[i]->name, name))
             return present(library[i]) ? library[i] : NULL;
     wefti_fail(WEFT_ERR_NOTFOUND,
-               "there is no memory kind \"%.64s\": host, huge, pinned, cuda, cuda-managed, cuda-async and cuda-vmm are the "
-               "library's, and others have to be added",
+               "there is no memory kind \"%.64s\": host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm and cuda-fd are "
+               "the library's, and others have to be added",
                name);
     return NULL;
 }

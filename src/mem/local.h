@@ -11,7 +11,7 @@
 
 extern const weft_mem_kind_t wefti_mem_kind_host, wefti_mem_kind_huge, wefti_mem_kind_pinned; /* host.c */
 extern const weft_mem_kind_t wefti_mem_kind_cuda, wefti_mem_kind_managed;                     /* cuda.c */
-extern const weft_mem_kind_t wefti_mem_kind_cuda_async, wefti_mem_kind_cuda_vmm;              /* cuda_kinds.c */
+extern const weft_mem_kind_t wefti_mem_kind_cuda_async, wefti_mem_kind_cuda_vmm, wefti_mem_kind_cuda_fd; /* cuda_kinds.c */
 
 /* Kinds that weft_mem_kind_of() has to ask: 0 and every address is host memory. */
 extern _Atomic uint32_t wefti_mem_askable;
@@ -121,6 +121,14 @@ typedef struct wefti_bounces {
     wefti_bounce_t at[WEFTI_BOUNCE_MAX];
 } wefti_bounces_t;
 
+/* Descriptors that are held for peers: see held.c. */
+typedef struct wefti_helds {
+    weft_runtime_t *rt;
+    wefti_timer_t timer;
+    wefti_list_t list;
+    uint32_t n;
+} wefti_helds_t;
+
 typedef struct wefti_mem {
     pthread_mutex_t lock; /* of pools */
     wefti_list_t pools;
@@ -128,6 +136,7 @@ typedef struct wefti_mem {
     wefti_staging_t staging[WEFTI_STAGING_MAX];
     wefti_copies_t copies;
     wefti_imports_t imports;
+    wefti_helds_t helds;
     wefti_carries_t carries;
     wefti_bounces_t bounces;
 } wefti_mem_t;
@@ -143,6 +152,8 @@ void wefti_copies_init(wefti_copies_t *all, weft_runtime_t *rt);
 void wefti_copies_close(wefti_copies_t *all); /* none is under way */
 void wefti_imports_init(wefti_imports_t *all, weft_runtime_t *rt);
 void wefti_imports_close(wefti_imports_t *all);
+void wefti_helds_init(wefti_helds_t *all, weft_runtime_t *rt);
+void wefti_helds_close(wefti_helds_t *all);
 extern const wefti_gate_ops_t wefti_cuda_gates; /* streams.c */
 void wefti_carries_init(wefti_carries_t *all);
 void wefti_bounces_init(wefti_bounces_t *all, weft_runtime_t *rt);

@@ -11,6 +11,7 @@ static void room_free(weft_runtime_t *rt)
 {
     wefti_mem_t *m = wefti_mem_of(rt);
     wefti_imports_close(&m->imports);
+    wefti_helds_close(&m->helds);
     wefti_copies_close(&m->copies);
     wefti_carries_close(&m->carries);
     wefti_bounces_close(&m->bounces);
@@ -44,6 +45,7 @@ weft_status_t wefti_mem_attach(weft_runtime_t *rt)
     wefti_reg_init(&m->regs, rt);
     wefti_copies_init(&m->copies, rt);
     wefti_imports_init(&m->imports, rt);
+    wefti_helds_init(&m->helds, rt);
     wefti_gates = &wefti_cuda_gates;
     wefti_carries_init(&m->carries);
     wefti_bounces_init(&m->bounces, rt);

@@ -25,6 +25,11 @@ static inline const weft_mem_kind_t *wefti_mem_device_of(const void *ptr, const 
     return kind->flags & WEFT_MEM_CPU ? NULL : kind;
 }
 
+/* The same for n bytes that are long enough to have a device move them where that is faster, though the processor could: managed
+ * memory is where it was used last, and comes to the processor page by page. */
+const weft_mem_kind_t *wefti_mem_mover_of(const void *ptr, uint64_t n);
+extern uint64_t wefti_managed_min; /* so long; tests make it small */
+
 /* memcpy between host memory and memory of `device` (NULL: both are host memory). */
 static inline weft_status_t wefti_mem_move(const weft_mem_kind_t *device, void *dst, const void *src, size_t n)
 {

@@ -16,7 +16,7 @@
 bool wefti_rma_far_open(weft_remote_t *r, const wefti_export_t *export)
 {
     void *ptr;
-    if (wefti_mem_import(r->rt, export, (size_t)r->len, NULL, &r->import, &ptr)) {
+    if (wefti_ep_import(r->ep, export, (size_t)r->len, NULL, &r->import, &ptr)) {
         wefti_info("a region in device memory of a peer could not be imported, every access asks its owner: %s",
                    weft_last_error());
         r->import = NULL;

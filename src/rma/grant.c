@@ -169,6 +169,7 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
     wefti_rma_native_drop(g, lost);
     wefti_rma_grant_stale(g);
     wefti_slots_remove(&e->grants, g->id);
+    wefti_mem_unhold(g->ep->rt, g->held); /* not with the region: until now its peer could be about to open it */
     g->ep = NULL;
     if (region) {
         wefti_count_up(&region->attached, (uint64_t)-1);
@@ -210,7 +211,9 @@ typedef struct attached {
 static size_t offer_far(rma_grant_t *g, attached_t *rec, size_t n)
 {
     wefti_export_t export;
-    if (!wefti_mem_export(g->region->device, g->region->base + g->offset, (size_t)g->len, &export)) {
+    const uint8_t *ptr = g->region->base + g->offset;
+    if (!wefti_mem_export(g->region->device, ptr, (size_t)g->len, &export) &&
+        !(g->held = wefti_mem_export_held(g->ep->rt, g->region->device, ptr, (size_t)g->len, &export))) {
         let_go_of_slot(g, false);
         rec->a.slot = 0;
         rec->a.stamp = rec->a.map_bytes = rec->a.map_offset = 0;

@@ -143,6 +143,7 @@ struct rma_grant {
     wefti_list_t region_link;
     uint64_t expires;             /* its key's time, in fabric time; 0: never */
     wefti_timer_t expiry;
+    wefti_held_t *held;           /* far.c: what the peer needs to open the memory; NULL: nothing */
     void *fabric_key;             /* native.c: what the peer's fabric was given; under way as long as there is one */
     void (*fabric_key_free)(void *key, wefti_xfer_t *x);
     wefti_xfer_t fabric_key_x;    /* its end, with the lane */

@@ -231,10 +231,10 @@ TEST(managed_memory_is_the_processors_too)
 
 TEST(memory_of_a_pool_and_mapped_memory_are_cuda_to_everybody)
 {
-    static const char *const names[] = {"cuda-async", "cuda-vmm"};
+    static const char *const names[] = {"cuda-async", "cuda-vmm", "cuda-fd"};
     const weft_mem_kind_t *device = cuda();
     void *between = alloc(device, 300001);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const weft_mem_kind_t *kind = weft_mem_kind_find(names[i]);
         if (!kind)
             SKIP("%s", weft_last_error());

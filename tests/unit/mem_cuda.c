@@ -121,7 +121,7 @@ TEST(nobody_starts_it_who_is_not_asked_for_it)
     CHECK_EQ(drv->inits, 1);
     char text[128];
     wefti_mem_kinds_text(text, sizeof text);
-    CHECK_STR(text, "host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm");
+    CHECK_STR(text, "host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, cuda-fd");
     CHECK_EQ(lines, 0);
 }
 
@@ -188,7 +188,7 @@ TEST(a_driver_that_lacks_what_can_be_done_without_has_fewer_kinds)
     CHECK(weft_mem_kind_find("cuda-managed"));
     CHECK(!weft_mem_kind_find("cuda-async"));
     CHECK(strstr(weft_last_error(), "cuMemAllocAsync"));
-    CHECK(!weft_mem_kind_find("cuda-vmm"));
+    CHECK(!weft_mem_kind_find("cuda-vmm") && !weft_mem_kind_find("cuda-fd"));
     CHECK(strstr(weft_last_error(), "cuMemCreate"));
     char text[128];
     wefti_mem_kinds_text(text, sizeof text);
@@ -204,6 +204,11 @@ TEST(devices_without_pools_and_mapping_have_the_other_kinds)
     CHECK(strstr(weft_last_error(), "pools"));
     CHECK(!weft_mem_kind_find("cuda-vmm"));
     CHECK(strstr(weft_last_error(), "map"));
+    fail("cuDeviceGetAttribute", 0, 0, 0);
+    fail("cuDeviceGetAttribute", 1, 999, -1); /* it maps memory, and has no descriptors of it */
+    CHECK(!weft_mem_kind_find("cuda-fd"));
+    fail("cuDeviceGetAttribute", 0, 0, 0);
+    CHECK(weft_mem_kind_find("cuda-fd"));
     CHECK(cuda());
 }
 
@@ -337,7 +342,7 @@ TEST(managed_memory_is_the_processors_too)
 
 /* --- pools of CUDA's, and memory that is mapped by hand -------------------------------------------------------------------- */
 
-static const char *const more[] = {"cuda-async", "cuda-vmm"};
+static const char *const more[] = {"cuda-async", "cuda-vmm", "cuda-fd"};
 
 /* A free of a pool's memory is done when the device comes to it. */
 static void is_gone(void)
@@ -352,7 +357,7 @@ TEST(memory_of_a_pool_and_mapped_memory_are_cuda_to_everybody)
 {
     load("paper");
     cuda();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const weft_mem_kind_t *kind = weft_mem_kind_find(more[i]);
         CHECK_STR(kind->name, more[i]);
         CHECK(!kind->flags && !kind->owns);
@@ -374,11 +379,11 @@ TEST(memory_of_a_pool_and_mapped_memory_are_cuda_to_everybody)
 TEST(every_kind_of_cuda_copies_to_every_other)
 {
     load("paper");
-    static const char *const all[] = {"cuda", "cuda-managed", "cuda-async", "cuda-vmm"};
+    static const char *const all[] = {"cuda", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-fd"};
     uint8_t *in = malloc(70000), *out = malloc(70000);
     fill(in, 70000, 3);
-    for (int i = 0; i < 16; i++) {
-        const weft_mem_kind_t *from = weft_mem_kind_find(all[i / 4]), *to = weft_mem_kind_find(all[i % 4]);
+    for (int i = 0; i < 25; i++) {
+        const weft_mem_kind_t *from = weft_mem_kind_find(all[i / 5]), *to = weft_mem_kind_find(all[i % 5]);
         void *a = alloc(from, 70000), *b = alloc(to, 70000);
         CHECK_OK(weft_mem_copy(a, from, in, NULL, 70000));
         unsigned before = drv->copies;
@@ -400,7 +405,7 @@ TEST(memory_of_a_pool_and_mapped_memory_are_of_the_threads_device)
     load("paper");
     cuda();
     void *now, *mine = context_new(1);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const weft_mem_kind_t *kind = weft_mem_kind_find(more[i]);
         CHECK(!ctx_push(mine));
         void *p = alloc(kind, 5000);
@@ -674,6 +679,10 @@ TEST(pools_of_memory_of_cudas_pools)
 TEST(pools_of_mapped_cuda_memory)
 {
     pool_of("cuda-vmm");
+}
+TEST(pools_of_cuda_memory_with_descriptors)
+{
+    pool_of("cuda-fd");
 }
 
 /* --- forks ---------------------------------------------------------------------------------------------------------------- */

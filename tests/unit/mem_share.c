@@ -306,12 +306,12 @@ TEST(memory_of_this_process_is_found_by_its_name)
         poke(a, bytes, SIZE);
         CHECK(wefti_mem_export(cuda, a + 10, 100, &x));
         if (round)
-            CHECK_EQ(wefti_mem_import(rt, &old, 100, NULL, &i, &at), WEFT_ERR_UNSUPPORTED); /* freed meanwhile */
-        CHECK_OK(wefti_mem_import(rt, &x, 100, NULL, &i, &at));
+            CHECK_EQ(wefti_mem_import(rt, &old, 100, NULL, NULL, NULL, &i, &at), WEFT_ERR_UNSUPPORTED); /* freed meanwhile */
+        CHECK_OK(wefti_mem_import(rt, &x, 100, NULL, NULL, NULL, &i, &at));
         CHECK(at == a + 10);
-        CHECK_OK(wefti_mem_import(rt, &x, SIZE - 10, NULL, &k, &at2));
+        CHECK_OK(wefti_mem_import(rt, &x, SIZE - 10, NULL, NULL, NULL, &k, &at2));
         CHECK(at2 == at);
-        CHECK_EQ(wefti_mem_import(rt, &x, SIZE - 9, NULL, &k, &at2), WEFT_ERR_RANGE);
+        CHECK_EQ(wefti_mem_import(rt, &x, SIZE - 9, NULL, NULL, NULL, &k, &at2), WEFT_ERR_RANGE);
         wefti_mem_unimport(rt, i);
         wefti_mem_unimport(rt, k);
         CHECK_EQ(wefti_mem_of(rt)->imports.n, 0); /* nothing is kept of it */
@@ -340,14 +340,14 @@ TEST(an_address_that_is_used_again_is_never_taken_for_the_old_one)
         CHECK(!round || (a.at == at && !same_name(&a.x, &last)));
         at = a.at;
         last = a.x;
-        CHECK_OK(wefti_mem_import(rt, &a.x, SIZE, mine, &i, &p));
+        CHECK_OK(wefti_mem_import(rt, &a.x, SIZE, mine, NULL, NULL, &i, &p));
         CHECK_OK(fetch(round % 2 ? mine : NULL, p, SIZE, round));
         wefti_mem_unimport(rt, i);
         if (round % 3 == 0) { /* the same again: it is there still, and what is new in it is seen */
             answer_t b = ask(&o, (order_t){.what = CONTENTS, .seed = round + 1});
             uint64_t opened = wefti_mem_of(rt)->imports.opened;
             CHECK(same_name(&b.x, &a.x));
-            CHECK_OK(wefti_mem_import(rt, &b.x, SIZE, mine, &i, &p));
+            CHECK_OK(wefti_mem_import(rt, &b.x, SIZE, mine, NULL, NULL, &i, &p));
             CHECK_EQ(wefti_mem_of(rt)->imports.opened, opened);
             CHECK_OK(fetch(mine, p, SIZE, round + 1));
             wefti_mem_unimport(rt, i);
@@ -372,11 +372,11 @@ TEST(more_allocations_than_names_are_kept)
         wefti_import_t *i;
         void *p;
         wefti_export_t again = ask(&o, (order_t){.what = AGAIN, .slot = k}).x;
-        CHECK_OK(wefti_mem_import(rt, &x[k], 100, NULL, &i, &p));
+        CHECK_OK(wefti_mem_import(rt, &x[k], 100, NULL, NULL, NULL, &i, &p));
         CHECK_OK(fetch(NULL, p, 100, k));
         wefti_import_t *j; /* by a new name, while the old one is held */
         void *q;
-        CHECK_OK(wefti_mem_import(rt, &again, 100, NULL, &j, &q));
+        CHECK_OK(wefti_mem_import(rt, &again, 100, NULL, NULL, NULL, &j, &q));
         CHECK_OK(fetch(NULL, q, 100, k));
         wefti_mem_unimport(rt, i);
         CHECK_OK(fetch(NULL, q, 100, k));
@@ -397,22 +397,22 @@ TEST(so_many_are_kept_and_no_more)
     for (unsigned k = 0; k < 6; k++)
         x[k] = ask(&o, (order_t){.what = ALLOC, .slot = k, .n = SIZE, .seed = k}).x;
     for (unsigned k = 0; k < 3; k++)
-        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, NULL, &i[k], &p[k]));
-    CHECK_EQ(wefti_mem_import(rt, &x[3], SIZE, NULL, &none, &p[3]), WEFT_ERR_LIMIT);
+        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, NULL, NULL, NULL, &i[k], &p[k]));
+    CHECK_EQ(wefti_mem_import(rt, &x[3], SIZE, NULL, NULL, NULL, &none, &p[3]), WEFT_ERR_LIMIT);
     CHECK(!none);
-    CHECK_OK(wefti_mem_import(rt, &x[1], SIZE, NULL, &i[3], &p[3])); /* that is there */
+    CHECK_OK(wefti_mem_import(rt, &x[1], SIZE, NULL, NULL, NULL, &i[3], &p[3])); /* that is there */
     CHECK(p[3] == p[1] && i[3] == i[1]);
     wefti_mem_unimport(rt, i[1]);
-    CHECK_EQ(wefti_mem_import(rt, &x[3], SIZE, NULL, &none, &p[3]), WEFT_ERR_LIMIT);
+    CHECK_EQ(wefti_mem_import(rt, &x[3], SIZE, NULL, NULL, NULL, &none, &p[3]), WEFT_ERR_LIMIT);
     wefti_mem_unimport(rt, i[1]);
     wefti_mem_unimport(rt, i[0]);
     SEEN(live_imports, 3);
-    CHECK_OK(wefti_mem_import(rt, &x[1], SIZE, NULL, &i[1], &p[1])); /* used after 0 was */
+    CHECK_OK(wefti_mem_import(rt, &x[1], SIZE, NULL, NULL, NULL, &i[1], &p[1])); /* used after 0 was */
     wefti_mem_unimport(rt, i[1]);
-    CHECK_OK(wefti_mem_import(rt, &x[3], SIZE, NULL, &i[3], &p[3])); /* takes the place of 0 */
+    CHECK_OK(wefti_mem_import(rt, &x[3], SIZE, NULL, NULL, NULL, &i[3], &p[3])); /* takes the place of 0 */
     SEEN(live_imports, 3);
     uint64_t opened = wefti_mem_of(rt)->imports.opened;
-    CHECK_OK(wefti_mem_import(rt, &x[1], SIZE, NULL, &i[1], &p[1]));
+    CHECK_OK(wefti_mem_import(rt, &x[1], SIZE, NULL, NULL, NULL, &i[1], &p[1]));
     CHECK_EQ(wefti_mem_of(rt)->imports.opened, opened);
     CHECK_OK(fetch(NULL, p[1], SIZE, 1));
     CHECK_OK(fetch(NULL, p[2], SIZE, 2));
@@ -421,7 +421,7 @@ TEST(so_many_are_kept_and_no_more)
         wefti_mem_unimport(rt, i[k]);
     for (unsigned round = 0; round < 200; round++) {
         unsigned k = round * 5 % 6;
-        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, NULL, &i[k], &p[k]));
+        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, NULL, NULL, NULL, &i[k], &p[k]));
         CHECK_OK(fetch(NULL, p[k], SIZE, k));
         wefti_mem_unimport(rt, i[k]);
         CHECK(cu.paper->live_imports <= 3);
@@ -439,7 +439,7 @@ TEST(what_is_idle_is_given_back_within_two_seconds)
     void *p[3];
     for (unsigned k = 0; k < 3; k++) {
         x[k] = ask(&o, (order_t){.what = ALLOC, .slot = k, .n = SIZE, .seed = k}).x;
-        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, NULL, &i[k], &p[k]));
+        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, NULL, NULL, NULL, &i[k], &p[k]));
     }
     pass(10 * WEFT_SECOND);
     SEEN(live_imports, 3); /* in use */
@@ -455,7 +455,7 @@ TEST(what_is_idle_is_given_back_within_two_seconds)
     pass(WEFT_SECOND / 2);
     SEEN(live_imports, 1);
     CHECK_OK(fetch(NULL, p[2], SIZE, 2));
-    CHECK_OK(wefti_mem_import(rt, &x[0], SIZE, NULL, &i[0], &p[0]));
+    CHECK_OK(wefti_mem_import(rt, &x[0], SIZE, NULL, NULL, NULL, &i[0], &p[0]));
     CHECK_OK(fetch(NULL, p[0], SIZE, 0));
     wefti_mem_unimport(rt, i[0]);
     wefti_mem_unimport(rt, i[2]);
@@ -474,7 +474,7 @@ TEST(the_owner_frees_what_is_imported_or_dies)
     void *p[2], *mine = device_alloc(SIZE);
     for (unsigned k = 0; k < 2; k++) {
         x[k] = ask(&o, (order_t){.what = ALLOC, .slot = k, .n = SIZE, .seed = k + 40}).x;
-        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, mine, &i[k], &p[k]));
+        CHECK_OK(wefti_mem_import(rt, &x[k], SIZE, mine, NULL, NULL, &i[k], &p[k]));
     }
     ask(&o, (order_t){.what = FREE, .slot = 0});
     ask(&o, (order_t){.what = ALLOC, .slot = 0, .n = SIZE, .seed = 99}); /* at the same address */
@@ -488,7 +488,7 @@ TEST(the_owner_frees_what_is_imported_or_dies)
     pass(WEFT_SECOND);
     pass(WEFT_SECOND);
     SEEN(live_imports, 0);
-    CHECK_EQ(wefti_mem_import(rt, &x[1], SIZE, mine, &i[1], &p[1]), WEFT_ERR_UNSUPPORTED);
+    CHECK_EQ(wefti_mem_import(rt, &x[1], SIZE, mine, NULL, NULL, &i[1], &p[1]), WEFT_ERR_UNSUPPORTED);
     weft_mem_free(cuda, mine, SIZE);
     end();
 }
@@ -505,21 +505,21 @@ TEST(exports_that_are_lies_are_refused)
     for (uint32_t sort = 0; sort < 5; sort++) {
         y = x;
         y.sort = sort == WEFTI_EXPORT_CUDA_IPC ? UINT32_MAX : sort;
-        CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
+        CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
     }
     y = x;
     y.device[3] ^= 1;
-    CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
+    CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
     for (unsigned at = 0; at < 36; at += 4) { /* each part of a paper handle, but the end of its length */
         if (at == 16)
             continue;
         y = x;
         y.handle[at] ^= 0x55;
         y.name[0] ^= (uint8_t)(at + 1);
-        CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
+        CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
     }
     memset(y.handle, 0, sizeof y.handle);
-    CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
+    CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
     CHECK_EQ(wefti_mem_of(rt)->imports.n, 0);
     /* a size that is not the device's is not believed */
     static const uint64_t offsets[] = {SIZE, SIZE + 1, UINT64_MAX, UINT64_MAX - SIZE + 1, UINT64_C(1) << 63, 4096 * 2};
@@ -527,15 +527,15 @@ TEST(exports_that_are_lies_are_refused)
         y = x;
         y.size = UINT64_MAX;
         y.offset = offsets[k];
-        CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, &i, &p), WEFT_ERR_RANGE);
+        CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_RANGE);
         y.offset = SIZE - 3;
-        CHECK_EQ(wefti_mem_import(rt, &y, 4, NULL, &i, &p), WEFT_ERR_RANGE);
-        CHECK_EQ(wefti_mem_import(rt, &x, SIZE + 1, NULL, &i, &p), WEFT_ERR_RANGE);
-        CHECK_EQ(wefti_mem_import(rt, &x, SIZE_MAX, NULL, &i, &p), WEFT_ERR_RANGE);
+        CHECK_EQ(wefti_mem_import(rt, &y, 4, NULL, NULL, NULL, &i, &p), WEFT_ERR_RANGE);
+        CHECK_EQ(wefti_mem_import(rt, &x, SIZE + 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_RANGE);
+        CHECK_EQ(wefti_mem_import(rt, &x, SIZE_MAX, NULL, NULL, NULL, &i, &p), WEFT_ERR_RANGE);
     }
     y.size = 1;
     y.offset = 10;
-    CHECK_OK(wefti_mem_import(rt, &y, SIZE - 10, NULL, &i, &p));
+    CHECK_OK(wefti_mem_import(rt, &y, SIZE - 10, NULL, NULL, NULL, &i, &p));
     wefti_mem_unimport(rt, i);
     pass(2 * WEFT_SECOND);
     SEEN(live_imports, 0);
@@ -550,15 +550,15 @@ TEST(an_import_of_which_no_range_was_had_is_given_back_as_well)
     wefti_export_t x = ask(&o, (order_t){.what = ALLOC, .n = SIZE}).x;
     wefti_import_t *i;
     void *p, *mine = device_alloc(10);
-    CHECK_EQ(wefti_mem_import(rt, &x, SIZE + 1, NULL, &i, &p), WEFT_ERR_RANGE);
+    CHECK_EQ(wefti_mem_import(rt, &x, SIZE + 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_RANGE);
     pass(WEFT_SECOND);
     pass(WEFT_SECOND);
     pass(WEFT_SECOND);
     SEEN(live_imports, 0);
     CHECK(wefti_mem_export(cuda, mine, 10, &x)); /* the same with memory of this process */
-    CHECK_EQ(wefti_mem_import(rt, &x, 11, NULL, &i, &p), WEFT_ERR_RANGE);
+    CHECK_EQ(wefti_mem_import(rt, &x, 11, NULL, NULL, NULL, &i, &p), WEFT_ERR_RANGE);
     weft_mem_free(cuda, mine, 10);
-    CHECK_EQ(wefti_mem_import(rt, &x, 10, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
+    CHECK_EQ(wefti_mem_import(rt, &x, 10, NULL, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
     end();
     other_end(&o, 0);
 }
@@ -580,11 +580,11 @@ TEST(an_import_that_the_driver_refuses_is_unsupported)
     void *p, *mine = device_alloc(SIZE);
     for (unsigned k = 0; k < sizeof why / sizeof *why; k++) {
         cu.fail(why[k].call, 0, why[k].error, 2);
-        CHECK_EQ(wefti_mem_import(rt, &x, SIZE, mine, &i, &p), WEFT_ERR_UNSUPPORTED);
+        CHECK_EQ(wefti_mem_import(rt, &x, SIZE, mine, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
         cu.fail(why[k].call, 0, 0, 0);
     }
     CHECK_EQ(wefti_mem_of(rt)->imports.n, 0);
-    CHECK_OK(wefti_mem_import(rt, &x, SIZE, mine, &i, &p));
+    CHECK_OK(wefti_mem_import(rt, &x, SIZE, mine, NULL, NULL, &i, &p));
     CHECK_OK(fetch(mine, p, SIZE, 3));
     wefti_mem_unimport(rt, i);
     cu.fail("cuIpcCloseMemHandle", 0, 999, 1); /* it is gone for us */
@@ -608,8 +608,8 @@ TEST(two_contexts_of_a_device_copy_from_one_import)
     for (unsigned round = 0; round < 4; round++) {
         wefti_import_t *i, *j;
         void *p, *q;
-        CHECK_OK(wefti_mem_import(rt, &x, SIZE, round % 2 ? there : home, &i, &p));
-        CHECK_OK(wefti_mem_import(rt, &x, SIZE, round % 2 ? home : there, &j, &q));
+        CHECK_OK(wefti_mem_import(rt, &x, SIZE, round % 2 ? there : home, NULL, NULL, &i, &p));
+        CHECK_OK(wefti_mem_import(rt, &x, SIZE, round % 2 ? home : there, NULL, NULL, &j, &q));
         CHECK_OK(fetch(home, p, SIZE, 8));
         CHECK_OK(fetch(there, q, SIZE, 8));
         CHECK_OK(fetch(NULL, q, SIZE, 8));
@@ -633,11 +633,11 @@ TEST(an_import_that_went_with_its_context_is_opened_anew)
         CHECK_EQ(cu.CtxCreate(&mine, 0, 0), 0);
         void *there = device_alloc(SIZE);
         CHECK_EQ(cu.CtxPopCurrent(&mine), 0);
-        CHECK_OK(wefti_mem_import(rt, &x, SIZE, there, &i, &p));
+        CHECK_OK(wefti_mem_import(rt, &x, SIZE, there, NULL, NULL, &i, &p));
         CHECK_OK(fetch(there, p, SIZE, 8));
         wefti_mem_unimport(rt, i);
         CHECK_EQ(cu.CtxDestroy(mine), 0);
-        CHECK_OK(wefti_mem_import(rt, &x, SIZE, home, &i, &p));
+        CHECK_OK(wefti_mem_import(rt, &x, SIZE, home, NULL, NULL, &i, &p));
         CHECK_OK(fetch(home, p, SIZE, 8));
         wefti_mem_unimport(rt, i);
         pass(3 * WEFT_SECOND);
@@ -658,7 +658,7 @@ TEST(memory_of_another_device_is_imported)
     wefti_export_t x = ask(&o, (order_t){.what = ALLOC, .n = SIZE, .seed = 6}).x;
     wefti_import_t *i;
     void *p;
-    CHECK_OK(wefti_mem_import(rt, &x, SIZE, there, &i, &p));
+    CHECK_OK(wefti_mem_import(rt, &x, SIZE, there, NULL, NULL, &i, &p));
     CHECK_OK(fetch(there, p, SIZE, 6));
     CHECK_OK(fetch(NULL, p, SIZE, 6));
     wefti_mem_unimport(rt, i);

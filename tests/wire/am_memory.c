@@ -195,6 +195,10 @@ TEST(cuda_vmm)
 {
     with_named("cuda-vmm");
 }
+TEST(cuda_fd)
+{
+    with_named("cuda-fd");
+}
 
 TEST(a_device_whose_memory_the_processor_must_not_touch)
 {

@@ -13,8 +13,8 @@
 #include "lib/fakedev.h"
 #include "lib/pair.h"
 
-enum { HOST, PINNED, CUDA, POOL, VMM, SORTS, FAKE = SORTS, ALL };
-static const char *const names[] = {"host", "pinned", "cuda", "pool", "vmm", "fakedev"};
+enum { HOST, PINNED, CUDA, POOL, VMM, FD, MANAGED, SORTS, FAKE = SORTS, ALL };
+static const char *const names[] = {"host", "pinned", "cuda", "pool", "vmm", "fd", "managed", "fakedev"};
 enum { AREA = 6 << 20, EDGE = 64 };
 static const size_t sizes[] = {0, 1, 2, 3, 4095, 8192, 8193, 65535, 300000, (1 << 20) + 1, (5 << 20) + 3};
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -46,7 +46,7 @@ static void leave(void)
 
 static uint8_t *area_new(int sort)
 {
-    static const use_properties_t plain = {.type = 1, .location = {1, 0}};
+    static const use_properties_t plain = {.type = 1, .location = {1, 0}}, shared = {1, 1, {1, 0}, NULL, {0}};
     static const use_access_t ours = {.location = {1, 0}, .flags = 3};
     uintptr_t p = 0;
     void *stream, *q = NULL;
@@ -65,9 +65,13 @@ static uint8_t *area_new(int sort)
         CHECK_EQ(cu.StreamCreate(&stream, 1), 0);
         CHECK_EQ(cu.MemAllocAsync(&p, AREA, stream), 0);
         return (uint8_t *)p;
+    case MANAGED:
+        CHECK_OK(weft_mem_alloc(weft_mem_kind_find("cuda-managed"), AREA, &q));
+        return q;
     case VMM:
+    case FD:
         CHECK_EQ(cu.MemAddressReserve(&p, AREA, 0, 0, 0), 0);
-        CHECK_EQ(cu.MemCreate(&handle, AREA, &plain, 0), 0);
+        CHECK_EQ(cu.MemCreate(&handle, AREA, sort == FD ? &shared : &plain, 0), 0);
         CHECK_EQ(cu.MemMap(p, AREA, 0, handle, 0), 0);
         CHECK_EQ(cu.MemSetAccess(p, AREA, &ours, 1), 0);
         return (uint8_t *)p;
@@ -150,6 +154,7 @@ static void begin(const char *transports, bool two)
     wefti_bounce_min = 40000;
     wefti_bounce_min_pinned = 30000;
     wefti_bounce_bytes = 150000;
+    wefti_managed_min = 20000;
     wefti_chunk_bytes = 50000;
     use_paper();
     CHECK(weft_mem_kind_find("cuda"));
@@ -348,22 +353,24 @@ static plan_t plan_of(int from, int to, size_t n, bool pieces, int sender, bool 
                     .in_pieces = pieces ? 2 + tag % 7 : 1};
 }
 
-static bool device_can_reach(int sort)
+/* Managed memory is the host's where it is in pieces. */
+static bool on_device(int sort, bool pieces)
 {
-    return sort != HOST;
+    return sort != HOST && sort != PINNED && (sort != MANAGED || !pieces);
 }
 
-static bool on_device(int sort)
+static bool device_can_reach(int sort, bool pieces)
 {
-    return sort == CUDA || sort == POOL || sort == VMM;
+    return sort == PINNED || on_device(sort, pieces);
 }
 
 /* Which way must a long one in one piece, and one in several, have gone? */
 static void check_ways(int from, int to, bool pieces, const uint64_t before[2][3], bool shm)
 {
-    bool direct = from == CUDA && device_can_reach(to) && !pieces && shm;
-    bool bounced = !direct && shm && ((on_device(from) && device_can_reach(to)) || (from == PINNED && on_device(to)));
-    bool relayed = !direct && !bounced && shm && (on_device(from) || on_device(to));
+    bool out = on_device(from, pieces), in = on_device(to, pieces);
+    bool direct = (from == CUDA || from == FD) && device_can_reach(to, pieces) && !pieces && shm;
+    bool bounced = !direct && shm && ((out && device_can_reach(to, pieces)) || (from == PINNED && in));
+    bool relayed = !direct && !bounced && shm && (out || in);
     for (int i = 0; i < 2; i++) {
         if (!sides[i].here)
             continue;

@@ -37,13 +37,19 @@ static void must(weft_status_t st)
     }
 }
 
-static void cuda_begin(uint8_t **out)
+static bool by_fd; /* the region's memory is had by a descriptor */
+
+static void cuda_begin(uint8_t **out, bool fd)
 {
-    void *ctx;
+    void *ctx, *p = NULL;
     use_paper();
     must(weft_mem_kind_find("cuda") ? WEFT_OK : WEFT_ERR_SYSTEM);
     must(cu.PrimaryRetain(&ctx, 0) || cu.CtxPushCurrent(ctx) ? WEFT_ERR_SYSTEM : WEFT_OK);
-    must(cu.MemAlloc((uintptr_t *)out, LEN) ? WEFT_ERR_SYSTEM : WEFT_OK);
+    if (fd)
+        must(weft_mem_alloc(weft_mem_kind_find("cuda-fd"), LEN, &p));
+    else
+        must(cu.MemAlloc((uintptr_t *)&p, LEN) ? WEFT_ERR_SYSTEM : WEFT_OK);
+    *out = p;
 }
 
 /* It does what it is told by single letters, and answers each with one. */
@@ -58,7 +64,7 @@ static void owner_run(void)
     told_t told;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     memset(&told, 0, sizeof told);
-    cuda_begin(&memory);
+    cuda_begin(&memory, by_fd);
     opts.progress = WEFT_PROGRESS_THREAD;
     must(weft_runtime_open(&opts, &own));
     must(weft_listen(own, "tcp://127.0.0.1:0", NULL, &listener));
@@ -83,7 +89,10 @@ static void owner_run(void)
         case 'f':
             must(weft_region_free(region, &op));
             must(weft_op_wait(&op, 30 * WEFT_SECOND));
-            must(cu.MemFree((uintptr_t)memory) ? WEFT_ERR_SYSTEM : WEFT_OK);
+            if (by_fd)
+                weft_mem_free(weft_mem_kind_find("cuda-fd"), memory, LEN);
+            else
+                must(cu.MemFree((uintptr_t)memory) ? WEFT_ERR_SYSTEM : WEFT_OK);
             break;
         case 'c': /* what is there now? */
             must(cu.MemcpyDtoH(back, (uintptr_t)memory, LEN) ? WEFT_ERR_SYSTEM : WEFT_OK);
@@ -130,7 +139,7 @@ static void begin(void)
     if (!owner)
         owner_run();
     CHECK_EQ(read(from_owner[0], &told, sizeof told), (ssize_t)sizeof told);
-    cuda_begin(&mine);
+    cuda_begin(&mine, false);
     host = malloc(LEN);
     CHECK(!posix_memalign(&page, 4096, LEN));
     CHECK_EQ(cu.MemHostRegister(page, LEN, 1), 0);
@@ -180,7 +189,7 @@ static void check_read(uint8_t *into, uint64_t offset, size_t n)
     CHECK(!memcmp(back, bytes + offset, n));
 }
 
-TEST(reads_are_copied_by_the_reader_and_owners_do_nothing)
+static void reads_by_the_reader(void)
 {
     begin();
     CHECK_EQ(path(), WEFT_RMA_MAPPED);
@@ -198,6 +207,17 @@ TEST(reads_are_copied_by_the_reader_and_owners_do_nothing)
     kill(owner, SIGCONT);
     check_read(host, 5, LEN - 5); /* long, into memory that no engine writes to: the owner sends it */
     finish();
+}
+
+TEST(reads_are_copied_by_the_reader_and_owners_do_nothing)
+{
+    reads_by_the_reader();
+}
+
+TEST(and_so_are_those_of_memory_that_is_had_by_a_descriptor)
+{
+    by_fd = true;
+    reads_by_the_reader();
 }
 
 TEST(batches_and_pieces)
@@ -287,7 +307,7 @@ TEST(a_reader_that_is_stopped_does_not_keep_a_revoke_from_its_end)
     finish();
 }
 
-TEST(a_region_is_freed_under_a_read)
+static void free_under_a_read(void)
 {
     begin();
     cu.paper->copy_ns = 50000000;
@@ -301,6 +321,17 @@ TEST(a_region_is_freed_under_a_read)
     CHECK_OK(weft_rma_read(remote, 0, mine, LEN, &op));
     CHECK_EQ(done(&op), WEFT_ERR_STALE);
     finish();
+}
+
+TEST(a_region_is_freed_under_a_read)
+{
+    free_under_a_read();
+}
+
+TEST(and_so_is_one_that_is_had_by_a_descriptor)
+{
+    by_fd = true;
+    free_under_a_read();
 }
 
 TEST(an_owner_is_killed_under_a_read)

@@ -14,6 +14,8 @@
  * Promise: what is mapped is the memory that was exposed, touching it never raises SIGBUS, and a map() that fails leaves nothing
  * behind. tests/wire/fabric_map.c holds us to it. */
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "fabric/shm/internal.h"
@@ -49,4 +51,27 @@ weft_status_t wefti_shm_map(wefti_lane_t *l, const void *bytes, size_t bytes_n, 
     if (lane->state != WEFTI_SHM_LANE_UP)
         return wefti_fail(WEFT_ERR_UNREACHABLE, "the lane is not up: its peer's memory cannot be mapped");
     return wefti_region_view(lane->peer->at.pid, handle.fd, handle.ino, n, true, ptr_out);
+}
+
+/* --- descriptors ------------------------------------------------------------------------------------------------------------ */
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+int wefti_shm_take_fd(wefti_lane_t *l, int fd)
+{
+    const wefti_shm_lane_t *lane = (const wefti_shm_lane_t *)l;
+    if (lane->state != WEFTI_SHM_LANE_UP || fd < 0)
+        return -1;
+    int process = (int)syscall(SYS_pidfd_open, lane->peer->at.pid, 0u); /* closed in a child that runs another program */
+    if (process < 0)
+        return -1;
+    /* While this is open its number means no other process; but is it the peer's, or one that came after it? */
+    int taken = wefti_shm_probe(&lane->peer->at) ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0u);
+    close(process);
+    return taken;
 }

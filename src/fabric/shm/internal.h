@@ -304,6 +304,7 @@ void wefti_shm_arenas_close(wefti_shm_transport_t *r);
 /* --- expose.c: memory that the peer maps to read and write -------------------------------------------------------- */
 
 size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
+int wefti_shm_take_fd(wefti_lane_t *lane, int fd);
 weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------- */

@@ -364,6 +364,7 @@ const wefti_transport_ops_t wefti_shm_ops = {
     .unlend = wefti_shm_unlend,
     .lent_outlives = true,
     .expose = wefti_shm_expose,
+    .take_fd = wefti_shm_take_fd,
     .map = wefti_shm_map,
     .unmap = wefti_region_unmap,
 };

@@ -289,7 +289,7 @@ uint32_t *pp_word(uintptr_t p, uint32_t *key_out)
 
 static bool is_wide(int attribute)
 {
-    return attribute == 1 || attribute == 7 || attribute == 11 || attribute == 12 || attribute == 14 || attribute == 17;
+    return attribute == 1 || attribute == 7 || attribute == 11 || attribute == 12 || attribute == 14 || attribute >= 17;
 }
 
 /* Attribute `attribute` of an address; INVALID_VALUE where it has none. */
@@ -339,6 +339,15 @@ static int attribute_of(uint64_t *out, int attribute, const void *p)
         return OK;
     case 17: /* memory pool */
         *out = device && b->sort == POOL ? (uintptr_t)&pools[b->device] : 0;
+        return OK;
+    case 18: /* how long its mapping is */
+        *out = b->range.n;
+        return OK;
+    case 19: /* where that begins */
+        *out = (uintptr_t)b->range.base;
+        return OK;
+    case 20: /* the number of its physical memory */
+        *out = device ? pp_physical_id(b) : 0;
         return OK;
     default:
         return INVALID_VALUE;

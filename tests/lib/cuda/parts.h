@@ -126,6 +126,7 @@ uint64_t pp_secret(void);
 bool pp_fd_is(int fd, const char *name); /* is that the memory file of that name? */
 range_t *pp_reservation(const void *p);
 unsigned pp_handle_types(const block_t *b);
+uint64_t pp_physical_id(const block_t *b);
 block_t *pp_wait_unused(block_t *b); /* until no queued work names it; NULL: it went with its context meanwhile */
 
 /* --- streams.c, events.c, copies.c ---------------------------------------------------------------------------------------- */

@@ -35,6 +35,7 @@ typedef struct physical {
     size_t n;
     int device, fd;
     bool imported;
+    uint64_t id; /* never that of another one in this process */
 } physical_t;
 
 static ranges_t reservations;
@@ -47,6 +48,11 @@ static physical_t *physical_of(unsigned long long handle)
 range_t *pp_reservation(const void *p)
 {
     return pp_find(&reservations, p);
+}
+
+uint64_t pp_physical_id(const block_t *b)
+{
+    return b->physical ? b->physical->id : b->id;
 }
 
 unsigned pp_handle_types(const block_t *b)
@@ -63,8 +69,9 @@ static bool sound(size_t n)
 
 static physical_t *physical_new(size_t n, int device, unsigned types, int fd)
 {
+    static uint64_t last_id;
     physical_t *m = pp_new(sizeof *m);
-    *m = (physical_t){.handles = 1, .n = n, .device = device, .types = types, .fd = fd};
+    *m = (physical_t){.handles = 1, .n = n, .device = device, .types = types, .fd = fd, .id = ++last_id};
     m->handle = pp_handle_new('M', m);
     paper.live_physical++;
     return m;
