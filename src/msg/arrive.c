@@ -111,7 +111,7 @@ void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         if (ep->lane != lane || !admit(ep, cost, len))
             return;
         for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head.tag));) {
-            if (wefti_msg_deliver_bytes(op, ep, ep->id, head.tag, bytes, len)) {
+            if (wefti_msg_deliver_bytes(op, ep->id, head.tag, len, bytes, ep)) {
                 msg_consumed(ep, cost);
                 return;
             }

@@ -164,7 +164,7 @@ extern const wefti_outbox_kind_t wefti_msg_sends;
 
 /* Give a message to a receive that matches: copies or pulls, and completes `op` now or later. If memory runs out, op completes
  * with WEFT_ERR_NOMEM, the message is untouched, and false is returned. Credit is the caller's to count. */
-bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_t *ep, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len);
+bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, uint64_t len, const void *bytes, weft_ep_t *ep);
 bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in);
 /* The same for a message that was held; it is freed and its credit returned. */
 bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg);
