@@ -1,15 +1,10 @@
-/* mem/imports.c - memory of other processes that this runtime has open, kept for the next time.
+/* mem/imports.c - memory of other processes that this runtime has open, kept for the next time (kept.c).
  *
- * An import is IN USE (refs > 0) or IDLE. Idle ones stay for KEEP, because importing takes 0.1 ms and more; but not longer,
- * because memory that its owner has freed stays allocated for as long as we have it. There are at most wefti_imports_max: a new
- * one takes the place of the one that was idle for longest. They lie in a list, the last used first; looking through it costs
- * less than the copy that follows.
+ * There are at most wefti_imports_max: a new one takes the place of the one that was idle for longest.
  *
  * The name of an export is all that is compared: it changes when memory is freed and allocated again (cuda_share.c).
  *
- * Promise: what is in use is never given back; what is idle is, within two KEEP of a runtime that is driven, and at its end.
- * tests/unit/mem_share.c. */
-#include <string.h>
+ * Promise: what is in use is never given back. tests/unit/mem_share.c. */
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -20,73 +15,22 @@
 uint32_t wefti_imports_max = 64;
 
 struct wefti_import {
-    wefti_list_t link;
-    uint8_t name[16];
-    uint32_t refs;
-    bool distrusted;
-    uint64_t idle_since;
+    wefti_kept_t kept;
     const wefti_device_ops_t *ops;
     wefti_imported_t at;
 };
 
-static void forget(wefti_imports_t *all, wefti_import_t *i)
+static void forget(wefti_kept_t *k)
 {
-    wefti_list_remove(&i->link);
+    wefti_import_t *i = wefti_container_of(k, wefti_import_t, kept);
     i->ops->unimport(&i->at);
     wefti_free(i);
-    all->n--;
-}
-
-/* The one that was idle for longest; NULL: all are in use. */
-static wefti_import_t *longest_idle(wefti_imports_t *all)
-{
-    for (wefti_list_t *l = all->list.prev; l != &all->list; l = l->prev)
-        if (!wefti_container_of(l, wefti_import_t, link)->refs)
-            return wefti_container_of(l, wefti_import_t, link);
-    return NULL;
-}
-
-static void on_sweep(wefti_timer_t *t)
-{
-    wefti_imports_t *all = wefti_container_of(t, wefti_imports_t, timer);
-    uint64_t now = all->rt->now;
-    bool more = false;
-    wefti_list_each_safe(l, &all->list) {
-        wefti_import_t *i = wefti_container_of(l, wefti_import_t, link);
-        if (!i->refs && now - i->idle_since >= KEEP)
-            forget(all, i);
-        else
-            more = more || !i->refs;
-    }
-    if (more)
-        (void)wefti_timer_at(all->rt, &all->timer, now + KEEP); /* without memory for it: when the next becomes idle */
 }
 
 void wefti_imports_init(wefti_imports_t *all, weft_runtime_t *rt)
 {
-    all->rt = rt;
-    all->timer.fn = on_sweep;
-    wefti_list_init(&all->list);
-}
-
-void wefti_imports_close(wefti_imports_t *all)
-{
-    wefti_list_each_safe(l, &all->list) {
-        wefti_import_t *i = wefti_container_of(l, wefti_import_t, link);
-        if (i->refs)
-            wefti_error("mem: a runtime ends with memory of a peer's device still in use");
-        forget(all, i);
-    }
-}
-
-static wefti_import_t *find(wefti_imports_t *all, const uint8_t *name)
-{
-    wefti_list_each(l, &all->list) {
-        wefti_import_t *i = wefti_container_of(l, wefti_import_t, link);
-        if (!i->distrusted && !memcmp(i->name, name, sizeof i->name))
-            return i;
-    }
-    return NULL;
+    all->keeper = (wefti_keeper_t){.rt = rt, .keep_ns = KEEP, .forget = forget, .what = "memory of a peer's device"};
+    wefti_keeper_init(&all->keeper);
 }
 
 static weft_status_t import(const wefti_device_ops_t *ops, const wefti_export_t *from, const void *near, wefti_take_fd_fn take_fd,
@@ -105,12 +49,9 @@ static weft_status_t open_new(wefti_imports_t *all, const wefti_export_t *from, 
     const wefti_device_ops_t *ops = wefti_device_ops_of_export(from->sort);
     if (!ops)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "memory of a peer's device of an unknown sort (%u)", from->sort);
-    if (all->n >= wefti_imports_max) {
-        wefti_import_t *old = longest_idle(all);
-        if (!old)
-            return wefti_fail(WEFT_ERR_LIMIT, "memory of peers' devices: %u ranges are in use, and there can be no more", all->n);
-        forget(all, old);
-    }
+    if (!wefti_kept_space(&all->keeper, wefti_imports_max))
+        return wefti_fail(WEFT_ERR_LIMIT, "memory of peers' devices: %u ranges are in use, and there can be no more",
+                          all->keeper.n);
     wefti_import_t *i = wefti_calloc(1, sizeof *i);
     if (!i)
         return WEFT_ERR_NOMEM;
@@ -120,9 +61,7 @@ static weft_status_t open_new(wefti_imports_t *all, const wefti_export_t *from, 
         return st;
     }
     i->ops = ops;
-    memcpy(i->name, from->name, sizeof i->name);
-    wefti_list_push_front(&all->list, &i->link);
-    all->n++;
+    wefti_kept_add(&all->keeper, &i->kept, from->name);
     all->opened++;
     *import_out = i;
     return WEFT_OK;
@@ -132,21 +71,16 @@ weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, s
                                wefti_take_fd_fn take_fd, void *arg, wefti_import_t **import_out, void **ptr_out)
 {
     wefti_imports_t *all = &wefti_mem_of(rt)->imports;
-    wefti_import_t *i = find(all, from->name);
-    if (i && !i->refs && !i->ops->is_there(&i->at)) { /* it went with the context that it was opened in */
-        forget(all, i);
+    wefti_kept_t *k = wefti_kept_find(&all->keeper, from->name);
+    wefti_import_t *i = k ? wefti_container_of(k, wefti_import_t, kept) : NULL;
+    if (i && !k->refs && !i->ops->is_there(&i->at)) { /* it went with the context that it was opened in */
+        wefti_kept_drop(&all->keeper, k);
         i = NULL;
     }
-    if (i && all->list.next != &i->link) {
-        wefti_list_remove(&i->link);
-        wefti_list_push_front(&all->list, &i->link);
-    } else if (!i) {
-        weft_status_t st = open_new(all, from, near, take_fd, arg, &i);
-        if (st)
-            return st;
-        i->idle_since = rt->now;
-    }
-    i->refs++;
+    weft_status_t st = i ? WEFT_OK : open_new(all, from, near, take_fd, arg, &i);
+    if (st)
+        return st;
+    i->kept.refs++;
     if (from->offset > i->at.size || n > i->at.size - from->offset) {
         size_t size = i->at.size;
         wefti_mem_unimport(rt, i);
@@ -160,19 +94,11 @@ weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, s
 
 void wefti_mem_distrust(wefti_import_t *i)
 {
-    i->distrusted = true;
+    i->kept.distrusted = true;
 }
 
 void wefti_mem_unimport(weft_runtime_t *rt, wefti_import_t *i)
 {
-    wefti_imports_t *all = &wefti_mem_of(rt)->imports;
-    if (--i->refs)
-        return;
-    i->idle_since = rt->now;
-    if (i->at.here || i->distrusted) { /* memory of this process may be freed at any time */
-        forget(all, i);
-        return;
-    }
-    if (!wefti_heap_linked(&all->timer.node))
-        (void)wefti_timer_at(rt, &all->timer, rt->now + KEEP);
+    /* memory of this process may be freed at any time, so it is not kept */
+    wefti_kept_unref(&wefti_mem_of(rt)->imports.keeper, &i->kept, i->at.here || i->kept.distrusted);
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/opts.h"
+#include "mem/kept.h"
 #include "mem/mem.h"
 
 /* --- kinds ------------------------------------------------------------------------------------------------------------------ */
@@ -93,10 +94,7 @@ typedef struct wefti_copies {
 
 /* Memory of other processes: see imports.c. */
 typedef struct wefti_imports {
-    weft_runtime_t *rt;
-    wefti_timer_t timer;
-    wefti_list_t list; /* the last used first */
-    uint32_t n;
+    wefti_keeper_t keeper;
     uint64_t opened;
 } wefti_imports_t;
 
@@ -121,14 +119,6 @@ typedef struct wefti_bounces {
     wefti_bounce_t at[WEFTI_BOUNCE_MAX];
 } wefti_bounces_t;
 
-/* Descriptors that are held for peers: see held.c. */
-typedef struct wefti_helds {
-    weft_runtime_t *rt;
-    wefti_timer_t timer;
-    wefti_list_t list;
-    uint32_t n;
-} wefti_helds_t;
-
 typedef struct wefti_mem {
     pthread_mutex_t lock; /* of pools */
     wefti_list_t pools;
@@ -136,7 +126,7 @@ typedef struct wefti_mem {
     wefti_staging_t staging[WEFTI_STAGING_MAX];
     wefti_copies_t copies;
     wefti_imports_t imports;
-    wefti_helds_t helds;
+    wefti_keeper_t helds; /* descriptors that peers are told of: see held.c */
     wefti_carries_t carries;
     wefti_bounces_t bounces;
 } wefti_mem_t;
@@ -151,9 +141,7 @@ void wefti_staging_free(wefti_mem_t *m);
 void wefti_copies_init(wefti_copies_t *all, weft_runtime_t *rt);
 void wefti_copies_close(wefti_copies_t *all); /* none is under way */
 void wefti_imports_init(wefti_imports_t *all, weft_runtime_t *rt);
-void wefti_imports_close(wefti_imports_t *all);
-void wefti_helds_init(wefti_helds_t *all, weft_runtime_t *rt);
-void wefti_helds_close(wefti_helds_t *all);
+void wefti_helds_init(wefti_keeper_t *all, weft_runtime_t *rt);
 extern const wefti_gate_ops_t wefti_cuda_gates; /* streams.c */
 void wefti_carries_init(wefti_carries_t *all);
 void wefti_bounces_init(wefti_bounces_t *all, weft_runtime_t *rt);

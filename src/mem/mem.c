@@ -10,8 +10,8 @@
 static void room_free(weft_runtime_t *rt)
 {
     wefti_mem_t *m = wefti_mem_of(rt);
-    wefti_imports_close(&m->imports);
-    wefti_helds_close(&m->helds);
+    wefti_keeper_close(&m->imports.keeper);
+    wefti_keeper_close(&m->helds);
     wefti_copies_close(&m->copies);
     wefti_carries_close(&m->carries);
     wefti_bounces_close(&m->bounces);

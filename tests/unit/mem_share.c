@@ -314,7 +314,7 @@ TEST(memory_of_this_process_is_found_by_its_name)
         CHECK_EQ(wefti_mem_import(rt, &x, SIZE - 9, NULL, NULL, NULL, &k, &at2), WEFT_ERR_RANGE);
         wefti_mem_unimport(rt, i);
         wefti_mem_unimport(rt, k);
-        CHECK_EQ(wefti_mem_of(rt)->imports.n, 0); /* nothing is kept of it */
+        CHECK_EQ(wefti_mem_of(rt)->imports.keeper.n, 0); /* nothing is kept of it */
         old = x;
         weft_mem_free(cuda, a, SIZE);
         CHECK(device_alloc(SIZE) == a);
@@ -353,7 +353,7 @@ TEST(an_address_that_is_used_again_is_never_taken_for_the_old_one)
             wefti_mem_unimport(rt, i);
         }
         ask(&o, (order_t){.what = FREE});
-        CHECK(wefti_mem_of(rt)->imports.n <= wefti_imports_max);
+        CHECK(wefti_mem_of(rt)->imports.keeper.n <= wefti_imports_max);
     }
     weft_mem_free(cuda, mine, SIZE);
     end();
@@ -520,7 +520,7 @@ TEST(exports_that_are_lies_are_refused)
     }
     memset(y.handle, 0, sizeof y.handle);
     CHECK_EQ(wefti_mem_import(rt, &y, 1, NULL, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
-    CHECK_EQ(wefti_mem_of(rt)->imports.n, 0);
+    CHECK_EQ(wefti_mem_of(rt)->imports.keeper.n, 0);
     /* a size that is not the device's is not believed */
     static const uint64_t offsets[] = {SIZE, SIZE + 1, UINT64_MAX, UINT64_MAX - SIZE + 1, UINT64_C(1) << 63, 4096 * 2};
     for (unsigned k = 0; k < 6; k++) {
@@ -583,13 +583,13 @@ TEST(an_import_that_the_driver_refuses_is_unsupported)
         CHECK_EQ(wefti_mem_import(rt, &x, SIZE, mine, NULL, NULL, &i, &p), WEFT_ERR_UNSUPPORTED);
         cu.fail(why[k].call, 0, 0, 0);
     }
-    CHECK_EQ(wefti_mem_of(rt)->imports.n, 0);
+    CHECK_EQ(wefti_mem_of(rt)->imports.keeper.n, 0);
     CHECK_OK(wefti_mem_import(rt, &x, SIZE, mine, NULL, NULL, &i, &p));
     CHECK_OK(fetch(mine, p, SIZE, 3));
     wefti_mem_unimport(rt, i);
     cu.fail("cuIpcCloseMemHandle", 0, 999, 1); /* it is gone for us */
     pass(2 * WEFT_SECOND);
-    CHECK_EQ(wefti_mem_of(rt)->imports.n, 0);
+    CHECK_EQ(wefti_mem_of(rt)->imports.keeper.n, 0);
     CHECK_OK(weft_runtime_close(rt));
     other_end(&o, 0);
 }
