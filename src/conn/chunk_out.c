@@ -299,7 +299,8 @@ void wefti_chunk_out_asked(wefti_epx_t *ep, uint64_t id, uint64_t asked_by, uint
     out->chunks = c;
     if ((c->device || flags & WEFTI_TO_DEVICE) && ep->link->lane->ops->peer_open && flags & WEFTI_CAN_IMPORT)
         c->bouncing = c->device ? want >= wefti_bounce_min && wefti_device_known(c->device)
-                                : want >= wefti_bounce_min_pinned && wefti_mem_are_pinned(out->iov, want); /* faster than past the processor */
+                                : want >= wefti_bounce_min_pinned &&
+                                      wefti_mem_are_pinned(out->iov, want); /* faster than past the processor */
     if (c->device || flags & WEFTI_TO_DEVICE)
         wefti_relay_want(ep);
     wefti_chunk_out_step(out);

@@ -197,8 +197,8 @@ cu_result_t wefti_cuda_import_fd(int fd, int device, size_t n, cu_ptr_t *ptr_out
 bool wefti_cuda_maps(void); /* does this driver? */
 cu_result_t wefti_cuda_map(cu_handle_t handle, int device, size_t n, cu_ptr_t *ptr_out);
 cu_result_t wefti_cuda_unmap(cu_ptr_t ptr, size_t n);
-/* For exports of [ptr, ptr + n) of an allocation: its device, offset and size, and its name: the one it has, or a new one. `id` is
- * CUDA's number for it, of those that this sort of export counts by. Then whatever is sent of it has the same name. */
+/* For exports of [ptr, ptr + n) of an allocation: its device, offset and size, and its name: the one it has, or a new one. `id`
+ * is CUDA's number for it, of those that this sort of export counts by. */
 typedef struct wefti_cuda_allocation {
     uint64_t id;
     cu_ptr_t base;

@@ -234,7 +234,7 @@ TEST(calls_that_fail_leave_nothing)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- what is exported -------------------------------------------------------------------------------------------------------- */
+/* --- what is exported ------------------------------------------------------------------------------------------------------ */
 
 TEST(only_what_was_made_for_it_has_a_descriptor)
 {

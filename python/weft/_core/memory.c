@@ -386,7 +386,8 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"kind", get_kind, NULL, "host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, cuda-fd, or one that a program added.", NULL},
+    {"kind", get_kind, NULL,
+     "host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, cuda-fd, or one that a program added.", NULL},
     {"ptr", get_ptr, NULL, "Its address, good for as long as the object lives.", NULL},
     {"__cuda_array_interface__", get_cuda, NULL, "For other packages: it as bytes on a GPU. Missing in other kinds.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -399,9 +400,10 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, DOC("Memory(nbytes, kind=\"host\")", "Memory of a kind (host, huge, pinned, cuda, cuda-managed, cuda-async, "
-                                                     "cuda-vmm, cuda-fd), which other packages see without a copy. What is in it at first "
-                                                     "is not said.")},
+    {Py_tp_doc,
+     DOC("Memory(nbytes, kind=\"host\")", "Memory of a kind (host, huge, pinned, cuda, cuda-managed, cuda-async, "
+                                          "cuda-vmm, cuda-fd), which other packages see without a copy. What is in it at first "
+                                          "is not said.")},
     {Py_tp_new, make},
     {Py_tp_dealloc, dealloc},
     {Py_tp_repr, repr},

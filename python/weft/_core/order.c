@@ -52,6 +52,8 @@ static int load(weftpy_state_t *st)
     if (cu.loaded)
         return 0;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *found;
+    if (library)
+        dlclose(library); /* it stays: Weft has it */
 #define TAKE(member, symbol, args) \
     if (!library || !(found = dlsym(library, symbol))) { \
         weftpy_raise_text(st, WEFT_ERR_UNSUPPORTED, "the CUDA driver of this machine has no %s", symbol); \
