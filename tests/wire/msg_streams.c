@@ -126,6 +126,26 @@ TEST(a_send_that_nobody_holds_back_does_not_wait)
     end();
 }
 
+TEST(to_wait_for_a_stream_is_no_copy)
+{
+    begin();
+    weft_runtime_stats_t before = WEFT_RUNTIME_STATS_INIT, after = WEFT_RUNTIME_STATS_INIT;
+    weft_op_streams_t s = WEFT_OP_STREAMS_INIT;
+    char text[] = "text", got[8];
+    s.before = stream;
+    weft_op_t send = op_in(&s), recv = WEFT_OP_INIT;
+    CHECK_OK(weft_runtime_get_stats(pair.rt[0], &before));
+    kernel(stream, from, N, 9);
+    CHECK_OK(weft_msg_recv(pair.ep[1], got, sizeof got, 1, UINT64_MAX, &recv));
+    CHECK_OK(weft_msg_send(pair.ep[0], text, sizeof text, 1, &send));
+    CHECK(!weft_op_done(&send));
+    CHECK_OK(wait_for(&recv));
+    CHECK_OK(wait_for(&send));
+    CHECK_OK(weft_runtime_get_stats(pair.rt[0], &after));
+    CHECK_EQ(after.device_copies, before.device_copies);
+    end();
+}
+
 TEST(sends_keep_their_order_also_behind_one_that_waits_for_a_stream)
 {
     begin();
