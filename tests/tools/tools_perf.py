@@ -191,6 +191,21 @@ def the_path_of_payloads_on_a_gpu_is_said():
     assert max(len(line) for line in lines) <= 100, text
 
 
+def the_path_of_accesses_to_gpu_memory_is_that_of_the_run_alone():
+    def paths(kinds, *args):
+        return [r["device_path"] for r in measure("--test", "rma_get,rma_put", "--size", "8,64k,4M", "--memory", kinds, "--window", "1",
+                                                  "--iters", "6", *args, env=env)]
+    env = on_paper()
+    assert paths("cuda", "--transports", "shm") == 3 * ["mapped"] + ["record", "relay", "direct"]
+    assert paths("host,cuda", "--transports", "shm") == 3 * ["mapped"] + ["record", "relay", "relay"]
+    assert paths("cuda,host", "--transports", "shm") == ["mapped", "relay", "relay"] + 3 * ["mapped"]
+    assert paths("cuda", "--transports", "tcp") == 2 * ["record", "staging", "staging"]
+    for kinds in ("cuda-managed", "host,cuda-managed", "pinned"):
+        for tls in ("shm", "tcp"):
+            lines = measure("--test", "tag_lat,rma_get", "--size", "8,4M", "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
+            assert not any("device_path" in r for r in lines), f"the processor moved it: {lines}"
+
+
 def one_side_may_have_no_cuda_if_it_needs_none():
     env, without = on_paper(), weft.environment(WEFT_CUDA="off")
     for kinds in ("cuda,pinned", "cuda,host"):
@@ -338,7 +353,8 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           few_slots_and_many_endpoints_take_active_messages, a_small_window_makes_the_sender_wait_and_nothing_is_lost,
           buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
           gpu_memory_works_where_there_is_some, every_cuda_kind_works_with_a_driver_made_of_paper,
-          the_path_of_payloads_on_a_gpu_is_said, one_side_may_have_no_cuda_if_it_needs_none, remote_memory_gives_a_line_each,
+          the_path_of_payloads_on_a_gpu_is_said, the_path_of_accesses_to_gpu_memory_is_that_of_the_run_alone,
+          one_side_may_have_no_cuda_if_it_needs_none, remote_memory_gives_a_line_each,
           the_path_is_the_best_there_is_unless_asked_for,
           remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
           calls_give_a_line_each, calls_of_every_size_and_window_are_answered,

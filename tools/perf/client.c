@@ -172,8 +172,8 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     run.watch = &c->reply_op;
     if (histogram)
         memset(histogram, 0, sizeof *histogram);
-    before = perf_ways_now(l);
     st = run.rma ? perf_rma_attach(&run, &c->reply.offer) : run.rpc ? perf_rpc_attach(&run) : WEFT_OK;
+    before = perf_ways_now(l);
     if (!st)
         st = perf_client_loop(l, &run, &c->reply_op);
     if (st) {
@@ -308,7 +308,7 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
     r.tick_us = perf_tick_ns() / 1e3 / (perf_is_latency(test) ? 2 : 1);
     r.transport = c->link.transport;
     r.path = perf_is_rma(test) ? weft_rma_path_name(c->path) : NULL;
-    if (test != PERF_IDLE && (perf_on_gpu(o->send_kind) || perf_on_gpu(o->recv_kind)))
+    if (test != PERF_IDLE && perf_ways_on_gpu(&plan, &c->ways, &c->reply.ways))
         r.device_path = perf_ways_text(&c->ways, &c->reply.ways, ways, sizeof ways);
     r.endpoints = c->link.n_eps;
     if (test == PERF_IDLE) {

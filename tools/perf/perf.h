@@ -212,9 +212,10 @@ typedef struct perf_plan {
     perf_offer_t offer;           /* rma_put_lat: the client's region */
 } perf_plan_t;
 
-/* How often each way was taken by payloads on a GPU, on one side; copies: asked of the GPU, and not waited for. */
+/* How often each way was taken by payloads on a GPU, on one side; copies: asked of the GPU, and not waited for; mapped: accesses
+ * to memory of the other side that is mapped here. */
 typedef struct perf_ways {
-    uint64_t copies, direct, relayed, bounced, staged;
+    uint64_t copies, direct, relayed, bounced, staged, mapped;
 } perf_ways_t;
 
 enum { PERF_READY = 1, PERF_DONE = 2, PERF_REFUSED = 3 };
@@ -228,7 +229,7 @@ typedef struct perf_reply {
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
-#define PERF_MAGIC UINT64_C(0x3530667265706677) /* "wfperf05" */
+#define PERF_MAGIC UINT64_C(0x3630667265706677) /* "wfperf06" */
 
 bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
 /* NULL, or what is wrong with it: it comes from the other side. */
@@ -262,12 +263,16 @@ bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *pages, uint64_t s
 
 /* Is that a kind of memory on a GPU, which the processor cannot touch? */
 bool perf_on_gpu(const char *kind);
+/* The kind of the region in a test of remote memory. */
+const char *perf_region_kind(const perf_plan_t *plan);
 /* The ways of payloads since the runtime was opened, and since then. */
 perf_ways_t perf_ways_now(perf_link_t *l);
 perf_ways_t perf_ways_since(perf_link_t *l, const perf_ways_t *then);
-/* "direct", "relay", "bounce", "staging", with "+" between them; else "carry" or "record". */
+/* "mapped", "direct", "relay", "bounce", "staging", with "+" between them; else "carry" or "record". `here` is the client's. */
 #define PERF_WAYS_CAP 40
 const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, char *buf, size_t n);
+/* Did a GPU take part in a run with these kinds of memory? */
+bool perf_ways_on_gpu(const perf_plan_t *plan, const perf_ways_t *here, const perf_ways_t *there);
 
 /* --- one run --------------------------------------------------------------------------------------------- */
 

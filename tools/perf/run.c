@@ -100,7 +100,7 @@ static bool take_rma(perf_run_t *run, bool server)
     const perf_plan_t *plan = &run->plan;
     const bool reads = plan->test == PERF_RMA_GET || plan->test == PERF_RMA_BATCH;
     const bool lat = plan->test == PERF_RMA_PUT_LAT, atomic = perf_is_atomic(plan->test);
-    const char *there = reads ? plan->send_kind : plan->recv_kind, *here = reads ? plan->recv_kind : plan->send_kind;
+    const char *there = perf_region_kind(plan), *here = reads ? plan->recv_kind : plan->send_kind;
     run->rma = calloc(1, sizeof *run->rma);
     if (!run->rma)
         return false;
