@@ -157,7 +157,7 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     weft_status_t st = perf_run_new(&run, l, plan, false);
     if (st) {
         perf_progress(NULL);
-        tool_error("%s; use a smaller --size or --window, or another --memory", run.refusal);
+        tool_error("%s%s", run.refusal, run.advice);
         c->failed = true;
         return false;
     }
@@ -223,6 +223,13 @@ static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t siz
         plan.batch = test == PERF_RMA_BATCH ? o->batch : 1;
         plan.path = o->path;
     }
+    if (o->stream) {
+        uint64_t most = plan.window > plan.outstanding ? plan.window : plan.outstanding;
+        if (perf_is_atomic(test)) /* their sums are checked by their order, and operations that wait for a stream have none */
+            most = plan.window = plan.outstanding = 1;
+        plan.stream = o->stream;
+        plan.streams = perf_is_latency(test) ? 1 : o->streams < most ? o->streams : most;
+    }
     memcpy(plan.send_kind, o->send_kind, sizeof plan.send_kind);
     memcpy(plan.recv_kind, o->recv_kind, sizeof plan.recv_kind);
     return plan;
@@ -286,7 +293,8 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
                        .batch = plan.batch,
                        .region = plan.region,
                        .window = plan.window,
-                       .outstanding = plan.outstanding};
+                       .outstanding = plan.outstanding,
+                       .streams = plan.streams};
     perf_run_t run;
     char text[32], ways[PERF_WAYS_CAP];
     if (test == PERF_IDLE) {
