@@ -53,6 +53,8 @@ static inline void handle(am_msg_t *m, const am_port_t *port)
     port->fn(&m->pub, port->user);
     if (!m->moved)
         wefti_am_finish(m);
+    else if (m->borrowed)
+        wefti_am_unref(m->moved);
 }
 
 static __attribute__((noinline)) void handle_large_copy(am_msg_t *m, const am_port_t *port, size_t n, size_t data_n)
@@ -180,7 +182,7 @@ static void message(am_msg_t *m, weft_ep_t *ep, uint32_t id, const void *header,
     m->in = NULL;
     m->moved = NULL;
     m->confirm = 0;
-    m->arrived = false;
+    m->arrived = m->borrowed = false;
     atomic_init(&m->claimed, false);
     m->lost = WEFT_OK;
     m->block = false;

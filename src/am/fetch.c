@@ -252,6 +252,19 @@ static const wefti_op_kind_t view_kind = {.name = "am view", .start = view_start
 static const wefti_op_kind_t view_device_kind = {
     .name = "am view on a device", .start = view_device_start, .cancel = fetch_cancel};
 
+/* A pull that waits for a stream outlives the handler that posted it: the message on the handler's stack goes to a block, which
+ * the pull and the handler have. NULL: no memory. */
+static am_msg_t *outlive(am_msg_t *m)
+{
+    am_msg_t *block = wefti_am_block(m);
+    if (!block)
+        return NULL;
+    wefti_am_give(block);
+    block->kept = false;
+    m->borrowed = true;
+    return block;
+}
+
 /* Claim the message and hand the operation to the driver. */
 static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kind, const am_into_t *into, uint64_t cap)
 {
@@ -265,6 +278,15 @@ static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kin
     weft_status_t st = wefti_op_prepare(rt, op, kind);
     if (st)
         goto err_claimed;
+    if (!m->block && wefti_gate_closed(op)) {
+        am_msg_t *block = outlive(m);
+        if (!block) {
+            wefti_op_unprepare(op);
+            st = wefti_fail(WEFT_ERR_NOMEM, "no memory to keep a message until its pull begins");
+            goto err_claimed;
+        }
+        m = block;
+    }
     *am_pull(op) = (am_pull_t){.msg = m, .into = *into};
     op->len = cap;
     op->status = WEFT_OK;
@@ -274,7 +296,7 @@ static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kin
     if (!st)
         return WEFT_OK;
     if (m->block)
-        atomic_fetch_sub(&m->refs, 1); /* not the last: the program has it */
+        atomic_fetch_sub(&m->refs, 1); /* not the last: the program has it, or its handler */
 err_claimed:
     atomic_store(&m->claimed, false);
     return st;

@@ -350,6 +350,8 @@ weft_am_t *weft_am_keep(weft_am_t *am)
         return NULL;
     am_msg_t *m = am_msg_now(am);
     if (m->block) {
+        if (m != am_msg(am) && am_msg(am)->borrowed && !m->kept)
+            atomic_fetch_add(&m->refs, 1); /* the program's */
         m->kept = true;
         return &m->pub;
     }

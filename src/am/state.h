@@ -144,6 +144,8 @@ struct am_msg {
     uint32_t reason;          /* of a rejection that another thread asked for */
     uint8_t at;
     bool arrived;             /* waits for someone; else it is the program's */
+    bool borrowed;            /* of one on the stack: its block is a pull's that waits for a stream, and the handler has a
+                                 reference of its own to it */
     _Atomic bool claimed;     /* pull, view or reject was asked for: any thread */
     weft_status_t lost;
     wefti_list_t ep_link;     /* am_ep_t.arrived or .kept; on the stack while it has `in` */

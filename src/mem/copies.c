@@ -120,10 +120,11 @@ void wefti_copy_await(weft_runtime_t *rt, wefti_copy_t *copy, const weft_mem_kin
 void wefti_copy_end(weft_runtime_t *rt, wefti_copy_t *copy)
 {
     wefti_copies_t *all = &wefti_mem_of(rt)->copies;
+    bool waits = copy->event; /* for an event of somebody's: nothing is copied */
     weft_status_t st = copy->ops ? copy->ops->copy_end(all->state, copy) : WEFT_OK;
     if (!copy->status)
         copy->status = st;
     all->n++;
-    all->posted += copy->ops != NULL;
+    all->posted += copy->ops && !waits;
     wefti_list_push_back(&all->under_way, &copy->link);
 }

@@ -53,6 +53,7 @@ def options_are_completed():
 def values_are_completed():
     assert complete("perf", "--mode", "") == ["caller", "thread"]
     assert complete("perf", "--path", "ma") == ["mapped"]
+    assert complete("perf", "--stream", "b") == ["both", "before"]
     assert complete("run", "--graph", "d") == ["dot"]
     assert complete("run", "--graph", "--js") == ["--json"], "its value may be missing"
     assert complete("perf", "--size", "") == [] and complete("run", "") == [], "files, which bash completes itself"

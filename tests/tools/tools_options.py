@@ -56,6 +56,8 @@ def a_wrong_value_is_named():
     refused(*fork, "--test", "rma_put_lat", "--size", "0", says=["rma_put_lat", "--size"])
     refused(*fork, "--test", "am_lat", "--answer", "some", says=["--answer", "some"])
     refused(*fork, "--test", "am_lat", "--header", "8193", says=["--header", "8192"])
+    refused(*fork, "--stream", "4", says=["--stream 4", "both", "before", "after", "--streams"])
+    refused(*fork, "--stream", "--streams", "65", says=["--streams", "64"])
 
 
 def options_that_do_not_go_together_are_refused():
@@ -72,6 +74,13 @@ def options_that_do_not_go_together_are_refused():
     refused("perf", "--fork", "--test", "rma_batch", "--batch", "60000", "--window", "100", says=["--batch", "--window"])
     refused("perf", "--fork", "--test", "am_rate", "--answer", "8", says=["--answer", "am_lat"])
     refused("perf", "--fork", "--test", "am_rate", "--shuffle", says=["--shuffle", "tag_rate"])
+    refused("perf", "--fork", "--streams", "2", says=["--streams", "--stream"])
+    for test in ("rpc_lat", "tag_lat,rpc_tensor", "idle"):
+        refused("perf", "--fork", "--stream", "--test", test, says=["--stream", test.split(",")[-1]])
+    refused("perf", "--fork", "--stream", "--idle", "1s", says=["--stream", "idle"])
+    refused("perf", "--fork", "--stream", "--test", "am_lat", "--view", says=["--stream", "--view"])
+    refused("perf", "--fork", "--stream", "--streams", "2", "--window", "1025", says=["512", "--window", "--streams"])
+    refused("perf", "--fork", "--stream", "--outstanding", "513", says=["512", "--outstanding"])
 
 
 def an_address_without_a_port_gets_one():
@@ -132,7 +141,7 @@ def help_fits_in_80_columns_or_in_the_terminal():
 def help_lists_every_option():
     text = weft.must("perf", "--help")
     for name in ("fork", "listen", "connect", "test", "size", "transports", "window", "mode", "json", "seconds", "iters", "warmup",
-                 "endpoints", "outstanding", "shuffle", "header", "answer", "batch", "region", "path", "memory", "view", "kept",
+                 "endpoints", "outstanding", "shuffle", "header", "answer", "batch", "region", "path", "memory", "stream", "streams", "view", "kept",
                  "idle", "no-pin", "keep", "key-file", "heartbeat", "timeout"):
         assert f"--{name}" in text, f"--{name} is not in the help"
     assert "2^20" in text, "the help does not say what MiB are"

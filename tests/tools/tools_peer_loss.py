@@ -12,10 +12,10 @@ AT_ONCE, SILENCE = 10, 5
 AM = ("--iters", "100000000000", "--warmup", "0", "--json", "--size")
 
 
-def lose(sig, victim, within, *args, test=LONG):
+def lose(sig, victim, within, *args, test=LONG, env=None):
     """Start both sides, let them measure, send one a signal; the other must fail within so many seconds."""
-    server, uri = weft.listen(*args)
-    client = weft.start("perf", "--connect", uri, *test, *args)
+    server, uri = weft.listen(*args, env=env)
+    client = weft.start("perf", "--connect", uri, *test, *args, env=env)
     try:
         weft.let_work(server, client)
         assert client.poll() is None, "the client ended early: " + client.stderr.read()
@@ -78,6 +78,16 @@ def remote_memory_ends_the_same_way():
     lose(signal.SIGSTOP, "server", SILENCE, "--transports", "shm", "--heartbeat", "2s", test=AM + tests[1])
     lose(signal.SIGKILL, "server", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + tests[0])
     lose(signal.SIGKILL, "client", AT_ONCE, "--mode", "thread", "--heartbeat", "30s", test=AM + tests[2])
+
+
+def operations_in_streams_end_the_same_way():
+    env = weft.on_paper()
+    for what in (("8", "--test", "tag_lat"), ("1M", "--test", "tag_bw"), ("8", "--test", "am_lat"), ("1M", "--test", "am_bw", "--kept"),
+                 ("1M", "--test", "rma_put")):
+        for victim in ("server", "client"):
+            for kind in ("host", "cuda"):
+                lose(signal.SIGKILL, victim, AT_ONCE, "--heartbeat", "30s", test=AM + what + ("--stream", "--memory", kind), env=env)
+        lose(signal.SIGSTOP, "server", SILENCE, "--heartbeat", "2s", test=AM + what + ("--stream",), env=env)
 
 
 def calls_end_the_same_way():
@@ -156,5 +166,6 @@ weft.main(a_killed_server_fails_the_client_at_once, a_killed_client_fails_the_se
           a_stopped_server_fails_the_client_within_the_heartbeat_bound,
           a_stopped_client_fails_the_server_within_the_heartbeat_bound,
           it_ends_the_same_way_in_thread_mode, active_messages_end_the_same_way, remote_memory_ends_the_same_way,
-          calls_end_the_same_way, a_server_that_keeps_survives_a_killed_client, a_killed_child_fails_the_fork,
+          operations_in_streams_end_the_same_way, calls_end_the_same_way, a_server_that_keeps_survives_a_killed_client,
+          a_killed_child_fails_the_fork,
           a_killed_parent_leaves_no_child, nobody_there_is_said_at_once)

@@ -12,7 +12,6 @@ RMA = "rma_get,rma_put,rma_put_lat,rma_batch"
 RPC = "rpc_lat,rpc_rate,rpc_tensor"
 ATOMIC = "rma_fadd,rma_cas,rma_swap"
 SHORT = ("--seconds", "20ms")
-PAPER = os.path.join(os.path.dirname(os.path.abspath(weft.command())), "tests", "paper")
 
 
 def measure(*args, **kw):
@@ -150,15 +149,8 @@ def gpu_memory_works_where_there_is_some():
             measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--transports", tls)
 
 
-def on_paper(**more):
-    """The environment in which there is a CUDA driver, made of paper; it works by itself, as a device does."""
-    if not os.path.exists(os.path.join(PAPER, "libcuda.so.1")):
-        raise weft.Skip("the CUDA driver made of paper is not built")
-    return weft.environment(LD_LIBRARY_PATH=PAPER, PAPER_THREAD="10", **more)
-
-
 def every_cuda_kind_works_with_a_driver_made_of_paper():
-    env = on_paper()
+    env = weft.on_paper()
     for tls in ("shm", "tcp"):
         for kinds in ("cuda", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-async,pool", "huge,cuda-vmm"):
             for test, size in (("tag_lat,am_lat", "0,8,3000,1M"), ("rma_get,rma_put", "8,100k")):
@@ -175,7 +167,7 @@ def the_path_of_payloads_on_a_gpu_is_said():
     def paths(kinds, size, *args):
         return [set(r["device_path"].split("+")) for r in measure("--test", "tag_lat,tag_bw", "--size", size, "--memory", kinds, "--window",
                                                                   "2", "--iters", "6", *args, env=env)]
-    env = on_paper()
+    env = weft.on_paper()
     assert paths("cuda", "8,4k") == 4 * [{"carry"}]
     assert paths("cuda", "4M", "--transports", "shm") == 2 * [{"direct"}]
     assert paths("cuda,pinned", "4M", "--transports", "shm") == 2 * [{"direct"}], "both sides page-lock it for the GPU"
@@ -191,8 +183,23 @@ def the_path_of_payloads_on_a_gpu_is_said():
     assert max(len(line) for line in lines) <= 100, text
 
 
+def the_path_of_accesses_to_gpu_memory_is_that_of_the_run_alone():
+    def paths(kinds, *args):
+        return [r["device_path"] for r in measure("--test", "rma_get,rma_put", "--size", "8,64k,4M", "--memory", kinds, "--window", "1",
+                                                  "--iters", "6", *args, env=env)]
+    env = weft.on_paper()
+    assert paths("cuda", "--transports", "shm") == 3 * ["mapped"] + ["record", "relay", "direct"]
+    assert paths("host,cuda", "--transports", "shm") == 3 * ["mapped"] + ["record", "relay", "relay"]
+    assert paths("cuda,host", "--transports", "shm") == ["mapped", "relay", "relay"] + 3 * ["mapped"]
+    assert paths("cuda", "--transports", "tcp") == 2 * ["record", "staging", "staging"]
+    for kinds in ("cuda-managed", "host,cuda-managed", "pinned"):
+        for tls in ("shm", "tcp"):
+            lines = measure("--test", "tag_lat,rma_get", "--size", "8,4M", "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
+            assert not any("device_path" in r for r in lines), f"the processor moved it: {lines}"
+
+
 def one_side_may_have_no_cuda_if_it_needs_none():
-    env, without = on_paper(), weft.environment(WEFT_CUDA="off")
+    env, without = weft.on_paper(), weft.environment(WEFT_CUDA="off")
     for kinds in ("cuda,pinned", "cuda,host"):
         server, uri = weft.listen("--transports", "shm", env=without)
         try:
@@ -207,6 +214,82 @@ def one_side_may_have_no_cuda_if_it_needs_none():
         assert done.returncode == 1 and "no cuda-vmm memory" in done.stderr and "WEFT_CUDA" in done.stderr, done.stderr
     finally:
         weft.end(server)
+
+
+def operations_take_their_turn_in_streams():
+    env = weft.on_paper()
+    tests = "tag_lat,tag_bw,tag_rate,am_lat,am_bw,am_rate,rma_get,rma_put,rma_batch"
+    for tls in ("shm", "tcp"):
+        for words in ([], ["both"], ["before"], ["after"]):
+            for kinds, mode in (("cuda", "caller"), ("host", "thread"), ("host,cuda-managed", "caller")):
+                lines = measure("--stream", *words, "--test", tests, "--size", "0,8,100k,1M", "--memory", kinds, "--mode", mode, "--window", "6",
+                                "--iters", "20", "--transports", tls, env=env)
+                assert len(lines) == 36 and all(r["stream"] == (words or ["both"])[0] and r["streams"] == 1 for r in lines), lines
+            lines = measure("--stream", *words, "--test", "rma_put_lat," + ATOMIC, "--size", "8", "--window", "9", "--iters", "100",
+                            "--transports", tls, env=env)
+            assert [(r["window"], r["streams"]) for r in lines] == 4 * [(1, 1)], lines
+    assert "stream" not in measure("--test", "tag_lat", "--size", "8", "--iters", "4", env=env)[0]
+
+
+def a_window_may_have_several_streams():
+    env = weft.on_paper()
+    for words in ("both", "before", "after"):
+        lines = measure("--stream", words, "--streams", "3", "--test", "tag_lat,tag_bw,am_bw,rma_get", "--size", "8,100k", "--window", "40",
+                        "--outstanding", "37", "--endpoints", "5", "--iters", "200", "--memory", "cuda", env=env)
+        assert [r["streams"] for r in lines] == [1, 1, 3, 3, 3, 3, 3, 3], lines
+        line, = measure("--stream", words, "--streams", "4", "--test", "tag_bw", "--size", "8", "--window", "12", "--outstanding", "10",
+                        "--endpoints", "3", "--shuffle", "--iters", "200", env=env)
+        assert line["streams"] == 4, line
+    line, = measure("--stream", "--streams", "4", "--test", "rma_put", "--size", "8", "--window", "2", "--iters", "9", env=env)
+    assert line["streams"] == 2, "there are no more operations"
+    measure("--stream", "--test", "tag_rate", "--size", "8", "--window", "512", "--iters", "2000", env=env)
+    done = weft.run("perf", "--fork", "--stream", "--test", "am_lat", "--size", "8", "--endpoints", "129", "--iters", "4", env=env)
+    assert done.returncode == 1 and "512 operations" in done.stderr, done.stderr
+
+
+def every_operation_is_in_a_stream():
+    """The driver lets so many operations be waited for and not one more: then the run succeeds, and with one less it fails."""
+    def succeeds(test, side, function, n, *args):
+        failing = weft.on_paper(PAPER_FAIL=f"{function}:{n}:801:-1")
+        server, uri = weft.listen("--transports", "shm", env=failing if side == "server" else weft.on_paper())
+        try:
+            done = weft.run("perf", "--connect", uri, "--transports", "shm", "--test", test, "--size", "8", "--memory", "cuda", "--window", "4",
+                            "--batch" if test == "rma_batch" else "--outstanding", "4", "--iters", "20", "--warmup", "0", "--stream", *args,
+                            env=failing if side == "client" else weft.on_paper())
+            return done.returncode == 0
+        finally:
+            weft.end(server)
+    counts = {("tag_lat", "client"): 40, ("tag_lat", "server"): 40, ("tag_bw", "client"): 20, ("tag_bw", "server"): 20,
+              ("am_lat", "client"): 40, ("am_lat", "server"): 40, ("am_bw", "client"): 20, ("am_bw", "server"): 20,
+              ("rma_get", "client"): 20, ("rma_put", "client"): 20, ("rma_batch", "client"): 5, ("rma_get", "server"): 0}
+    for (test, side), n in counts.items():
+        assert succeeds(test, side, "cuStreamWaitValue32_v2", n), (test, side, n)
+        assert not n or not succeeds(test, side, "cuStreamWaitValue32_v2", n - 1), (test, side, n)
+    assert succeeds("tag_bw", "client", "cuStreamWaitValue32_v2", 0, "before")
+    assert not succeeds("tag_bw", "client", "cuEventRecord", 0, "before")
+    assert succeeds("tag_bw", "client", "cuEventRecord", 0, "after")
+
+
+def a_side_that_has_no_streams_refuses_them():
+    without = weft.environment(WEFT_CUDA="off")
+    for here, there, says in ((without, weft.on_paper(), "weft perf: --stream needs CUDA"),
+                              (weft.on_paper(), without, "the server refused: --stream needs CUDA"),
+                              (weft.on_paper("paper_bare"), weft.on_paper(), "CUDA 12")):
+        server, uri = weft.listen(env=there)
+        try:
+            done = weft.run("perf", "--connect", uri, "--stream", "--test", "tag_lat", "--size", "8", "--iters", "4", env=here)
+            assert done.returncode == 1 and says in done.stderr and "--memory" not in done.stderr, done.stderr
+        finally:
+            weft.end(server)
+    line, = measure("--stream", "before", "--test", "tag_lat", "--size", "8", "--iters", "4", env=weft.on_paper("paper_bare"))
+    assert line["stream"] == "before", line
+
+
+def the_heading_says_what_the_streams_do():
+    for words, says in (([], "stream both: "), (["--streams", "2"], "stream both, 2 in turn: ")):
+        text = weft.must("perf", "--fork", "--stream", *words, "--test", "tag_bw", "--size", "8", "--iters", "4", env=weft.on_paper())
+        assert any(line.startswith(says) for line in text.splitlines()), text
+        assert max(len(line) for line in text.splitlines()) <= 100, text
 
 
 def remote_memory_gives_a_line_each():
@@ -338,8 +421,10 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           few_slots_and_many_endpoints_take_active_messages, a_small_window_makes_the_sender_wait_and_nothing_is_lost,
           buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
           gpu_memory_works_where_there_is_some, every_cuda_kind_works_with_a_driver_made_of_paper,
-          the_path_of_payloads_on_a_gpu_is_said, one_side_may_have_no_cuda_if_it_needs_none, remote_memory_gives_a_line_each,
-          the_path_is_the_best_there_is_unless_asked_for,
+          the_path_of_payloads_on_a_gpu_is_said, the_path_of_accesses_to_gpu_memory_is_that_of_the_run_alone,
+          one_side_may_have_no_cuda_if_it_needs_none, operations_take_their_turn_in_streams, a_window_may_have_several_streams,
+          every_operation_is_in_a_stream, a_side_that_has_no_streams_refuses_them, the_heading_says_what_the_streams_do,
+          remote_memory_gives_a_line_each, the_path_is_the_best_there_is_unless_asked_for,
           remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
           calls_give_a_line_each, calls_of_every_size_and_window_are_answered,
           idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,

@@ -4,6 +4,7 @@
 
 #include <weft/weft.h>
 
+#include "base/alloc.h"
 #include "lib/cuda/use.h"
 #include "lib/pair.h"
 
@@ -123,6 +124,26 @@ TEST(a_send_that_nobody_holds_back_does_not_wait)
     CHECK_OK(wait_for(&recv));
     CHECK(all_are(into, N, 1)); /* what was there before the kernel: so the tests above show something */
     CHECK_OK(wait_for(&send));
+    end();
+}
+
+TEST(to_wait_for_a_stream_is_no_copy)
+{
+    begin();
+    weft_runtime_stats_t before = WEFT_RUNTIME_STATS_INIT, after = WEFT_RUNTIME_STATS_INIT;
+    weft_op_streams_t s = WEFT_OP_STREAMS_INIT;
+    char text[] = "text", got[8];
+    s.before = stream;
+    weft_op_t send = op_in(&s), recv = WEFT_OP_INIT;
+    CHECK_OK(weft_runtime_get_stats(pair.rt[0], &before));
+    kernel(stream, from, N, 9);
+    CHECK_OK(weft_msg_recv(pair.ep[1], got, sizeof got, 1, UINT64_MAX, &recv));
+    CHECK_OK(weft_msg_send(pair.ep[0], text, sizeof text, 1, &send));
+    CHECK(!weft_op_done(&send));
+    CHECK_OK(wait_for(&recv));
+    CHECK_OK(wait_for(&send));
+    CHECK_OK(weft_runtime_get_stats(pair.rt[0], &after));
+    CHECK_EQ(after.device_copies, before.device_copies);
     end();
 }
 
@@ -256,6 +277,147 @@ TEST(a_runtime_closes_over_operations_that_wait_for_streams)
     end(); /* the stream never comes so far */
     CHECK(weft_op_done(&send) && weft_op_done(&recv));
     CHECK_EQ(cu.StreamSynchronize(other_stream), 0);
+}
+
+/* --- pulls of handlers ------------------------------------------------------------------------------------------------------ */
+
+typedef struct taker {
+    weft_op_t *op;
+    bool keep, cancel;
+    weft_am_t *kept;
+    unsigned runs, failed;
+} taker_t;
+
+static void take(weft_am_t *am, void *user)
+{
+    taker_t *t = user;
+    t->runs++;
+    CHECK_OK(weft_am_pull(am, into, LONG, t->op));
+    CHECK(!weft_op_done(t->op));
+    if (t->keep)
+        CHECK((t->kept = weft_am_keep(am)));
+    weft_op_t again = WEFT_OP_INIT;
+    CHECK_EQ(weft_am_pull(am, into, LONG, &again), WEFT_ERR_STATE);
+    if (t->cancel)
+        weft_op_cancel(t->op);
+}
+
+/* The handler has returned long before its pull begins. */
+static void pull_behind(size_t n, bool keep, bool cancel)
+{
+    weft_op_streams_t s = WEFT_OP_STREAMS_INIT;
+    s.before = stream;
+    weft_op_t pull = op_in(&s), send = WEFT_OP_INIT, set = WEFT_OP_INIT;
+    taker_t t = {.op = &pull, .keep = keep, .cancel = cancel};
+    CHECK_OK(weft_am_handle(pair.rt[1], 5, take, &t, &set));
+    CHECK_OK(wait_for(&set));
+    CHECK_EQ(cu.hold(stream), 0);
+    kernel(stream, into, n, 3);
+    CHECK_OK(weft_am_send(pair.ep[0], 5, "head", 5, from, n, &send));
+    for (int i = 0; i < 100000 && !t.runs; i++)
+        pair_drive(&pair);
+    for (int i = 0; i < 2000; i++)
+        pair_drive(&pair);
+    CHECK_EQ(t.runs, 1);
+    CHECK_EQ(weft_op_done(&pull), cancel);
+    CHECK_EQ(cu.release(stream), 0);
+    CHECK_EQ(wait_for(&pull), cancel ? WEFT_ERR_CANCELLED : WEFT_OK);
+    CHECK_EQ(pull.len, n);
+    if (keep) {
+        CHECK(!memcmp(t.kept->header, "head", 5));
+        if (cancel) { /* it is there for another */
+            weft_op_t other = WEFT_OP_INIT;
+            CHECK_OK(weft_am_pull(t.kept, into, LONG, &other));
+            CHECK_OK(wait_for(&other));
+        }
+        weft_am_release(t.kept);
+    }
+    if (keep || !cancel) {
+        CHECK_OK(wait_for(&send));
+        CHECK(all_are(into, n, 1));
+    }
+    weft_op_t gone = WEFT_OP_INIT;
+    CHECK_OK(weft_am_handle(pair.rt[1], 5, NULL, NULL, &gone));
+    CHECK_OK(wait_for(&gone));
+    weft_runtime_stats_t held = WEFT_RUNTIME_STATS_INIT;
+    CHECK_OK(weft_runtime_get_stats(pair.rt[1], &held));
+    CHECK_EQ(held.am_held, 0);
+    CHECK_EQ(held.am_held_bytes, 0);
+    if (!weft_op_done(&send))
+        (void)wait_for(&send);
+}
+
+TEST(a_pull_of_a_handler_may_wait_for_a_stream)
+{
+    begin();
+    pull_behind(8, false, false);
+    pull_behind(N, false, false);
+    pull_behind(LONG, false, false);
+    end();
+}
+
+TEST(and_its_message_may_be_kept_all_the_same)
+{
+    begin();
+    pull_behind(N, true, false);
+    pull_behind(LONG, true, false);
+    end();
+}
+
+TEST(and_it_may_be_cancelled_in_the_handler)
+{
+    begin();
+    pull_behind(N, false, true);
+    pull_behind(LONG, false, true);
+    pull_behind(N, true, true);
+    pull_behind(LONG, true, true);
+    end();
+}
+
+static long allocations; /* that succeed until one fails */
+
+static int runs_out(size_t n)
+{
+    (void)n;
+    return !allocations--;
+}
+
+static void take_without_memory(weft_am_t *am, void *user)
+{
+    taker_t *t = user;
+    weft_status_t st = WEFT_ERR_NOMEM;
+    t->runs++;
+    for (long at = 0; at < 100 && st; at++) {
+        allocations = at;
+        wefti_alloc_fails = runs_out;
+        st = weft_am_pull(am, into, LONG, t->op);
+        wefti_alloc_fails = NULL;
+        if (st)
+            CHECK_EQ(st, WEFT_ERR_NOMEM);
+        t->failed += st != WEFT_OK;
+    }
+    CHECK_OK(st);
+}
+
+TEST(and_it_may_find_no_memory)
+{
+    begin();
+    weft_op_streams_t s = WEFT_OP_STREAMS_INIT;
+    s.before = stream;
+    weft_op_t pull = op_in(&s), send = WEFT_OP_INIT, set = WEFT_OP_INIT;
+    taker_t t = {.op = &pull};
+    CHECK_OK(weft_am_handle(pair.rt[1], 5, take_without_memory, &t, &set));
+    CHECK_OK(wait_for(&set));
+    kernel(stream, into, N, 3);
+    CHECK_OK(weft_am_send(pair.ep[0], 5, NULL, 0, from, N, &send));
+    CHECK_OK(wait_for(&send));
+    for (int i = 0; i < 100000 && !t.runs; i++)
+        pair_drive(&pair);
+    CHECK_EQ(t.runs, 1);
+    CHECK(t.failed >= 2); /* the gate, the message */
+    CHECK_OK(wait_for(&pull));
+    CHECK(all_are(into, N, 1));
+    end();
 }
 
 TEST(active_messages_and_remote_memory_take_their_turn_too)

@@ -344,6 +344,8 @@ void perf_am_end(perf_run_t *run)
     for (unsigned i = 0; i < sizeof timers / sizeof *timers; i++) {
         tool_cancel(timers[i]);
     }
+    for (uint64_t i = 0; run->streams && a->slots && i < run->n_recvs; i++) /* those that wait for a stream */
+        tool_cancel(&a->slots[i].op);
     /* A wait may end before the callback has run. When a timer that was started later is complete, it has. */
     if (!weft_timer_start(run->link->rt, 0, &fence))
         weft_op_wait(&fence, WEFT_FOREVER);

@@ -157,7 +157,7 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     weft_status_t st = perf_run_new(&run, l, plan, false);
     if (st) {
         perf_progress(NULL);
-        tool_error("%s; use a smaller --size or --window, or another --memory", run.refusal);
+        tool_error("%s%s", run.refusal, run.advice);
         c->failed = true;
         return false;
     }
@@ -172,8 +172,8 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     run.watch = &c->reply_op;
     if (histogram)
         memset(histogram, 0, sizeof *histogram);
-    before = perf_ways_now(l);
     st = run.rma ? perf_rma_attach(&run, &c->reply.offer) : run.rpc ? perf_rpc_attach(&run) : WEFT_OK;
+    before = perf_ways_now(l);
     if (!st)
         st = perf_client_loop(l, &run, &c->reply_op);
     if (st) {
@@ -222,6 +222,13 @@ static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t siz
         plan.region = o->region > least && test != PERF_RMA_PUT_LAT ? o->region / least * least : least;
         plan.batch = test == PERF_RMA_BATCH ? o->batch : 1;
         plan.path = o->path;
+    }
+    if (o->stream) {
+        uint64_t most = plan.window > plan.outstanding ? plan.window : plan.outstanding;
+        if (perf_is_atomic(test)) /* their sums are checked by their order, and operations that wait for a stream have none */
+            most = plan.window = plan.outstanding = 1;
+        plan.stream = o->stream;
+        plan.streams = perf_is_latency(test) ? 1 : o->streams < most ? o->streams : most;
     }
     memcpy(plan.send_kind, o->send_kind, sizeof plan.send_kind);
     memcpy(plan.recv_kind, o->recv_kind, sizeof plan.recv_kind);
@@ -286,7 +293,8 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
                        .batch = plan.batch,
                        .region = plan.region,
                        .window = plan.window,
-                       .outstanding = plan.outstanding};
+                       .outstanding = plan.outstanding,
+                       .streams = plan.streams};
     perf_run_t run;
     char text[32], ways[PERF_WAYS_CAP];
     if (test == PERF_IDLE) {
@@ -308,7 +316,7 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
     r.tick_us = perf_tick_ns() / 1e3 / (perf_is_latency(test) ? 2 : 1);
     r.transport = c->link.transport;
     r.path = perf_is_rma(test) ? weft_rma_path_name(c->path) : NULL;
-    if (test != PERF_IDLE && (perf_on_gpu(o->send_kind) || perf_on_gpu(o->recv_kind)))
+    if (test != PERF_IDLE && perf_ways_on_gpu(&plan, &c->ways, &c->reply.ways))
         r.device_path = perf_ways_text(&c->ways, &c->reply.ways, ways, sizeof ways);
     r.endpoints = c->link.n_eps;
     if (test == PERF_IDLE) {

@@ -182,19 +182,24 @@ bool perf_on_gpu(const char *kind)
     return is_cuda(kind) && strcmp(kind, "cuda-managed"); /* that is moved as the processor's own */
 }
 
+const char *perf_region_kind(const perf_plan_t *plan)
+{
+    return plan->test == PERF_RMA_GET || plan->test == PERF_RMA_BATCH ? plan->send_kind : plan->recv_kind;
+}
+
 perf_ways_t perf_ways_now(perf_link_t *l)
 {
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
     if (weft_runtime_get_stats(l->rt, &s))
         return (perf_ways_t){0};
-    return (perf_ways_t){s.device_copies, s.device_direct, s.device_relayed, s.device_bounced, s.device_staged};
+    return (perf_ways_t){s.device_copies, s.device_direct, s.device_relayed, s.device_bounced, s.device_staged, s.rma_mapped};
 }
 
 perf_ways_t perf_ways_since(perf_link_t *l, const perf_ways_t *then)
 {
     perf_ways_t now = perf_ways_now(l);
-    return (perf_ways_t){now.copies - then->copies, now.direct - then->direct, now.relayed - then->relayed,
-                         now.bounced - then->bounced, now.staged - then->staged};
+    return (perf_ways_t){now.copies - then->copies,   now.direct - then->direct, now.relayed - then->relayed,
+                         now.bounced - then->bounced, now.staged - then->staged, now.mapped - then->mapped};
 }
 
 const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, char *buf, size_t n)
@@ -202,7 +207,8 @@ const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, ch
     const struct {
         bool used;
         const char *name;
-    } ways[] = {{here->direct || there->direct, "direct"},
+    } ways[] = {{here->mapped, "mapped"},
+                {here->direct || there->direct, "direct"},
                 {here->relayed || there->relayed, "relay"},
                 {here->bounced || there->bounced, "bounce"},
                 {here->staged || there->staged, "staging"}};
@@ -214,4 +220,17 @@ const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, ch
     if (!at)
         snprintf(buf, n, "%s", here->copies || there->copies ? "carry" : "record");
     return buf;
+}
+
+static bool used_gpu(const perf_ways_t *w)
+{
+    return w->copies || w->direct || w->relayed || w->bounced || w->staged;
+}
+
+bool perf_ways_on_gpu(const perf_plan_t *plan, const perf_ways_t *here, const perf_ways_t *there)
+{
+    if (perf_on_gpu(plan->send_kind) || perf_on_gpu(plan->recv_kind))
+        return true;
+    /* The processor can move managed memory too: so what happened is the answer. */
+    return (is_cuda(plan->send_kind) || is_cuda(plan->recv_kind)) && (used_gpu(here) || used_gpu(there));
 }

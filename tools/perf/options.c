@@ -131,6 +131,19 @@ static bool take_path(void *opts, const char *text)
     return false;
 }
 
+/* Plain --stream is what a program has that puts kernels and messages into one stream. */
+static bool take_stream(void *opts, const char *word)
+{
+    perf_opts_t *o = opts;
+    o->stream = word ? 0 : PERF_BOTH;
+    for (unsigned i = PERF_BEFORE; word && i < PERF_STREAM_WORDS; i++)
+        if (!strcmp(word, perf_stream_names[i]))
+            o->stream = i;
+    if (!o->stream)
+        tool_error("--stream %s is none of both, before and after; --streams N says how many there are", word);
+    return o->stream;
+}
+
 static bool take_role(perf_opts_t *o, perf_role_t role, const char *uri)
 {
     /* --fork --listen URI is a way to say where the two meet. */
@@ -229,6 +242,33 @@ static bool finish_rma(perf_opts_t *o)
     return true;
 }
 
+static bool finish_stream(perf_opts_t *o)
+{
+    if (!o->stream && o->streams) {
+        tool_error("--streams goes with --stream");
+        return false;
+    }
+    if (!o->streams)
+        o->streams = 1;
+    if (o->stream && o->view) {
+        tool_error("a view of a payload cannot take its turn in a stream; leave out --view or --stream");
+        return false;
+    }
+    for (unsigned i = 0; i < o->n_tests && o->stream; i++) {
+        if (perf_is_rpc(o->tests[i]) || o->tests[i] == PERF_IDLE) {
+            tool_error("%s has no operations that take their turn in a stream; --stream is for tag, am and rma tests",
+                       perf_test_name(o->tests[i]));
+            return false;
+        }
+    }
+    if (o->stream && (o->window > PERF_HELD * o->streams || o->outstanding > PERF_HELD * o->streams)) {
+        tool_error("a stream holds %llu operations; use a smaller --window or --outstanding, or more --streams",
+                   (unsigned long long)PERF_HELD);
+        return false;
+    }
+    return true;
+}
+
 static bool finish(perf_opts_t *o)
 {
     bool am = false, am_lat = false, tag = false;
@@ -258,7 +298,7 @@ static bool finish(perf_opts_t *o)
         tool_error("--answer is for requests and answers; add --test am_lat");
         return false;
     }
-    if (!finish_rma(o))
+    if (!finish_rma(o) || !finish_stream(o))
         return false;
     if (o->shuffle && o->n_tests && !tag) {
         tool_error("--shuffle is for tags; add --test tag_bw or tag_rate");
@@ -333,6 +373,12 @@ static const tool_opt_t options[] = {
      "what the buffers are that are sent, and those received into: host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm "
      "or pool (default host); one word counts for both",
      TO_TAKE(take_kinds)},
+    {"stream", "[both|before|after]",
+     "each operation begins behind a CUDA stream of its process (before), the stream waits for it to complete (after), or both "
+     "(the default)",
+     TO_TAKE(take_stream)},
+    {"streams", "N", "with --stream: streams that the operations of a window take in turn (default 1)",
+     TO_COUNT(perf_opts_t, streams, 1, PERF_MAX_STREAMS)},
     {"view", NULL, "am tests: the receiver views payloads instead of taking them", TO_FLAG(perf_opts_t, view)},
     {"kept", NULL, "am tests: the receiver keeps messages, and releases them on a later turn", TO_FLAG(perf_opts_t, kept)},
     {"idle", "TIME", "do nothing for that long and report the processor time it takes", TO_TAKE(take_idle)},

@@ -7,6 +7,7 @@
  *   run.c      operations and buffers of one run        memory.c   kinds of memory for buffers
  *   tests.c    the loops of tag messages                am.c       those of active messages
  *   rma.c      those of remote memory                   rpc.c      those of calls
+ *   streams.c  streams of a GPU for operations
  *
  * The client leads: for each run it sends a plan on endpoint 0, the server makes its buffers, posts its receives and answers
  * READY, both run the same loop from their side, and the server answers DONE. A plan of PERF_END ends the session. */
@@ -61,6 +62,12 @@ static inline bool perf_is_atomic(uint64_t test)
 #define PERF_MAX_ENDPOINTS 60000
 #define PERF_KIND_CAP 16 /* of the name of a kind of memory, with its end */
 
+/* --stream: operations begin behind their stream, it waits for their end, or both. The words are in this order. */
+enum { PERF_BEFORE = 1, PERF_AFTER = 2, PERF_BOTH = 3, PERF_STREAM_WORDS = 4 };
+extern const char *const perf_stream_names[PERF_STREAM_WORDS];
+#define PERF_MAX_STREAMS 64
+#define PERF_HELD UINT64_C(512) /* operations that may be in a stream at one time */
+
 typedef struct perf_opts {
     perf_role_t role;
     const char *uri;
@@ -81,6 +88,8 @@ typedef struct perf_opts {
     weft_rma_path_t path;
     char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP];
     bool view, kept;
+    unsigned stream;           /* 0: no streams */
+    uint64_t streams;          /* taken in turn where there is a window; 0: one */
     uint64_t iters;            /* 0: by time */
     uint64_t warmup;           /* with iters; UINT64_MAX: a tenth */
     uint64_t measure_ns;
@@ -209,12 +218,14 @@ typedef struct perf_plan {
     uint64_t header, answer, view, kept;
     char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP]; /* of the buffers that are sent, and of those received into */
     uint64_t batch, region, path;
+    uint64_t stream, streams;
     perf_offer_t offer;           /* rma_put_lat: the client's region */
 } perf_plan_t;
 
-/* How often each way was taken by payloads on a GPU, on one side; copies: asked of the GPU, and not waited for. */
+/* How often each way was taken by payloads on a GPU, on one side; copies: asked of the GPU, and not waited for; mapped: accesses
+ * to memory of the other side that is mapped here. */
 typedef struct perf_ways {
-    uint64_t copies, direct, relayed, bounced, staged;
+    uint64_t copies, direct, relayed, bounced, staged, mapped;
 } perf_ways_t;
 
 enum { PERF_READY = 1, PERF_DONE = 2, PERF_REFUSED = 3 };
@@ -228,7 +239,7 @@ typedef struct perf_reply {
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
-#define PERF_MAGIC UINT64_C(0x3530667265706677) /* "wfperf05" */
+#define PERF_MAGIC UINT64_C(0x3630667265706677) /* "wfperf06" */
 
 bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
 /* NULL, or what is wrong with it: it comes from the other side. */
@@ -262,12 +273,16 @@ bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *pages, uint64_t s
 
 /* Is that a kind of memory on a GPU, which the processor cannot touch? */
 bool perf_on_gpu(const char *kind);
+/* The kind of the region in a test of remote memory. */
+const char *perf_region_kind(const perf_plan_t *plan);
 /* The ways of payloads since the runtime was opened, and since then. */
 perf_ways_t perf_ways_now(perf_link_t *l);
 perf_ways_t perf_ways_since(perf_link_t *l, const perf_ways_t *then);
-/* "direct", "relay", "bounce", "staging", with "+" between them; else "carry" or "record". */
+/* "mapped", "direct", "relay", "bounce", "staging", with "+" between them; else "carry" or "record". `here` is the client's. */
 #define PERF_WAYS_CAP 40
 const char *perf_ways_text(const perf_ways_t *here, const perf_ways_t *there, char *buf, size_t n);
+/* Did a GPU take part in a run with these kinds of memory? */
+bool perf_ways_on_gpu(const perf_plan_t *plan, const perf_ways_t *here, const perf_ways_t *there);
 
 /* --- one run --------------------------------------------------------------------------------------------- */
 
@@ -345,8 +360,10 @@ struct perf_run {
     perf_am_t *am;               /* NULL but for active messages */
     perf_rma_t *rma;             /* NULL but for remote memory */
     perf_rpc_t *rpc;             /* NULL but for calls */
+    struct perf_streams *streams; /* NULL but with --stream */
     weft_op_t finish;            /* server of both: the client is done */
-    char refusal[160];           /* why perf_run_new() failed */
+    char refusal[200];           /* why perf_run_new() failed */
+    const char *advice;          /* what the client says behind it */
     uint64_t elapsed_ns, cpu_ns; /* results of the loop */
 };
 
@@ -354,6 +371,11 @@ struct perf_run {
 weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *plan, bool server);
 /* Nothing is under way any more: all is complete, or the endpoints are dropped. */
 void perf_run_free(perf_run_t *run);
+
+/* The streams of a run, by its plan: false after a refusal. Then its operations: the one of that number is in which of them? */
+bool perf_streams_new(perf_run_t *run);
+void perf_streams_set(perf_run_t *run, weft_op_t *op, uint64_t nth);
+void perf_streams_free(perf_run_t *run);
 
 /* Post what must be there before READY is said (server), then the loops. Statuses are those of operations. */
 weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run);
@@ -426,7 +448,7 @@ int perf_client(const perf_opts_t *opts, const char *uri);
 
 typedef struct perf_result {
     perf_test_t test;
-    uint64_t size, header, answer, batch, region, window, outstanding, endpoints, iterations;
+    uint64_t size, header, answer, batch, region, window, outstanding, streams, endpoints, iterations;
     double seconds;
     const perf_histogram_t *histogram;
     double tick_us;                /* one unit of the histogram */

@@ -41,6 +41,15 @@ static const char *rma_fault(const perf_plan_t *p)
     return NULL;
 }
 
+static const char *stream_fault(const perf_plan_t *p)
+{
+    if (p->stream >= PERF_STREAM_WORDS || p->streams < 1 || p->streams > PERF_MAX_STREAMS)
+        return "the server does not know such streams; use the same version of weft on both sides";
+    if (perf_is_rpc(p->test) || p->test == PERF_IDLE || p->view)
+        return "only messages that are taken, and remote memory, take their turn in streams";
+    return NULL;
+}
+
 static const char *rpc_fault(const perf_plan_t *p)
 {
     if (p->size && p->window > memory_bound() / 2 / p->size)
@@ -69,6 +78,8 @@ const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
     if (perf_is_rma(p->test) && (fault = rma_fault(p)))
         return fault;
     if (perf_is_rpc(p->test) && (fault = rpc_fault(p)))
+        return fault;
+    if (p->stream && (fault = stream_fault(p)))
         return fault;
     if (!memchr(p->send_kind, '\0', sizeof p->send_kind) || !memchr(p->recv_kind, '\0', sizeof p->recv_kind))
         return "the kinds of memory have no end";

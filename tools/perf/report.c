@@ -43,6 +43,16 @@ void perf_report_head(const perf_opts_t *o, const char *transport)
     if (strcmp(o->send_kind, "host") || strcmp(o->recv_kind, "host") || o->header || o->view || o->kept)
         printf("memory %s to %s, header %llu%s%s\n\n", o->send_kind, o->recv_kind, (unsigned long long)o->header,
                o->view ? ", viewed" : "", o->kept ? ", kept" : "");
+    if (o->stream) {
+        static const char *const text[PERF_STREAM_WORDS] = {
+            [PERF_BEFORE] = "each operation begins behind a stream of its process",
+            [PERF_AFTER] = "a stream of its process waits for each operation",
+            [PERF_BOTH] = "each operation begins behind a stream of its process, which waits for it"};
+        printf("stream %s", perf_stream_names[o->stream]);
+        if (o->streams > 1)
+            printf(", %llu in turn", (unsigned long long)o->streams);
+        printf(": %s\n\n", text[o->stream]);
+    }
     printf("%-11s %6s %6s %9s %9s %9s %9s %9s %9s %9s\n", "test", "size", "window", "p50 us", "p99 us", "p99.9 us", "max us",
            "avg us", "MiB/s", "msg/s");
     fflush(stdout);
@@ -124,6 +134,10 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
     tool_json_text(&j, "recv_memory", o->recv_kind);
     if (r->device_path)
         tool_json_text(&j, "device_path", r->device_path);
+    if (o->stream) {
+        tool_json_text(&j, "stream", perf_stream_names[o->stream]);
+        tool_json_count(&j, "streams", r->streams);
+    }
     if (perf_is_am(r->test)) {
         tool_json_count(&j, "header", r->header);
         tool_json_count(&j, "answer", r->answer);

@@ -79,7 +79,7 @@ static weft_status_t attach_one(perf_link_t *l, weft_ep_t *ep, const perf_offer_
 }
 
 /* The first touch of a page of a mapping is a fault, which is no part of an access: ucx_perftest has it in its warm-up, and a
- * run of ours has a mapping of its own. */
+ * run of ours has a mapping of its own. Memory of a GPU has no such faults, and reading it here would be counted as a way. */
 static weft_status_t touch_mapping(perf_link_t *l, weft_remote_t *remote, uint64_t len)
 {
     weft_op_t op = WEFT_OP_INIT;
@@ -113,7 +113,8 @@ weft_status_t perf_rma_attach(perf_run_t *run, const perf_offer_t *offer)
         r->n_remotes++;
         if (weft_remote_get_info(r->remotes[i], &info) || info.len != run->plan.region)
             return WEFT_ERR_PROTOCOL;
-        if (info.path == WEFT_RMA_MAPPED && (st = touch_mapping(l, r->remotes[i], info.len)))
+        if (info.path == WEFT_RMA_MAPPED && !perf_on_gpu(perf_region_kind(&run->plan)) &&
+            (st = touch_mapping(l, r->remotes[i], info.len)))
             return st;
         if (!i)
             r->path = info.path;

@@ -26,10 +26,22 @@ static void *take_table(perf_run_t *run, uint64_t n, size_t each)
     return take(run, "host", n * each, 0);
 }
 
+/* An operation that waits for a stream is not the endpoint's yet: it does not end with that. */
+static void cancel_waiting(perf_run_t *run)
+{
+    for (uint64_t i = 0; run->sends && i < run->n_sends; i++)
+        tool_cancel(&run->sends[i]);
+    for (uint64_t i = 0; run->recvs && i < run->n_recvs; i++)
+        tool_cancel(&run->recvs[i]);
+}
+
 void perf_run_free(perf_run_t *run)
 {
     char refusal[sizeof run->refusal];
+    const char *advice = run->advice;
     memcpy(refusal, run->refusal, sizeof refusal);
+    if (run->streams && run->link->rt)
+        cancel_waiting(run);
     if (run->am)
         perf_am_end(run);
     if (run->rma)
@@ -45,8 +57,10 @@ void perf_run_free(perf_run_t *run)
     free(run->rma);
     free(run->rpc);
     free(run->order);
+    perf_streams_free(run);
     memset(run, 0, sizeof *run);
     memcpy(run->refusal, refusal, sizeof refusal);
+    run->advice = advice;
 }
 
 /* The same permutation on both sides. */
@@ -100,7 +114,7 @@ static bool take_rma(perf_run_t *run, bool server)
     const perf_plan_t *plan = &run->plan;
     const bool reads = plan->test == PERF_RMA_GET || plan->test == PERF_RMA_BATCH;
     const bool lat = plan->test == PERF_RMA_PUT_LAT, atomic = perf_is_atomic(plan->test);
-    const char *there = reads ? plan->send_kind : plan->recv_kind, *here = reads ? plan->recv_kind : plan->send_kind;
+    const char *there = perf_region_kind(plan), *here = reads ? plan->recv_kind : plan->send_kind;
     run->rma = calloc(1, sizeof *run->rma);
     if (!run->rma)
         return false;
@@ -172,6 +186,18 @@ static bool take_all(perf_run_t *run, perf_link_t *l, bool server)
     return run->order || !plan->shuffle || !run->n_recvs;
 }
 
+/* Each operation has a stream. Receives of one endpoint have the same one if there are several endpoints: so each takes the
+ * message that is next in the order of the sender, and none waits for one that is sent behind its own. */
+static void set_streams(perf_run_t *run, const perf_link_t *l)
+{
+    for (uint64_t i = 0; run->sends && i < run->n_sends; i++)
+        perf_streams_set(run, &run->sends[i], i);
+    for (uint64_t i = 0; run->recvs && i < run->n_recvs; i++)
+        perf_streams_set(run, &run->recvs[i], l->n_eps > 1 ? i % l->n_eps : i);
+    for (uint64_t i = 0; run->am && run->am->slots && i < run->n_recvs; i++)
+        perf_streams_set(run, &run->am->slots[i].op, i);
+}
+
 weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *plan, bool server)
 {
     memset(run, 0, sizeof *run);
@@ -181,6 +207,7 @@ weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *p
     run->send_size = server ? plan->answer : plan->size;
     run->recv_size = server ? plan->size : plan->answer;
     snprintf(run->refusal, sizeof run->refusal, "there is no memory for messages of %llu bytes", (unsigned long long)plan->size);
+    run->advice = "; use a smaller --size or --window, or another --memory";
     if (plan->test == PERF_IDLE)
         return WEFT_OK;
     perf_memory_begin(plan);
@@ -196,8 +223,11 @@ weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *p
         run->n_recvs = perf_is_am(plan->test) ? plan->outstanding : (plan->outstanding + l->n_eps - 1) / l->n_eps * l->n_eps;
         run->n_sends = plan->window;
     }
-    if (take_all(run, l, server))
+    if (perf_streams_new(run) && take_all(run, l, server)) {
+        if (run->streams)
+            set_streams(run, l);
         return WEFT_OK;
+    }
     perf_run_free(run);
     return WEFT_ERR_NOMEM;
 }

@@ -5,6 +5,8 @@
  * own thread.
  *
  * tag_lat   ping-pong. One tick reading per round trip, as in ucx_perftest; half of it goes into the histogram.
+ *           In a stream (--stream) each side posts send and receive in the order in which they happen, and the server does
+ *           not wait for the one to post the other: a receive that is posted ahead would hold up the answer behind it.
  * tag_bw    one way, `window` sends not complete at a time, one buffer at each side (as in ucx_perftest). The clock stops when
  *           the server's DONE is here, so that everything has arrived.
  * tag_rate  the same with small messages and a larger window.
@@ -90,6 +92,64 @@ static weft_status_t ping(perf_link_t *l, perf_run_t *run)
             before = after;
         }
         last = slot;
+        if (++slot == run->n_recvs)
+            slot = 0;
+    }
+    return perf_await_all(l, run->sends, run->n_sends);
+}
+
+/* --- ping-pong in a stream ------------------------------------------------------------------------------- */
+
+/* Does the stream keep the order of a ping-pong? */
+static bool in_order(const perf_run_t *run)
+{
+    return run->plan.test == PERF_TAG_LAT && run->plan.stream == PERF_BOTH;
+}
+
+static weft_status_t pong_in_stream(perf_link_t *l, perf_run_t *run)
+{
+    const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
+    uint64_t slot = 0, last = 0;
+    weft_status_t st;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t next = slot + 1 == run->n_recvs ? 0 : slot + 1;
+        st = weft_msg_send(run->recv_eps[slot], run->send_buf, size, tag, &run->sends[slot]);
+        /* The next pair is posted while this one is on its way, when the one before is complete. */
+        if (!st && i)
+            st = perf_await(l, &run->recvs[last]);
+        if (!st && i)
+            st = perf_await(l, &run->sends[last]);
+        if (!st && i + 1 < count)
+            st = post_recv(run, next);
+        if (st)
+            return st;
+        last = slot;
+        slot = next;
+    }
+    st = perf_await(l, &run->recvs[last]);
+    return st ? st : perf_await(l, &run->sends[last]);
+}
+
+static weft_status_t ping_in_stream(perf_link_t *l, perf_run_t *run)
+{
+    const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
+    perf_histogram_t *h = run->histogram;
+    uint64_t slot = 0, before = perf_ticks(), after;
+    for (uint64_t i = 0; i < count; i++) {
+        weft_status_t st = perf_await(l, &run->sends[slot]);
+        if (!st)
+            st = weft_msg_send(run->recv_eps[slot], run->send_buf, size, tag, &run->sends[slot]);
+        if (!st)
+            st = post_recv(run, slot);
+        if (!st)
+            st = perf_await(l, &run->recvs[slot]);
+        if (st)
+            return st;
+        if (h) {
+            after = perf_ticks();
+            perf_record(h, after - before);
+            before = after;
+        }
         if (++slot == run->n_recvs)
             slot = 0;
     }
@@ -217,6 +277,9 @@ weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run)
         return perf_rma_prepare(l, run);
     if (perf_is_rpc(run->plan.test))
         return perf_finish_expect(l, run);
+    /* No answer before READY: what is sent on an endpoint keeps its place there, and an answer waits for its message. */
+    if (in_order(run))
+        return post_recv(run, 0);
     return run->plan.test == PERF_IDLE ? WEFT_OK : post_first_recvs(run);
 }
 
@@ -227,7 +290,7 @@ weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
     case PERF_IDLE:
         return idle(l, run);
     case PERF_TAG_LAT:
-        st = pong(l, run);
+        st = in_order(run) ? pong_in_stream(l, run) : pong(l, run);
         break;
     case PERF_TAG_BW:
     case PERF_TAG_RATE:
@@ -258,8 +321,12 @@ weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
         st = perf_rma_client(l, run);
     else if (rpc)
         st = perf_rpc_client(l, run);
+    else if (!latency)
+        st = source(l, run);
+    else if (run->plan.test == PERF_TAG_LAT)
+        st = in_order(run) ? ping_in_stream(l, run) : ping(l, run);
     else
-        st = !latency ? source(l, run) : run->plan.test == PERF_TAG_LAT ? ping(l, run) : perf_am_ping(l, run);
+        st = perf_am_ping(l, run);
     if (!st && !latency && !rma && !rpc)
         st = perf_await(l, done);
     run->elapsed_ns = tool_now() - start;

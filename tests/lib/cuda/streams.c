@@ -371,11 +371,13 @@ static int post_value(int r, kind_t kind, void *handle, uintptr_t at, uint32_t v
     return r;
 }
 
+#ifndef PAPER_BARE
 int cuStreamWaitValue32_v2(void *handle, uintptr_t at, uint32_t value, unsigned flags)
 {
     int r = pp_begin_in(__func__);
     return pp_end(post_value(r ? r : flags > 3 ? INVALID_VALUE : OK, WAIT_VALUE, handle, at, value, flags));
 }
+#endif
 
 int cuStreamWriteValue32_v2(void *handle, uintptr_t at, uint32_t value, unsigned flags)
 {

@@ -43,6 +43,14 @@ def environment(**more):
     return env
 
 
+def on_paper(driver="paper", **more):
+    """The environment in which there is a CUDA driver, made of paper; it works by itself, as a device does."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(command())), "tests", driver)
+    if not os.path.exists(os.path.join(folder, "libcuda.so.1")):
+        raise Skip(f"the CUDA driver made of paper is not built ({driver})")
+    return environment(LD_LIBRARY_PATH=folder, PAPER_THREAD="10", **more)
+
+
 def as_at_a_terminal():
     """For a child before it becomes the command: signals end it, also where a shell had this process ignore them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
