@@ -45,7 +45,7 @@ def a_wrong_value_is_named():
     refused(*fork, "--json=yes", says=["--json", "yes"])
     refused(*fork, "--test", "am_lta", says=["am_lta", "am_lat"])
     refused(*fork, "--memory", "pol", says=["pol", "pool"])
-    refused(*fork, "--memory", "host,banana", says=["banana", "cuda-managed", "cuda-async", "cuda-vmm"])
+    refused(*fork, "--memory", "host,banana", says=["banana", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-fd"])
     refused(*fork, "--memory", "host,huge,pool", says=["host,huge,pool", "two"])
     refused(*fork, "--memory", "host,", says=["--memory", "host"])
     refused(*fork, "--test", "rma_gte", says=["rma_gte", "rma_get"])

@@ -145,19 +145,20 @@ def gpu_memory_works_where_there_is_some():
     if weft.run("perf", "--fork", "--test", "am_lat", "--size", "8", "--iters", "1", "--memory", "cuda").returncode:
         raise weft.Skip("there is no CUDA device")
     for tls in ("shm", "tcp"):
-        for kinds in ("cuda", "host,cuda", "cuda,host", "pinned,cuda", "cuda-managed", "cuda-async", "cuda-vmm"):
+        for kinds in ("cuda", "host,cuda", "cuda,host", "pinned,cuda", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-fd"):
             measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--transports", tls)
 
 
 def every_cuda_kind_works_with_a_driver_made_of_paper():
     env = weft.on_paper()
     for tls in ("shm", "tcp"):
-        for kinds in ("cuda", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-async,pool", "huge,cuda-vmm"):
+        for kinds in ("cuda", "cuda-managed", "cuda-async", "cuda-vmm", "cuda-fd", "cuda-async,pool", "huge,cuda-vmm"):
             for test, size in (("tag_lat,am_lat", "0,8,3000,1M"), ("rma_get,rma_put", "8,100k")):
                 lines = measure("--test", test, "--size", size, "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
                 both = kinds.split(",") * 2
                 assert all([r["send_memory"], r["recv_memory"]] == both[:2] for r in lines), lines
-                assert all(("device_path" in r) == (kinds != "cuda-managed") for r in lines), lines
+                long = 512 << 10  # managed memory that is shorter is the processor's
+                assert all(("device_path" in r) == (kinds != "cuda-managed" or r["size"] >= long) for r in lines), lines
     for kind in ("cuda", "cuda-async", "cuda-vmm"):
         measure("--test", "rpc_tensor", "--size", "8,1M", "--memory", kind, "--iters", "4", env=env)
     assert "device_path" not in measure("--test", "tag_lat", "--size", "8", "--iters", "4", env=env)[0]
@@ -171,9 +172,10 @@ def the_path_of_payloads_on_a_gpu_is_said():
     assert paths("cuda", "8,4k") == 4 * [{"carry"}]
     assert paths("cuda", "4M", "--transports", "shm") == 2 * [{"direct"}]
     assert paths("cuda,pinned", "4M", "--transports", "shm") == 2 * [{"direct"}], "both sides page-lock it for the GPU"
-    for kinds in ("cuda", "cuda-vmm"):
+    assert paths("cuda-fd", "4M", "--transports", "shm") == 2 * [{"direct"}]
+    for kinds in ("cuda", "cuda-vmm", "cuda-managed"):
         assert paths(kinds, "4M", "--transports", "tcp") == 2 * [{"staging"}]
-    for kinds in ("cuda-async", "cuda-vmm", "host,cuda", "pinned,cuda-vmm"):
+    for kinds in ("cuda-async", "cuda-vmm", "host,cuda", "pinned,cuda-vmm", "cuda-managed", "host,cuda-managed"):
         for ways in paths(kinds, "4M", "--transports", "shm"):
             assert ways and not ways & {"direct", "carry", "record"}, (kinds, ways)
     text = weft.must("perf", "--fork", "--test", "tag_lat", "--size", "8,16,4M", "--iters", "4", "--memory", "cuda", "--transports", "shm",
@@ -194,7 +196,7 @@ def the_path_of_accesses_to_gpu_memory_is_that_of_the_run_alone():
     assert paths("cuda", "--transports", "tcp") == 2 * ["record", "staging", "staging"]
     for kinds in ("cuda-managed", "host,cuda-managed", "pinned"):
         for tls in ("shm", "tcp"):
-            lines = measure("--test", "tag_lat,rma_get", "--size", "8,4M", "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
+            lines = measure("--test", "tag_lat,rma_get", "--size", "8,500k", "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
             assert not any("device_path" in r for r in lines), f"the processor moved it: {lines}"
 
 

@@ -12,7 +12,8 @@
 #define TOUCH_STEP ((size_t)16 << 20)
 #define STAGE_STEP ((size_t)1 << 20)
 
-const char *const perf_kinds[PERF_KINDS] = {"host", "huge", "pinned", "cuda", "cuda-managed", "cuda-async", "cuda-vmm", "pool"};
+const char *const perf_kinds[PERF_KINDS] = {"host",       "huge",     "pinned",  "cuda", "cuda-managed",
+                                            "cuda-async", "cuda-vmm", "cuda-fd", "pool"};
 
 static const char *refuse(const char *fmt, const char *kind, const char *why)
 {
@@ -179,7 +180,7 @@ bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *p, uint64_t size,
 
 bool perf_on_gpu(const char *kind)
 {
-    return is_cuda(kind) && strcmp(kind, "cuda-managed"); /* that is moved as the processor's own */
+    return is_cuda(kind) && strcmp(kind, "cuda-managed"); /* that is moved as the processor's own, if it is short */
 }
 
 const char *perf_region_kind(const perf_plan_t *plan)

@@ -249,7 +249,7 @@ bool perf_reply_ok(const perf_reply_t *r, uint64_t len);
 /* --- memory ---------------------------------------------------------------------------------------------- */
 
 /* The words of --memory. */
-#define PERF_KINDS 8
+#define PERF_KINDS 9
 extern const char *const perf_kinds[PERF_KINDS];
 
 typedef struct perf_pages {
