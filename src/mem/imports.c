@@ -5,6 +5,9 @@
  * one takes the place of the one that was idle for longest. They lie in a list, the last used first; looking through it costs
  * less than the copy that follows.
  *
+ * A program may hold one beyond the end of its runtime, by a message that was lent (wefti_mem_import_part). It is then PARTED: in
+ * no list, and closed by whoever lets go of it last, on any thread.
+ *
  * The name of an export is all that is compared: it changes when memory is freed and allocated again (cuda_share.c).
  *
  * Promise: what is in use is never given back; what is idle is, within two KEEP of a runtime that is driven, and at its end.
@@ -21,7 +24,8 @@ uint32_t wefti_imports_max = 64;
 struct wefti_import {
     wefti_list_t link;
     uint8_t name[16];
-    uint32_t refs;
+    _Atomic uint32_t refs; /* other threads only change it when it is parted */
+    bool parted;
     uint64_t idle_since;
     const wefti_device_ops_t *ops;
     wefti_imported_t at;
@@ -145,11 +149,25 @@ weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, s
     return WEFT_OK;
 }
 
+void wefti_mem_import_part(weft_runtime_t *rt, wefti_import_t *i)
+{
+    if (i->parted)
+        return;
+    i->parted = true;
+    wefti_list_remove(&i->link);
+    wefti_mem_of(rt)->imports.n--;
+}
+
 void wefti_mem_unimport(weft_runtime_t *rt, wefti_import_t *i)
 {
-    wefti_imports_t *all = &wefti_mem_of(rt)->imports;
-    if (--i->refs)
+    if (atomic_fetch_sub_explicit(&i->refs, 1, memory_order_acq_rel) > 1)
         return;
+    if (i->parted) {
+        i->ops->unimport(&i->at);
+        wefti_free(i);
+        return;
+    }
+    wefti_imports_t *all = &wefti_mem_of(rt)->imports;
     i->idle_since = rt->now;
     if (i->at.here) { /* nothing to keep: memory of this process may be freed at any time */
         forget(all, i);
