@@ -141,8 +141,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull_with(weft_am_t *am, const we
  * weft_am_pull(). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op);
 /* The same for a payload of 512 KiB and more in GPU memory of a process on this host: op->buf is an address that this process's
- * GPU can read, and nothing moves. All that is said above of lent bytes holds. Ends with WEFT_ERR_UNSUPPORTED if the payload is
- * in other memory, or cannot be lent: pull it then. */
+ * GPU can read, and nothing moves. All that is said above of lent bytes holds. Kernels and copies that read them are to be done
+ * before the message is released. Ends with WEFT_ERR_UNSUPPORTED if the payload is in other memory, or cannot be lent: pull it
+ * then. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_view_device(weft_am_t *am, weft_op_t *op);
 
 /* Refuse the message: a sender whose operation is still under way (large, or `confirm`) completes with WEFT_ERR_REJECTED and

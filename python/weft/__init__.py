@@ -21,8 +21,8 @@ from ._core import (AddressError, AgainError, AuthError, CallError, CancelledErr
                     StaleError, StateError, Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError,
                     Watch, WeftError, __version__)
-from ._core import (Action, Block, BufferView, Memory, MemoryElement, Mirror, Region, Remote, Store, StoreServer, Transport,
-                    memory_kinds)
+from ._core import (Action, Block, BufferView, DeviceView, Memory, MemoryElement, Mirror, Region, Remote, Store, StoreServer,
+                    Transport, memory_kinds)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallErr
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen",
            "registry",
            "runtime", "u16", "u32", "u64", "u8"]
-__all__ += ["Action", "Block", "BufferView", "Memory", "MemoryElement", "Mirror", "Notification", "Region", "Remote",
-            "RemoteArray", "Store", "StoreServer",
+__all__ += ["Action", "Block", "BufferView", "DeviceView", "Memory", "MemoryElement", "Mirror", "Notification", "Region",
+            "Remote", "RemoteArray", "Store", "StoreServer",
             "Transport", "memory_kinds", "region"]
 
 

@@ -53,7 +53,7 @@ static void free_late(am_msg_t *m)
 /* The runtime is closed: the message is the program's alone, unless it has released it already. */
 static void part_with(am_msg_t *m)
 {
-    if (m->at == AT_LENT && !wefti_lent_outlives(&m->lent)) {
+    if (m->at == AT_LENT && !wefti_lent_part(&m->lent)) {
         wefti_unlend(&m->lent);
         m->at = AT_LOST;
     }

@@ -383,6 +383,14 @@ void wefti_unlend(const wefti_lent_t *lent)
     lent->ops->unlend(lent->transport, lent->handle);
 }
 
+bool wefti_lent_part(const wefti_lent_t *lent)
+{
+    if (!lent->import)
+        return lent->ops->lent_outlives;
+    wefti_mem_import_part(lent->rt, lent->import);
+    return true;
+}
+
 /* The newest first: a payload is taken back soon, or after its time ran out. */
 static wefti_in_t *in_find(wefti_epx_t *ep, uint64_t id)
 {

@@ -100,13 +100,14 @@ typedef struct wefti_lent {
     const wefti_transport_ops_t *ops;
     wefti_transport_t *transport;
     void *handle;
-    wefti_import_t *import; /* it is device memory: of this runtime */
+    wefti_import_t *import; /* it is device memory: of this runtime, unless it was parted with */
     weft_runtime_t *rt;
 } wefti_lent_t;
 weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out);
-/* The same for a payload in device memory: what is lent is an address of the device's, and does not outlive the runtime. */
+/* The same for a payload in device memory: what is lent is an address of the device's. */
 weft_status_t wefti_in_lend_device(wefti_in_t *in, wefti_lent_t *lent_out);
 void wefti_unlend(const wefti_lent_t *lent);
-static inline bool wefti_lent_outlives(const wefti_lent_t *lent) { return !lent->import && lent->ops->lent_outlives; }
+/* The runtime ends: is what was lent the program's from now on, until any thread gives it back? */
+bool wefti_lent_part(const wefti_lent_t *lent);
 
 #endif

@@ -80,6 +80,8 @@ weft_status_t wefti_mem_import(weft_runtime_t *rt, const wefti_export_t *from, s
 void wefti_mem_distrust(wefti_import_t *import);
 /* Done with it. It stays for a second, for the next who wants it: importing takes 0.1 ms or more. */
 void wefti_mem_unimport(weft_runtime_t *rt, wefti_import_t *import);
+/* The runtime ends, and the program goes on with it: from now on any thread may call wefti_mem_unimport(), with any runtime. */
+void wefti_mem_import_part(weft_runtime_t *rt, wefti_import_t *import);
 /* At most so many at a time; tests make it small. */
 extern uint32_t wefti_imports_max;
 

@@ -2,6 +2,9 @@
  *
  * There are at most wefti_imports_max: a new one takes the place of the one that was idle for longest.
  *
+ * A program may hold one beyond the end of its runtime, by a message that was lent (wefti_mem_import_part). It is then PARTED: in
+ * no list, and closed by whoever lets go of it last, on any thread.
+ *
  * The name of an export is all that is compared: it changes when memory is freed and allocated again (cuda_share.c).
  *
  * Promise: what is in use is never given back. tests/unit/mem_share.c. */
@@ -97,8 +100,18 @@ void wefti_mem_distrust(wefti_import_t *i)
     i->kept.distrusted = true;
 }
 
+void wefti_mem_import_part(weft_runtime_t *rt, wefti_import_t *i)
+{
+    if (!i->kept.parted)
+        wefti_kept_part(&wefti_mem_of(rt)->imports.keeper, &i->kept);
+}
+
 void wefti_mem_unimport(weft_runtime_t *rt, wefti_import_t *i)
 {
-    /* memory of this process may be freed at any time, so it is not kept */
-    wefti_kept_unref(&wefti_mem_of(rt)->imports.keeper, &i->kept, i->at.here || i->kept.distrusted);
+    if (!i->kept.parted) { /* memory of this process may be freed at any time, so it is not kept */
+        wefti_kept_unref(&wefti_mem_of(rt)->imports.keeper, &i->kept, i->at.here || i->kept.distrusted);
+        return;
+    }
+    if (atomic_fetch_sub_explicit(&i->kept.refs, 1, memory_order_acq_rel) == 1)
+        forget(&i->kept);
 }

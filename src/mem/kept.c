@@ -13,11 +13,22 @@
 
 #include "base/log.h"
 
-void wefti_kept_drop(wefti_keeper_t *all, wefti_kept_t *k)
+static void take_out(wefti_keeper_t *all, wefti_kept_t *k)
 {
     wefti_list_remove(&k->link);
     all->n--;
+}
+
+void wefti_kept_drop(wefti_keeper_t *all, wefti_kept_t *k)
+{
+    take_out(all, k);
     all->forget(k);
+}
+
+void wefti_kept_part(wefti_keeper_t *all, wefti_kept_t *k)
+{
+    take_out(all, k);
+    k->parted = true;
 }
 
 static void on_sweep(wefti_timer_t *t)

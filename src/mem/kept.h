@@ -8,8 +8,9 @@
 typedef struct wefti_kept {
     wefti_list_t link;
     uint8_t name[16];
-    uint32_t refs;
-    bool distrusted; /* nobody finds it any more */
+    _Atomic uint32_t refs; /* other threads only change it when it is parted */
+    bool distrusted;       /* nobody finds it any more */
+    bool parted;           /* it outlives its keeper: the owner lets go of it */
     uint64_t idle_since;
 } wefti_kept_t;
 
@@ -35,5 +36,6 @@ void wefti_kept_add(wefti_keeper_t *all, wefti_kept_t *k, const uint8_t *name); 
 void wefti_kept_drop(wefti_keeper_t *all, wefti_kept_t *k);   /* it goes at once */
 /* One user less. at_once: it goes with the last. */
 void wefti_kept_unref(wefti_keeper_t *all, wefti_kept_t *k, bool at_once);
+void wefti_kept_part(wefti_keeper_t *all, wefti_kept_t *k); /* the keeper knows it no more */
 
 #endif

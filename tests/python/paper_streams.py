@@ -65,12 +65,16 @@ def test_messages_begin_behind_the_streams_of_their_buffers(cuda, pair, how, n, 
 def test_without_a_stream_an_operation_does_not_wait(cuda, pair):
     """So the other tests show something."""
     async def body(p):
-        memory = gpu(DATA[:100])
-        cuda.kernel(cuda.stream(), memory, 9)
+        memory, stream = gpu(DATA[:100]), cuda.stream()
+        cuda.hold(stream)
+        cuda.kernel(stream, memory, 9)
         for thing in (memory, Array(memory, stream=None)):
             sending = p.a.send(thing, tag=1)
             assert await p.b.recv(tag=1) == DATA[:100]
             await sending
+        cuda.release(stream)
+        cuda.synchronize(stream)
+        assert memory.tobytes() == b"\t" * 100
     pair(body)
 
 

@@ -255,7 +255,7 @@ class Stream:
     cuda_stream = 0
 
 
-@pytest.mark.parametrize("file", ["paper_cuda.py", "paper_streams.py"])
+@pytest.mark.parametrize("file", ["paper_cuda.py", "paper_streams.py", "paper_lend.py"])
 def test_gpu_memory_with_a_driver_made_of_paper(file):
     if not os.path.exists(os.path.join(PAPER, "libcuda.so.1")):
         pytest.skip("the CUDA driver made of paper is not built")

@@ -263,6 +263,57 @@ def test_without_a_loop(package):
         assert got == [data.nbytes] and (package.get(into) == data).all()
 
 
+LENDER = """
+import sys, weft, weft.blocking
+data = bytes(range(256)) * 65536
+memory = weft.Memory(len(data), "cuda")
+memory.copy_from(data)
+with weft.blocking.connect(sys.argv[1], timeout=60) as ep:
+    for _ in range(int(sys.argv[2])):
+        ep.am_send(5, memory, timeout=60)
+        ep.send(b"done", tag=1)
+    ep.recv(tag=2, timeout=60)
+"""
+
+
+def seen(view):
+    """It as each package sees it: its name, and the bytes."""
+    yield "weft", view.tobytes()
+    if torch:
+        for name, tensor in (("dlpack", torch.from_dlpack(view)), ("interface", torch.as_tensor(view, device="cuda"))):
+            assert tensor.is_cuda and tensor.data_ptr() == view.ptr
+            yield f"torch {name}", tensor.cpu().numpy().tobytes()
+    if cupy:
+        for name, array in (("dlpack", cupy.from_dlpack(view)), ("interface", cupy.asarray(view))):
+            assert array.data.ptr == view.ptr
+            yield f"cupy {name}", cupy.asnumpy(array).tobytes()
+
+
+def test_memory_of_another_process_is_lent(run, child):
+    data, kept = bytes(range(256)) * 65536, []
+
+    async def body():
+        async with weft.Runtime(transports="shm") as runtime:
+            listener = runtime.listen("tcp://127.0.0.1:0")
+            child(LENDER, listener.uri, "3")
+            ep = await listener.accept(timeout=60)
+            for _ in range(2):
+                before = runtime.stats()["device_copies"]
+                view = await (await ep.am_recv(5, timeout=60)).view_device(timeout=60)
+                assert runtime.stats()["device_copies"] == before
+                for name, got in seen(view):
+                    assert got == data, name
+                with pytest.raises(weft.TimeoutError):
+                    await ep.recv(tag=1, timeout=0.1)
+                view.release()
+                assert await ep.recv(tag=1, timeout=60) == b"done"
+            kept.append(await (await ep.am_recv(5, timeout=60)).view_device(timeout=60))
+    run(body())
+    for name, got in seen(kept[0]):  # the runtime is closed, and the sender goes
+        assert got == data, name
+    kept[0].release()
+
+
 class Driver:
     """Streams of the driver itself, for machines without cupy and torch. What they are given takes its time: copies."""
     def __init__(self):

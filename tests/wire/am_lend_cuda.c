@@ -2,6 +2,7 @@
  * not possible; by a peer that ends. Against a driver made of paper. ctest: label=thread gpu */
 #include "test.h"
 
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <weft/weft.h>
@@ -41,11 +42,13 @@ static weft_status_t done(weft_op_t *op)
     return op->status;
 }
 
-/* It sends what it is told by letters: g from the GPU, s a short one of the GPU's, h from the host; and says when it is done. */
+/* It sends what it is told by letters: g from the GPU, d half of that without a wait, s a short one of the GPU's, h from the
+ * host; and says when it is done. */
 static void live(void)
 {
     char uri[256] = "", what;
-    weft_op_t op = WEFT_OP_INIT;
+    weft_op_t op = WEFT_OP_INIT, more[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
+    unsigned n = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (read(to_child[0], uri, sizeof uri - 1) <= 0)
         _exit(0);
@@ -55,6 +58,12 @@ static void live(void)
     CHECK_OK(weft_ep_open(rt, uri, NULL, &op, &ep));
     CHECK_OK(done(&op));
     while (read(to_child[0], &what, 1) == 1) {
+        if (what == 'd') {
+            CHECK_OK(weft_am_send(ep, 5, NULL, 0, mine, N / 2, &more[n++ % 2]));
+            for (double until = test_now() + 0.1; test_now() < until;)
+                weft_runtime_progress(rt);
+            continue;
+        }
         CHECK_OK(weft_am_send(ep, 5, NULL, 0, what == 'h' ? bytes : mine, what == 's' ? SMALL : N, &op));
         if (done(&op))
             _exit(0); /* its peer is gone */
@@ -168,14 +177,35 @@ TEST(it_stays_when_its_sender_is_killed)
     SEEN(live_imports, 0);
 }
 
-TEST(a_runtime_closes_while_it_is_lent)
+static void *release_it(void *am)
+{
+    weft_am_release(am);
+    return NULL;
+}
+
+/* Two messages of one allocation, which is opened once. */
+TEST(it_stays_when_its_runtime_is_closed)
 {
     begin();
     weft_op_t op = WEFT_OP_INIT;
-    get('g');
-    CHECK_OK(weft_am_view_device(kept, &op));
-    CHECK_OK(done(&op));
+    weft_am_t *all[2];
+    const void *at[2];
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) {
+        get('d');
+        all[i] = kept;
+        CHECK_OK(weft_am_view_device(kept, &op));
+        CHECK_OK(done(&op));
+        at[i] = op.buf;
+    }
+    SEEN(live_imports, 1);
     CHECK_OK(weft_runtime_close(rt));
+    for (int i = 0; i < 2; i++) {
+        SEEN(live_imports, 1);
+        CHECK_EQ(cu.MemcpyDtoH(back, (uintptr_t)at[i], N / 2), 0);
+        CHECK(!memcmp(back, bytes, N / 2));
+        CHECK(!pthread_create(&thread, NULL, release_it, all[i]));
+        CHECK(!pthread_join(thread, NULL));
+    }
     SEEN(live_imports, 0);
-    weft_am_release(kept);
 }

@@ -76,7 +76,10 @@ int weftpy_buf_get_in(weftpy_state_t *st, PyObject *object, bool writable, weftp
     }
     out->view.obj = NULL;
     bool has = PyObject_CheckBuffer(object);
-    if (has && weftpy_memory_get(st, object, out)) {
+    int ours = has ? weftpy_memory_get(st, object, writable, out) : 0;
+    if (ours < 0)
+        return -1;
+    if (ours) {
         PyErr_Clear();
         return 0;
     }

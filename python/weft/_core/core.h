@@ -48,7 +48,7 @@ enum { WEFTPY_GC = Py_TPFLAGS_HAVE_GC, WEFTPY_BASE = Py_TPFLAGS_BASETYPE, WEFTPY
     X(runtime) X(endpoint) X(listener) X(op) X(message) X(blocking_endpoint) X(blocking_listener) X(owned) X(claim) X(tensor) \
     X(service) X(request) X(client) X(link) X(method) X(call) X(stream) X(item) X(registry) X(watch) X(wait) X(region) X(remote) \
     X(memory) X(store_server) X(store) X(block) X(mirror) X(action) X(transport) X(memory_element) X(transport_buffer) \
-    X(buffer_view) X(awaited) X(completion_fd)
+    X(buffer_view) X(awaited) X(completion_fd) X(device_view)
 #define WEFTPY_SPEC_DECLARE(type) extern PyType_Spec weftpy_##type##_spec;
 WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
 
@@ -282,6 +282,7 @@ extern const weftpy_gives_t weftpy_gives_none, weftpy_gives_none_ever, weftpy_gi
 extern const weftpy_gives_t weftpy_gives_owned;    /* owned.c: the memory at op.buf, as an OwnedBuffer */
 extern const weftpy_gives_t weftpy_gives_endpoint; /* endpoint.c: the endpoint at op.buf */
 extern const weftpy_gives_t weftpy_gives_message;  /* message.c: the active message at op.buf */
+extern const weftpy_gives_t weftpy_gives_view;     /* device_view.c: the payload at op.buf of the message that is `made` */
 
 typedef struct weftpy_many weftpy_many_t;
 
@@ -438,9 +439,12 @@ struct weftpy_message {
     uint64_t len;
     uint32_t id;
     bool wants_reply;
+    bool viewed;             /* a DeviceView has it now, and am is NULL */
     weftpy_message_t *next, **before; /* in run->messages */
 };
 void weftpy_messages_release(weftpy_runtime_t *run);
+weft_am_t *weftpy_message_take(weftpy_message_t *m); /* for a view: it is the caller's; NULL with an exception: it was released */
+void weftpy_message_let_go(weftpy_runtime_t *run, weft_am_t *am); /* release one that has no object, also after the close */
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* registry.c: the library's registry; NULL with an exception: not a registry, closed, or of another runtime */
@@ -457,8 +461,8 @@ PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value);
 
 /* foreign.c: memory of objects without the buffer protocol. 1: *out has it, 0: the object has no memory, -1 with an exception */
 int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_order_t *order, weftpy_buf_t *out);
-/* memory.c: 1: it is a Memory that the processor cannot access */
-int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
+/* memory.c: 1: it is a Memory or a DeviceView that the processor cannot access; 0: it is none; -1 with an exception */
+int weftpy_memory_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
 
 /* memory servers: server.c, store.c, block.c, mirror.c */

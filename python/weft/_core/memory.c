@@ -1,36 +1,23 @@
 /* _core/memory.c - Memory: memory of a kind of the library's, for other packages to see without a copy.
  *
- * Memory that the processor can touch has the buffer protocol; that of a GPU has __cuda_array_interface__; either has __dlpack__.
- * It is freed with the object, which everyone who sees the memory holds: there is no call for it, since nobody could tell who
- * still looks.
+ * Memory that the processor can touch has the buffer protocol; memory_share.c has the other ways to see it. It is freed with the
+ * object, which everyone who sees the memory holds: there is no call for it, since nobody could tell who still looks. What a
+ * DeviceView (device_view.c) does in the same way is here, too.
  *
  * Threads: any. Copies are whole when they return, and run without the GIL.
  *
  * tests/python/test_memory.py holds us to it. */
-#include "values.h"
+#include "memory.h"
 
 #include <string.h>
 
-#define SELF memory_t *m = (memory_t *)self
+#define SELF weftpy_memory_t *m = (weftpy_memory_t *)self
 
-typedef struct memory {
-    PyObject_HEAD weftpy_state_t *st;
-    const weft_mem_kind_t *kind;
-    char *at;
-    uint64_t n;
-    PyObject *weakrefs;
-} memory_t;
+enum { PIECE = 64 << 10 };
 
-enum { CPU = 1, CUDA = 2, CUDA_MANAGED = 13, PIECE = 64 << 10 };
-
-static bool touchable(const memory_t *m)
+static bool touchable(const weftpy_memory_t *m)
 {
     return m->kind->flags & WEFT_MEM_CPU;
-}
-
-static bool is_cuda(const memory_t *m)
-{
-    return !strncmp(m->kind->name, "cuda", 4);
 }
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
@@ -53,7 +40,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kw)
     const weft_mem_kind_t *kind = weft_mem_kind_find(name);
     if (!kind)
         return weftpy_raise(st, WEFT_ERR_UNSUPPORTED);
-    memory_t *m = (memory_t *)PyType_GenericAlloc(type, 0);
+    weftpy_memory_t *m = (weftpy_memory_t *)PyType_GenericAlloc(type, 0);
     if (!m)
         return NULL;
     m->st = st;
@@ -81,25 +68,46 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out)
+int weftpy_memory_released(const weftpy_memory_t *m)
 {
-    const memory_t *m = (memory_t *)object;
-    if (Py_TYPE(object) != st->memory || touchable(m))
+    if (!m->released)
         return 0;
+    weftpy_raise_text(m->st, WEFT_ERR_STATE, "the view was released: the memory is its sender's again");
+    return -1;
+}
+
+int weftpy_memory_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
+{
+    weftpy_memory_t *m = (weftpy_memory_t *)object;
+    bool view = Py_TYPE(object) == st->device_view;
+    if (!view && (Py_TYPE(object) != st->memory || touchable(m)))
+        return 0;
+    if (view && weftpy_memory_released(m))
+        return -1;
+    if (view && writable) {
+        weftpy_raise_text(st, WEFT_ERR_INVALID,
+                          "a DeviceView is memory of its sender, and to be read only: receive into another");
+        return -1;
+    }
     memset(&out->view, 0, sizeof out->view);
     out->view.obj = Py_NewRef(object);
     out->view.buf = m->at;
     out->view.len = (Py_ssize_t)m->n;
+    out->view.readonly = view;
     out->view.itemsize = out->view.ndim = 1;
     out->kind = m->kind;
+    if (view)
+        m->users++; /* until the buffer is released: device_view.c */
     return 1;
 }
 
 /* --- copying ------------------------------------------------------------------------------------------------------------- */
 
 /* [offset, offset + n) of it; n UINT64_MAX: the rest. */
-static int range(memory_t *m, uint64_t offset, uint64_t *n)
+static int range(weftpy_memory_t *m, uint64_t offset, uint64_t *n)
 {
+    if (weftpy_memory_released(m))
+        return -1;
     if (offset <= m->n && *n == UINT64_MAX)
         *n = m->n - offset;
     if (offset <= m->n && *n <= m->n - offset)
@@ -109,18 +117,21 @@ static int range(memory_t *m, uint64_t offset, uint64_t *n)
     return -1;
 }
 
-static weft_status_t copy(void *to, const weft_mem_kind_t *to_kind, const void *from, const weft_mem_kind_t *from_kind,
-                          uint64_t n)
+/* From or to memory m, which nobody gives back meanwhile. */
+static weft_status_t copy(weftpy_memory_t *m, void *to, const weft_mem_kind_t *to_kind, const void *from,
+                          const weft_mem_kind_t *from_kind, uint64_t n)
 {
     if (!n)
         return WEFT_OK;
+    m->users++;
     PyThreadState *save = PyEval_SaveThread();
     weft_status_t status = weft_mem_copy(to, to_kind, from, from_kind, n);
     PyEval_RestoreThread(save);
+    m->users--;
     return status;
 }
 
-static PyObject *exchange(memory_t *m, PyObject *args, PyObject *kw, bool in)
+static PyObject *exchange(weftpy_memory_t *m, PyObject *args, PyObject *kw, bool in)
 {
     static char *words[] = {"buffer", "offset", NULL};
     PyObject *object, *where = NULL;
@@ -138,7 +149,7 @@ static PyObject *exchange(memory_t *m, PyObject *args, PyObject *kw, bool in)
         failed = -1;
     }
     if (!failed)
-        status = in ? copy(m->at + offset, m->kind, other, buf.kind, n) : copy(other, buf.kind, m->at + offset, m->kind, n);
+        status = in ? copy(m, m->at + offset, m->kind, other, buf.kind, n) : copy(m, other, buf.kind, m->at + offset, m->kind, n);
     weftpy_buf_release(&buf);
     if (status)
         weftpy_raise(m->st, status);
@@ -147,15 +158,15 @@ static PyObject *exchange(memory_t *m, PyObject *args, PyObject *kw, bool in)
 
 static PyObject *copy_from(PyObject *self, PyObject *args, PyObject *kw)
 {
-    return exchange((memory_t *)self, args, kw, true);
+    return exchange((weftpy_memory_t *)self, args, kw, true);
 }
 
-static PyObject *copy_to(PyObject *self, PyObject *args, PyObject *kw)
+PyObject *weftpy_memory_copy_to(PyObject *self, PyObject *args, PyObject *kw)
 {
-    return exchange((memory_t *)self, args, kw, false);
+    return exchange((weftpy_memory_t *)self, args, kw, false);
 }
 
-static PyObject *to_bytes(PyObject *self, PyObject *args, PyObject *kw)
+PyObject *weftpy_memory_to_bytes(PyObject *self, PyObject *args, PyObject *kw)
 {
     SELF;
     static char *words[] = {"offset", "n", NULL};
@@ -165,7 +176,7 @@ static PyObject *to_bytes(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_u64(where, "offset", UINT64_MAX, &offset) || weftpy_u64(much, "n", PY_SSIZE_T_MAX, &n) || range(m, offset, &n))
         return NULL;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n);
-    weft_status_t status = bytes ? copy(PyBytes_AsString(bytes), weft_mem_host(), m->at + offset, m->kind, n) : WEFT_OK;
+    weft_status_t status = bytes ? copy(m, PyBytes_AsString(bytes), weft_mem_host(), m->at + offset, m->kind, n) : WEFT_OK;
     if (status) {
         weftpy_raise(m->st, status);
         Py_CLEAR(bytes);
@@ -195,7 +206,7 @@ static PyObject *fill(PyObject *self, PyObject *args, PyObject *kw)
         memset(piece, (int)value, PIECE);
         for (uint64_t done = 0, some; done < n && !status; done += some) {
             some = n - done < PIECE ? n - done : PIECE;
-            status = copy(m->at + offset + done, m->kind, piece, weft_mem_host(), some);
+            status = copy(m, m->at + offset + done, m->kind, piece, weft_mem_host(), some);
         }
         PyMem_Free(piece);
     }
@@ -218,130 +229,22 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     return PyBuffer_FillInfo(view, self, m->at, (Py_ssize_t)m->n, 0, flags);
 }
 
-static PyObject *get_cuda(PyObject *self, void *unused)
-{
-    SELF;
-    if (!is_cuda(m)) {
-        PyErr_SetString(PyExc_AttributeError, "this is no memory of a GPU: it has no __cuda_array_interface__");
-        return NULL;
-    }
-    return Py_BuildValue("{s:(K),s:s,s:(KO),s:O,s:O,s:i}", "shape", (unsigned long long)m->n, "typestr", "|u1", "data",
-                         (unsigned long long)(uintptr_t)(m->n ? m->at : NULL), Py_False, "strides", Py_None, "stream", Py_None,
-                         "version", 3);
-}
-
-/* What a consumer gets: DLPack's struct, in either version, with room for the shape. */
-typedef struct lent {
-    union {
-        weftpy_dlpack_t old;
-        struct {
-            uint32_t major, minor;
-            void *context;
-            void (*deleter)(void *self);
-            uint64_t flags;
-            weft_tensor_t tensor;
-        } now;
-    };
-    PyObject *memory;
-    int64_t shape;
-} lent_t;
-
-/* Called by the consumer, in any thread. */
-static void delete_it(void *lent)
-{
-    PyGILState_STATE gil = PyGILState_Ensure();
-    Py_DECREF(((lent_t *)lent)->memory);
-    PyMem_Free(lent);
-    PyGILState_Release(gil);
-}
-
-static void delete_old(weftpy_dlpack_t *old)
-{
-    delete_it(old); /* it is the first member */
-}
-
-/* Nobody consumed it. */
-static void unlend(PyObject *capsule)
-{
-    static const char *const names[2] = {"dltensor", "dltensor_versioned"};
-    for (int i = 0; i < 2; i++)
-        if (PyCapsule_IsValid(capsule, names[i]))
-            delete_it(PyCapsule_GetPointer(capsule, names[i]));
-}
-
-static int device_type(const memory_t *m)
-{
-    return !is_cuda(m) ? CPU : touchable(m) ? CUDA_MANAGED : CUDA;
-}
-
-static int device_id(const memory_t *m)
-{
-    int id = is_cuda(m) ? weft_mem_device(m->at) : 0;
-    return id < 0 ? 0 : id;
-}
-
-static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *kw)
-{
-    SELF;
-    static char *words[] = {"stream", "max_version", "dl_device", "copy", NULL};
-    PyObject *stream = NULL, *version = NULL, *device = NULL, *copy_it = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$OOOO:__dlpack__", words, &stream, &version, &device, &copy_it))
-        return NULL; /* the stream does not matter: our copies are complete when they return */
-    if (copy_it == Py_True) {
-        PyErr_SetString(PyExc_BufferError, "copies are made with copy_to()");
-        return NULL;
-    }
-    int type = device_type(m), id = device_id(m), want_type = type, want_id = id;
-    long major = 0, minor = 0;
-    if (device && device != Py_None && !PyArg_ParseTuple(device, "ii:dl_device", &want_type, &want_id))
-        return NULL;
-    if (version && version != Py_None && !PyArg_ParseTuple(version, "ll:max_version", &major, &minor))
-        return NULL;
-    if (want_type != type || want_id != id) {
-        PyErr_SetString(PyExc_BufferError, "the memory is on another device: copy_to() copies it");
-        return NULL;
-    }
-    lent_t *lent = PyMem_Calloc(1, sizeof *lent);
-    if (!lent)
-        return PyErr_NoMemory();
-    weft_tensor_t *t = major >= 1 ? &lent->now.tensor : &lent->old.tensor;
-    lent->memory = Py_NewRef(self);
-    lent->shape = (int64_t)m->n;
-    *t = (weft_tensor_t){.data = m->at, .device_type = type, .device_id = id, .ndim = 1, .code = 1, .bits = 8, .lanes = 1};
-    t->shape = &lent->shape;
-    if (major >= 1) {
-        lent->now.major = 1;
-        lent->now.deleter = delete_it;
-    } else {
-        lent->old.deleter = delete_old;
-    }
-    PyObject *capsule = PyCapsule_New(lent, major >= 1 ? "dltensor_versioned" : "dltensor", unlend);
-    if (!capsule)
-        delete_it(lent);
-    return capsule;
-}
-
-static PyObject *dlpack_device(PyObject *self, PyObject *unused)
-{
-    SELF;
-    return Py_BuildValue("(ii)", device_type(m), device_id(m));
-}
-
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_kind(PyObject *self, void *unused)
+PyObject *weftpy_memory_kind(PyObject *self, void *unused)
 {
-    return PyUnicode_FromString(((memory_t *)self)->kind->name);
+    return PyUnicode_FromString(((weftpy_memory_t *)self)->kind->name);
 }
 
-static PyObject *get_ptr(PyObject *self, void *unused)
+PyObject *weftpy_memory_ptr(PyObject *self, void *unused)
 {
-    return PyLong_FromVoidPtr(((memory_t *)self)->at);
+    SELF;
+    return weftpy_memory_released(m) ? NULL : PyLong_FromVoidPtr(m->at);
 }
 
-static Py_ssize_t length(PyObject *self)
+Py_ssize_t weftpy_memory_length(PyObject *self)
 {
-    return (Py_ssize_t)((memory_t *)self)->n;
+    return (Py_ssize_t)((weftpy_memory_t *)self)->n;
 }
 
 static PyObject *repr(PyObject *self)
@@ -368,34 +271,33 @@ PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused)
     return list;
 }
 
-#define WORDS(fn) (PyCFunction)(void (*)(void))(fn), METH_VARARGS | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"copy_from", WORDS(copy_from),
      DOC("copy_from($self, buffer, offset=0)", "Copy a buffer, of any kind of memory, into it. Gives the length.")},
-    {"copy_to", WORDS(copy_to),
+    {"copy_to", WORDS(weftpy_memory_copy_to),
      DOC("copy_to($self, buffer, offset=0)", "Fill a buffer, of any kind of memory, from it. Gives the length.")},
-    {"tobytes", WORDS(to_bytes), DOC("tobytes($self, offset=0, n=None)", "A copy of it.")},
+    {"tobytes", WORDS(weftpy_memory_to_bytes), DOC("tobytes($self, offset=0, n=None)", "A copy of it.")},
     {"fill", WORDS(fill), DOC("fill($self, value=0, offset=0, n=None)", "Set every byte to a value.")},
-    {"__dlpack__", WORDS(dlpack),
+    {"__dlpack__", WORDS(weftpy_memory_dlpack),
      DOC("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
          "For other packages: it as a tensor of bytes.")},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS,
+    {"__dlpack_device__", weftpy_memory_dlpack_device, METH_NOARGS,
      DOC("__dlpack_device__($self)", "For other packages: DLPack's numbers of its device.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"kind", get_kind, NULL,
+    {"kind", weftpy_memory_kind, NULL,
      "host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, cuda-fd, or one that a program added.", NULL},
-    {"ptr", get_ptr, NULL, "Its address, good for as long as the object lives.", NULL},
-    {"__cuda_array_interface__", get_cuda, NULL, "For other packages: it as bytes on a GPU. Missing in other kinds.", NULL},
+    {"ptr", weftpy_memory_ptr, NULL, "Its address, good for as long as the object lives.", NULL},
+    {"__cuda_array_interface__", weftpy_memory_cuda, NULL, "For other packages: it as bytes on a GPU. Missing in other kinds.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
-    {"nbytes", T_ULONGLONG, offsetof(memory_t, n), READONLY, "Its length in bytes."},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_t, weakrefs), READONLY, NULL},
+    {"nbytes", T_ULONGLONG, offsetof(weftpy_memory_t, n), READONLY, "Its length in bytes."},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_memory_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -410,9 +312,9 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {Py_tp_members, members},
-    {Py_sq_length, length},
+    {Py_sq_length, weftpy_memory_length},
     {Py_bf_getbuffer, get_buffer},
     {0, NULL},
 };
 
-PyType_Spec weftpy_memory_spec = WEFTPY_SPEC("Memory", memory_t, 0, slots);
+PyType_Spec weftpy_memory_spec = WEFTPY_SPEC("Memory", weftpy_memory_t, 0, slots);

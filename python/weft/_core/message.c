@@ -1,21 +1,27 @@
 /* _core/message.c - Message: an active message that arrived, and the functions that receive them.
  *
  * A message of the library is kept for as long as the object lives, or until it is released; its header is copied at once, its
- * payload is here, or waits at the sender until read() or read_into() fetch it. A function for an id is called by the loop, in a
- * turn, in the order of arrival.
+ * payload is here, or waits at the sender until read() or read_into() fetch it, or view_device() gives it to a DeviceView. A
+ * function for an id is called by the loop, in a turn, in the order of arrival.
  *
  * Promise: closing the runtime releases what messages hold, whoever still has one. tests/python/test_am.py holds us to it. */
 #include "core.h"
 
-static void release(weftpy_message_t *m)
+/* Take the library's message out of the object, which has one. */
+static weft_am_t *take(weftpy_message_t *m)
 {
-    if (!m->am)
-        return;
+    weft_am_t *am = m->am;
     *m->before = m->next;
     if (m->next)
         m->next->before = m->before;
-    weft_am_release(m->am);
     m->am = NULL;
+    return am;
+}
+
+static void release(weftpy_message_t *m)
+{
+    if (m->am)
+        weft_am_release(take(m));
 }
 
 void weftpy_messages_release(weftpy_runtime_t *run)
@@ -26,7 +32,7 @@ void weftpy_messages_release(weftpy_runtime_t *run)
 
 /* Release a message that has no object. A kept message is valid also after the runtime was closed. In a forked child it belongs
  * to the parent. */
-static void let_go(weftpy_runtime_t *run, weft_am_t *am)
+void weftpy_message_let_go(weftpy_runtime_t *run, weft_am_t *am)
 {
     if (!weftpy_runtime_forked(run))
         weft_am_release(am);
@@ -37,14 +43,14 @@ static PyObject *message_new(weftpy_runtime_t *run, weft_am_t *am)
 {
     weftpy_message_t *m = (weftpy_message_t *)PyType_GenericAlloc(run->st->message, 0);
     if (m && weftpy_runtime_check(run)) { /* the collector may have closed the runtime: nobody would release it later */
-        let_go(run, am);
+        weftpy_message_let_go(run, am);
         Py_DECREF((PyObject *)m);
         return NULL;
     }
     if (m)
         m->header = PyBytes_FromStringAndSize(am->header, am->header_len);
     if (!m || !m->header) {
-        let_go(run, am);
+        weftpy_message_let_go(run, am);
         Py_XDECREF((PyObject *)m);
         return NULL;
     }
@@ -68,13 +74,13 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     op->buf = NULL;
     if (!weftpy_runtime_check(run))
         return message_new(run, am);
-    let_go(run, am);
+    weftpy_message_let_go(run, am);
     return NULL;
 }
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    let_go(run, (weft_am_t *)op->buf);
+    weftpy_message_let_go(run, (weft_am_t *)op->buf);
 }
 
 const weftpy_gives_t weftpy_gives_message = {.value = value, .drop = drop};
@@ -101,8 +107,17 @@ static int check(weftpy_message_t *m)
 {
     if (m->am && m->run->rt)
         return 0;
-    weftpy_raise_text(m->run->st, WEFT_ERR_STATE, "the message was released");
+    weftpy_raise_text(m->run->st, WEFT_ERR_STATE,
+                      m->viewed ? "the message was viewed: its payload is in the DeviceView" : "the message was released");
     return -1;
+}
+
+weft_am_t *weftpy_message_take(weftpy_message_t *m)
+{
+    if (check(m))
+        return NULL;
+    m->viewed = true;
+    return take(m);
 }
 
 /* --- the payload --------------------------------------------------------------------------------------------------------- */
@@ -156,6 +171,26 @@ static PyObject *read_into(FAST_ARGS)
     if (weftpy_args(m->run->st, &sig_read_into, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
         return NULL;
     return pull(m, arg[0], timeout, arg[2]);
+}
+
+static const weftpy_sig_t sig_view = {"view_device", 1, 0, 0, {N_timeout}};
+
+static PyObject *view_device(FAST_ARGS)
+{
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    uint64_t timeout = 0;
+    if (weftpy_args_timeout(m->run->st, &sig_view, args, n, kwnames, &timeout) || check(m))
+        return NULL;
+    weftpy_op_t *op = weftpy_loop_before_post(m->run) ? NULL : weftpy_op_new(m->run, &weftpy_gives_view);
+    if (!op)
+        return NULL;
+    op->made = Py_NewRef(self);
+    op->op.timeout_ns = timeout;
+    if (check(m)) { /* check again: the loop can run any code */
+        Py_DECREF(op);
+        return NULL;
+    }
+    return weftpy_op_posted(op, weft_am_view_device(m->am, &op->op));
 }
 
 static const weftpy_sig_t sig_reject = {"reject", 1, 1, 1, {N_reason}};
@@ -224,6 +259,9 @@ static PyMethodDef methods[] = {
      DOC("read($self, *, timeout=None)", "The payload as bytes, fetched from the sender if need be. Once.")},
     {"read_into", FAST(read_into),
      DOC("read_into($self, buffer, *, timeout=None, stream=None)", "The payload into a buffer. Gives its length. Once.")},
+    {"view_device", FAST(view_device),
+     DOC("view_device($self, *, timeout=None)",
+         "The payload where it is, in GPU memory of a process on this host, as a DeviceView: nothing is copied.")},
     {"reject", FAST(reject), DOC("reject($self, reason)", "Refuse it; a sender that waits gets RejectedError with the reason.")},
     {"release", release_it, METH_NOARGS, DOC("release($self)", "Done with it: the sender's window gets its room back.")},
     {NULL, NULL, 0, NULL},
