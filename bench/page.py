@@ -8,6 +8,8 @@ import os
 import statistics
 import sys
 
+import gpu
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECTIONS = [  # of bench/run, in the order of the page
     ("compare", "Tag messages", "Weft beside `ucx_perftest`, whose error handling is off."),
@@ -185,7 +187,9 @@ def main():
     with open(sys.argv[1], encoding="utf-8") as f:
         run = json.load(f)
     os.makedirs(os.path.join(ROOT, "docs", "pictures"), exist_ok=True)
-    for path, text in (("docs/performance.md", page(run)), ("docs/pictures/performance.svg", plot(bars(run["points"])))):
+    with open(gpu.PAGE, encoding="utf-8") as f:
+        of_gpus = gpu.section(f.read())  # of another machine
+    for path, text in (("docs/performance.md", page(run) + of_gpus), ("docs/pictures/performance.svg", plot(bars(run["points"])))):
         with open(os.path.join(ROOT, path), "w", encoding="utf-8") as f:
             f.write(text)
     return 0
