@@ -2,7 +2,7 @@
  *
  * Two sides. The owner's: regions, the grants that peers have on them, and the requests that it serves (key.c, share.c, region.c,
  * ending.c, grant.c, serve.c, serve_device.c; serve.h). The user's: remotes, and accesses to them (post.c, batch.c, remote.c,
- * access.c) over three paths (mapped.c, checked.c, native.c). Everything belongs to the driver of the runtime, except
+ * access.c, carried.c) over three paths (mapped.c, checked.c, native.c). Everything belongs to the driver of the runtime, except
  * what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
 #define WEFTI_RMA_STATE_H
@@ -327,7 +327,8 @@ enum {
     ACC_PULL,     /* its bytes are on their way here: `big` */
     ACC_STEPS,    /* in rma_state_t.stepping.list, or weft_remote_t.held */
     ACC_NATIVE,   /* the fabric has it: `big` */
-    ACC_FAR       /* a device copies its bytes: `big` */
+    ACC_FAR,      /* a device copies its bytes: `big` */
+    ACC_CARRY     /* the same, between its buffer and `big->carry`, and that is all that is left of it */
 };
 
 typedef struct rma_batch rma_batch_t;
@@ -383,6 +384,8 @@ struct rma_big_acc {
     weft_status_t reply;          /* OUT: what the owner said, if it has */
     bool replied;
     bool copied;                  /* NATIVE: through `bytes` */
+    wefti_carry_t *carry;         /* in the place of its buffer, which is in device memory: carried.c. NULL: none */
+    bool carrying;                /* a device copies to it or from it */
     rma_acc_t left;               /* NATIVE: in its place among the loose, when it has ended before */
     uint8_t bytes[];
 };
@@ -401,6 +404,7 @@ void wefti_rma_op_cancel(weft_op_t *op, weft_status_t why); /* for a wefti_op_ki
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
 rma_big_acc_t *wefti_rma_big_new(rma_acc_t *acc, size_t bytes);     /* NULL: no memory */
+void wefti_rma_big_free(rma_acc_t *acc);                            /* and its carry; there may be none */
 weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: send its request, or let it wait */
 bool wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait. False: it has to wait */
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
@@ -421,6 +425,7 @@ void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer 
 
 void wefti_rma_step(rma_acc_t *acc);                                /* live: begin to touch the mapped memory, in its turn */
 bool wefti_rma_asks(weft_remote_t *r);                              /* it is mapped, but its owner has to be asked */
+void wefti_rma_steps_go(weft_remote_t *r);                          /* what one of them waited for has come */
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
 void wefti_rma_rounds_init(rma_rounds_t *r, rma_state_t *rs, void (*piece)(rma_state_t *rs));
