@@ -209,10 +209,10 @@ WEFT_API const char *weft_rma_path_name(weft_rma_path_t path);
 /* --- operations -------------------------------------------------------------------------------------------------------- */
 
 /* Read or write. The buffer, in any kind of memory, is borrowed until op, which is needed, completes with op->len, the length.
- * Accesses of up to 1 MiB to a mapped region are complete when this returns. len 0 is allowed and touches nothing. Fails:
- * WEFT_ERR_RANGE, WEFT_ERR_RIGHTS, WEFT_ERR_INVALID (NULL). Completes with WEFT_ERR_STALE, WEFT_ERR_PEER, WEFT_ERR_CLOSED, also
- * if the remote had ended before; WEFT_ERR_REJECTED: the owner is of a newer version and refused it for a reason that is not
- * known here, op->reason is its number. */
+ * Accesses of up to 1 MiB to a mapped region are complete when this returns, unless the buffer is in memory of a GPU, which is
+ * not waited for. len 0 is allowed and touches nothing. Fails: WEFT_ERR_RANGE, WEFT_ERR_RIGHTS, WEFT_ERR_INVALID (NULL).
+ * Completes with WEFT_ERR_STALE, WEFT_ERR_PEER, WEFT_ERR_CLOSED, also if the remote had ended before; WEFT_ERR_REJECTED: the
+ * owner is of a newer version and refused it for a reason that is not known here, op->reason is its number. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_read(weft_remote_t *remote, uint64_t offset, void *buf, size_t len,
                                                      weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len,

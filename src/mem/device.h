@@ -32,7 +32,8 @@ struct wefti_copy {
 /* Begin a copy: WEFT_OK, and then any number of adds and one end; or WEFT_ERR_NOMEM. */
 weft_status_t wefti_copy_begin(weft_runtime_t *rt, wefti_copy_t *copy);
 /* n > 0 bytes, which way is known to the caller: to, from or within memory of `device`. The host's side is page-locked, or the
- * call takes as long as the copy. What fails here ends the copy with its status. */
+ * call takes as long as the copy. What fails here ends the copy with its status. Copies of less than 64 KiB to one allocation,
+ * and those from one, are made in the order in which they were begun: rma relies on it. */
 enum { WEFTI_COPY_TO, WEFTI_COPY_FROM, WEFTI_COPY_WITHIN, WEFTI_COPY_WAYS };
 void wefti_copy_add(weft_runtime_t *rt, wefti_copy_t *copy, const weft_mem_kind_t *device, void *dst, const void *src, size_t n,
                     int way);

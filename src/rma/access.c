@@ -2,7 +2,7 @@
  *
  * Promise: every access ends once, and no buffer is touched after that. tests/sim/rma_exactly_once.c. */
 #include "base/copy.h"
-#include "rma/state.h"
+#include "rma/carried.h"
 
 void wefti_rma_nonsense(weft_ep_t *ep)
 {
@@ -13,6 +13,11 @@ void wefti_rma_nonsense(weft_ep_t *ep)
 
 static weft_status_t move(const rma_acc_t *acc, uint64_t at, uint8_t *bytes, uint64_t n, bool in)
 {
+    if (acc->device && acc->big && acc->big->carry) {
+        uint8_t *ours = (uint8_t *)acc->big->carry->iov.base + at;
+        memcpy(in ? ours : bytes, in ? bytes : ours, n);
+        return WEFT_OK;
+    }
     weft_iov_t one = {acc->buf, acc->len};
     const weft_iov_t *iov = acc->iov_n ? acc->iov : &one;
     weft_status_t st = WEFT_OK;
@@ -102,8 +107,8 @@ void wefti_rma_end(rma_acc_t *acc, weft_status_t status)
     atomic_store_explicit(&r->n_live, r->n_live - 1, memory_order_relaxed);
     if (freed)
         wefti_list_remove(&acc->loose_link);
-    wefti_free(acc->big);
-    acc->big = NULL;
+    if (__builtin_expect(acc->big != NULL, 0))
+        wefti_rma_big_free(acc);
     if (acc->batch) {
         wefti_rma_batch_ended(acc, status);
     } else {
@@ -147,7 +152,12 @@ weft_status_t wefti_rma_begin(rma_acc_t *acc)
         return fail_as_the_remote_did(r, st);
     if (r->slot && acc->what != ACC_ATTACH && !wefti_rma_asks(r)) {
         live(acc);
-        r->rs->mapped++;
+        if (__builtin_expect(!acc->device, 1)) {
+            r->rs->mapped++;
+        } else {
+            ++*(wefti_rma_carry_cannot(acc) ? &r->rs->checked : &r->rs->mapped);
+            acc->what == ACC_READ ? wefti_rma_carry_new(acc) : wefti_rma_carry_fetch(acc);
+        }
         wefti_rma_step(acc);
         return WEFT_OK;
     }

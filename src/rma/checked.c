@@ -1,6 +1,7 @@
 /* rma/checked.c - accesses over the checked path: from the request to the owner's answer.
  *
- *     PENDING  waits for the connection, for an access before it, for the bound on unanswered requests, or for space on the lane
+ *     PENDING  waits for the connection, for an access before it, for the bound on unanswered requests, for space on the lane, or
+ *              for its bytes, which come from a device (carried.c)
  *     ASKED    its request is with the owner
  *     OUT      the same, and its bytes are announced
  *     PULL     its bytes are on their way here
@@ -12,8 +13,8 @@
  * both notify.
  *
  * Cancelling. A pending access ends at once, and so does one that is asked for; its answer is then dropped. One whose bytes are
- * moving ends when the fabric does not use its buffer any more. */
-#include "rma/state.h"
+ * moving ends when the fabric, or a device, does not use its buffer any more. */
+#include "rma/carried.h"
 
 /* --- order ------------------------------------------------------------------------------------------------------------- */
 
@@ -133,7 +134,7 @@ static weft_status_t put_announced(weft_ep_t *ep, rma_acc_t *acc)
                      .grant = acc->remote->grant,
                      .offset = acc->offset,
                      .value = acc->notify ? acc->operand : 0};
-    rma_big_acc_t *big = acc->big ? acc->big : wefti_rma_big_new(acc, 0); /* from the last try */
+    rma_big_acc_t *big = acc->big ? acc->big : wefti_rma_big_new(acc, 0); /* from the last try, or with a carry */
     if (!big)
         return WEFT_ERR_NOMEM;
     acc->big = big;
@@ -147,6 +148,11 @@ static weft_status_t put_announced(weft_ep_t *ep, rma_acc_t *acc)
     out->iov_n = acc->iov_n ? acc->iov_n : 1;
     out->total = acc->len;
     out->device = acc->device;
+    if (big->carry) {
+        out->iov = &big->carry->iov;
+        out->iov_n = 1;
+        out->device = NULL;
+    }
     weft_status_t st = wefti_out_announce(out, &rec, sizeof rec);
     if (st) {
         wefti_out_free(ep->rt, out);
@@ -168,7 +174,7 @@ static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
     weft_remote_t *r = acc->remote;
     if (ep->lane && acc->what == ACC_ATTACH && !can(ep, WEFT_CAN_RMA))
         return WEFT_ERR_UNSUPPORTED;
-    if (!ep->lane || e->n_asked + e->pulling >= RMA_REQUESTS ||
+    if (!ep->lane || rma_carrying(acc) || e->n_asked + e->pulling >= RMA_REQUESTS ||
         (e->asked_bytes && e->asked_bytes + cost(acc) > RMA_REPLY_BYTES) || (!wefti_list_empty(&r->loose) && blocked(acc)))
         return WEFT_ERR_AGAIN;
     if (wefti_rma_native_can(acc))
@@ -183,6 +189,8 @@ static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
         acc->id = 0;
         return st;
     }
+    if (!big && acc->what == ACC_WRITE && acc->big)
+        wefti_rma_big_free(acc); /* its bytes are in the record */
     e->n_asked++;
     e->asked_bytes += cost(acc);
     acc->state = big ? ACC_OUT : ACC_ASKED;
@@ -197,6 +205,8 @@ weft_status_t wefti_rma_ask(rma_acc_t *acc)
 {
     weft_ep_t *ep = acc->remote->ep;
     rma_ep_t *e = rma_ep(ep);
+    if (__builtin_expect(acc->device != NULL, 0) && acc->what == ACC_WRITE && !(ep->lane && big_write(e, acc)))
+        wefti_rma_carry_fetch(acc);
     weft_status_t st = wefti_list_empty(&e->pending) ? put(ep, acc) : WEFT_ERR_AGAIN;
     if (st == WEFT_ERR_AGAIN) {
         acc->state = ACC_PENDING;
@@ -295,8 +305,8 @@ void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why)
         wefti_rma_native_leave(acc, why);
         return;
     }
-    if (acc->state == ACC_OUT || acc->state == ACC_PULL || acc->state == ACC_NATIVE ||
-        acc->state == ACC_FAR) { /* the fabric has its buffer, or a device */
+    if (acc->state == ACC_OUT || acc->state == ACC_PULL || acc->state == ACC_NATIVE || acc->state == ACC_FAR ||
+        rma_carrying(acc)) { /* the fabric has its buffer, or a device */
         if (!acc->big->why)
             acc->big->why = why;
         if (acc->state == ACC_OUT && acc->big->out && ep && ep->lane)
@@ -327,8 +337,13 @@ void wefti_rma_asked_down(weft_ep_t *ep, weft_status_t why)
         }
     }
     wefti_list_splice(&ending, &e->pending);
-    for (wefti_list_t *l; (l = wefti_list_pop(&ending));)
-        wefti_rma_end(wefti_container_of(l, rma_acc_t, link), why);
+    for (wefti_list_t *l; (l = wefti_list_pop(&ending));) {
+        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
+        if (rma_carrying(acc))
+            wefti_rma_carry_down(acc, why);
+        else
+            wefti_rma_end(acc, why);
+    }
     wefti_slots_free(&e->requests); /* and what cancelled requests left there */
     wefti_slots_init(&e->requests, RMA_REQUESTS);
     e->n_asked = 0;
@@ -360,7 +375,10 @@ static void done(weft_ep_t *ep, rma_acc_t *acc, weft_status_t st)
         return;
     }
     wefti_list_remove(&acc->link);
-    wefti_rma_end(acc, st);
+    if (!st)
+        st = wefti_rma_carry_place(acc);
+    if (st != WEFT_ERR_PENDING)
+        wefti_rma_end(acc, st);
 }
 
 static bool fitting(const rma_acc_t *acc, const rma_reply_t *reply, size_t n)
@@ -404,8 +422,11 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
     } else if (acc) {
         if (st == WEFT_ERR_STALE) /* for good */
             (void)wefti_rma_remote_fails(acc->remote, st);
-        if (reply.kind == REC_DATA)
+        if (reply.kind == REC_DATA) {
+            if (__builtin_expect(acc->device != NULL, 0))
+                wefti_rma_carry_new(acc);
             st = wefti_rma_scatter(acc, 0, (const uint8_t *)wefti_wild_bare(wefti_wild_skip(rec, sizeof reply)), acc->len);
+        }
         if (reply.kind == REC_VALUE)
             wefti_wild_take(&wefti_op_of_scratch(acc)->value, wefti_wild_skip(rec, sizeof reply), 8);
         done(ep, acc, st);
@@ -417,6 +438,7 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
 
 static void pull(weft_ep_t *ep, rma_acc_t *acc, wefti_in_t *in)
 {
+    wefti_rma_big_free(acc); /* with a carry that it does not need now */
     rma_big_acc_t *big = acc->big = wefti_rma_big_new(acc, 0);
     weft_status_t st = WEFT_ERR_NOMEM;
     unask(ep, acc);

@@ -14,7 +14,7 @@
  *
  * Promise: no access is let through that is not wholly inside the part, with the rights, and of the region's generation; an
  * endpoint that is down leaves no grant that others would wait for without end. tests/unit/rma_grant.c holds us to it. */
-#include "rma/state.h"
+#include "rma/serve.h"
 
 /* --- good -------------------------------------------------------------------------------------------------------------- */
 

@@ -10,9 +10,15 @@
  * looked at in each round at first, then once a millisecond. If it stays set for STUCK, the owner is asked to do what is held
  * and what comes after it (weft_remote_t.asks), until all of it has ended and the slot is free.
  *
+ * A buffer in device memory is reached by way of a carry (carried.c). A write that waits for its bytes is set aside, with all
+ * later ones of its remote. A long access would wait for the device: so it does not take steps, and in its turn the owner is
+ * asked, for it and what comes after it.
+ *
  * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0: tests/fault/rma_peer_lost.c. A slot
  * that stays busy delays its own remote alone: tests/wire/rma_flow.c. */
 #include "rma/mapped.h"
+
+#include "rma/carried.h"
 
 uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
 #define STEP_COST 1024u /* of an access, beside its bytes */
@@ -61,14 +67,19 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
 {
     if (st == WEFT_ERR_STALE ? acc->remote->ep != NULL : !st && acc->notify) {
         /* Only the owner, or the end of the connection, can say why the slot is not ours: revoked, or given up. */
-        if (!st)
+        if (!st) {
             acc->what = ACC_NOTIFY;
+            wefti_rma_big_free(acc); /* with the carry that its bytes came from */
+        }
         acc->id = 0;
         st = wefti_rma_ask(acc);
         if (!st)
             return;
+    } else if (!st) {
+        st = wefti_rma_carry_place(acc);
     }
-    wefti_rma_end(acc, st);
+    if (st != WEFT_ERR_PENDING)
+        wefti_rma_end(acc, st);
 }
 
 /* --- slots that are busy ----------------------------------------------------------------------------------------------- */
@@ -88,7 +99,6 @@ bool wefti_rma_asks(weft_remote_t *r)
 /* Let the owner do what is held. */
 static void ask_owner(weft_remote_t *r)
 {
-    wefti_info("rma: the slot of a mapped region stays busy, so that its owner is asked for accesses");
     if (wefti_list_linked(&r->held_link))
         wefti_list_remove(&r->held_link);
     r->asks = true; /* before the first request, so that what comes meanwhile keeps its place */
@@ -139,6 +149,7 @@ static void on_look(wefti_timer_t *t)
         if (!busy(r)) {
             let_go(r);
         } else if (now >= r->held_since + STUCK) {
+            wefti_info("rma: the slot of a mapped region stays busy, so that its owner is asked for accesses");
             ask_owner(r);
         } else {
             eager = now - r->held_since < EAGER || eager;
@@ -149,16 +160,32 @@ static void on_look(wefti_timer_t *t)
         ask_owner(wefti_container_of(l, weft_remote_t, held_link));
 }
 
-/* Somebody has its slot: all of it waits. */
-static void hold(weft_remote_t *r)
+/* All of it waits. */
+static void set_aside(weft_remote_t *r)
 {
-    rma_state_t *rs = r->rs;
-    wefti_list_each_safe(l, &rs->stepping.list) {
+    wefti_list_t aside;
+    wefti_list_init(&aside);
+    wefti_list_each_safe(l, &r->rs->stepping.list) {
         if (wefti_container_of(l, rma_acc_t, link)->remote != r)
             continue;
         wefti_list_remove(l);
-        wefti_list_push_back(&r->held, l);
+        wefti_list_push_back(&aside, l);
     }
+    wefti_list_splice(&aside, &r->held); /* what was set aside before came later */
+    wefti_list_splice(&r->held, &aside);
+}
+
+void wefti_rma_steps_go(weft_remote_t *r)
+{
+    if (!wefti_list_linked(&r->held_link))
+        let_go(r);
+}
+
+/* Somebody has its slot. */
+static void hold(weft_remote_t *r)
+{
+    rma_state_t *rs = r->rs;
+    set_aside(r);
     uint64_t now = wefti_now(rs->rt);
     if (!r->held_since) /* else no thread of ours was inside since it was last held */
         r->held_since = now | 1;
@@ -178,6 +205,15 @@ static void turn(rma_state_t *rs)
     for (wefti_list_t *l; done < wefti_rma_step_bytes && (l = wefti_list_first(&rs->stepping.list));) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
         uint64_t left = acc->len - acc->stepped;
+        if (rma_carrying(acc) || wefti_rma_carry_cannot(acc)) {
+            weft_remote_t *r = acc->remote;
+            bool cannot = !rma_carrying(acc);
+            done += STEP_COST;
+            set_aside(r);
+            if (cannot)
+                ask_owner(r);
+            continue;
+        }
         weft_status_t st = step(acc, wefti_rma_step_bytes - done);
         if (st == WEFT_ERR_PENDING)
             return;
@@ -232,8 +268,10 @@ void wefti_rma_step(rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
     rma_state_t *rs = r->rs;
-    bool first = wefti_list_empty(&rs->stepping.list), waits = wefti_list_linked(&r->held_link) || !wefti_list_empty(&r->held);
-    weft_status_t st = first && !waits && !rs->later ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_PENDING;
+    bool first = wefti_list_empty(&rs->stepping.list);
+    bool waits = wefti_list_linked(&r->held_link) || !wefti_list_empty(&r->held) || rma_carrying(acc);
+    bool now = first && !waits && !rs->later && !wefti_rma_carry_cannot(acc);
+    weft_status_t st = now ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_PENDING;
     acc->state = ACC_STEPS;
     if (st != WEFT_ERR_PENDING && st != WEFT_ERR_AGAIN) {
         stepped(acc, st);
@@ -252,13 +290,12 @@ void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)
 {
     if (wefti_list_linked(&r->held_link))
         wefti_list_remove(&r->held_link);
-    for (wefti_list_t *l; (l = wefti_list_pop(&r->held));)
-        wefti_rma_end(wefti_container_of(l, rma_acc_t, link), why);
-    wefti_list_each_safe(l, &r->rs->stepping.list) {
+    set_aside(r);
+    for (wefti_list_t *l; (l = wefti_list_pop(&r->held));) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
-        if (acc->remote != r)
-            continue;
-        wefti_list_remove(l);
-        wefti_rma_end(acc, why);
+        if (rma_carrying(acc))
+            wefti_rma_carry_down(acc, why);
+        else
+            wefti_rma_end(acc, why);
     }
 }

@@ -17,7 +17,7 @@
  *                 \---endpoint down--> CLOSING --the lane is closed--> no fabric key
  *
  * Promise: no one-sided access touches a region after its revoke or its free has completed. tests/wire/rma_native.c. */
-#include "rma/state.h"
+#include "rma/serve.h"
 
 /* Both have proved an authentication key, and this end's fabric is trusted; if it only emulates, so that UCX may abort
  * (fabric/ucx/onesided.c), by name. */

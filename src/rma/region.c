@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "rma/state.h"
+#include "rma/serve.h"
 
 /* --- the tables: any thread, under rs->lock ---------------------------------------------------------------------------- */
 
@@ -175,6 +175,7 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
     if (o->buf) {
         r->base = o->buf;
         r->device = wefti_mem_device_of(o->buf, o->kind);
+        wefti_rma_turns_init(r);
     } else if (o->unmapped) {
         st = map_private(r->max_len, &r->base);
     } else {

@@ -12,7 +12,7 @@
  * Otherwise, and if the mapping fails, the same grant is used over the lane. */
 #include <sys/mman.h>
 
-#include "rma/state.h"
+#include "rma/serve.h"
 
 const char *weft_rma_path_name(weft_rma_path_t path)
 {

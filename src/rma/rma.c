@@ -1,7 +1,7 @@
 /* rma/rma.c - the room: what it tells conn and core about itself. */
 #include "rma/rma.h"
 
-#include "rma/state.h"
+#include "rma/serve.h"
 
 /* Records up to this size are copied; what is longer is announced. */
 #define RECORD_LIMIT (RMA_INLINE + sizeof(rma_request_t) + 8u)
@@ -15,6 +15,7 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->asked);
     wefti_list_init(&e->remotes);
     wefti_list_init(&e->owed);
+    wefti_list_init(&e->turns);
 }
 
 static void ep_up(weft_ep_t *ep)
@@ -82,7 +83,7 @@ static void announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
 
 static void withdrawn(wefti_in_t *in)
 {
-    (void)in; /* it is pulled or refused as it comes: nobody has one that could be taken back */
+    wefti_rma_turn_withdrawn(in); /* all others are pulled or refused as they come */
 }
 
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
@@ -92,6 +93,7 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     if (ep->lane)
         return; /* it closes gracefully: requests and answers go on */
     wefti_rma_asked_down(ep, why);
+    wefti_rma_turns_down(ep);
     wefti_rma_owed_down(ep);
     wefti_rma_grants_down(ep);
 }
@@ -100,8 +102,8 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 static bool ep_sends_pending(weft_ep_t *ep)
 {
     const rma_ep_t *e = rma_ep(ep);
-    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->owed) || e->serving ||
-        e->pulling || e->n_native)
+    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->owed) ||
+        !wefti_list_empty(&e->turns) || e->serving || e->pulling || e->n_native)
         return true;
     wefti_list_each(l, &e->remotes)
         if (wefti_container_of(l, weft_remote_t, ep_link)->n_live)
@@ -112,7 +114,8 @@ static bool ep_sends_pending(weft_ep_t *ep)
 static bool ep_busy(weft_ep_t *ep)
 {
     const rma_ep_t *e = rma_ep(ep);
-    return e->serving || e->pulling || e->n_native || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->pending);
+    return e->serving || e->pulling || e->n_native || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->pending) ||
+           !wefti_list_empty(&e->turns);
 }
 
 static void ep_free(weft_ep_t *ep)
@@ -162,6 +165,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_rma_remotes_part(rs);
     wefti_rma_regions_free(rs);
     wefti_rma_key_end(rs);
+    wefti_spares_free(&rs->spare_turns);
     wefti_free(rs);
 }
 

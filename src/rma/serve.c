@@ -1,23 +1,23 @@
 /* rma/serve.c - requests of peers to our regions: each is checked against its grant, carried out, and answered once.
  *
- * Small ones are carried out as they come and answered in the same call. A long read announces its bytes where they lie; a long
+ * Small ones are carried out as they come and answered in the same call; serve_device.c has those to memory of a device, which
+ * is not waited for. A long read announces its bytes where they lie; a long
  * write is pulled to where it belongs. The grant counts both, so that the region's memory stays meanwhile. Answers that find no
  * space on the lane wait in order, with their data. A peer that has more than RMA_REQUESTS unanswered breaks the protocol.
  *
  * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile.c,
  * tests/fuzz/records.c. */
 #include "rma/mapped.h"
+#include "rma/serve.h"
 
 /* A payload that moves into or out of a region. */
 typedef struct serve {
     weft_ep_t *ep;
     rma_grant_t *grant;
     weft_iov_t at;
-    uint64_t id;
-    uint64_t offset; /* from the region's first byte on */
-    uint64_t value;
-    bool notify;
-    wefti_xfer_t x; /* in */
+    rma_todo_t todo;
+    uint32_t lane_no; /* of the endpoint's lanes: over another one it is not answered */
+    wefti_xfer_t x;   /* in */
 } serve_t;
 
 /* A record that waits for space on the lane. */
@@ -47,16 +47,30 @@ static owed_t *keep(weft_ep_t *ep, size_t n)
     return owed;
 }
 
+static void too_many(weft_ep_t *ep)
+{
+    wefti_ep_protocol_error(ep, "more requests to remote memory than may be unanswered");
+}
+
+bool wefti_rma_one_more(weft_ep_t *ep)
+{
+    if (rma_ep(ep)->n_replies + rma_ep(ep)->n_turns < RMA_REQUESTS)
+        return true;
+    too_many(ep);
+    return false;
+}
+
 /* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the
  * endpoint fails. */
 static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
 {
     rma_ep_t *e = rma_ep(ep);
-    if (e->n_replies >= RMA_REQUESTS ||
-        e->reply_bytes + n > RMA_REPLY_BYTES + RMA_REQUESTS * (sizeof(rma_attached_t) + WEFTI_KEY_MAX) + RMA_INLINE) {
-        wefti_ep_protocol_error(ep, "more requests to remote memory than may be unanswered");
+    if (e->reply_bytes + n > RMA_REPLY_BYTES + RMA_REQUESTS * (sizeof(rma_attached_t) + WEFTI_KEY_MAX) + RMA_INLINE) {
+        too_many(ep);
         return NULL;
     }
+    if (!wefti_rma_one_more(ep))
+        return NULL;
     owed_t *owed = keep(ep, n);
     if (!owed) {
         wefti_ep_cannot(ep, "no memory for an answer about remote memory");
@@ -106,7 +120,7 @@ void wefti_rma_reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
 
 /* --- payloads out: long reads ------------------------------------------------------------------------------------------ */
 
-static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
+static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, const rma_todo_t *todo)
 {
     if (rma_ep(ep)->serving >= RMA_SERVING) {
         wefti_ep_protocol_error(ep, "more payloads of remote memory than may be under way");
@@ -117,8 +131,9 @@ static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64
         return NULL;
     s->ep = ep;
     s->grant = grant;
-    s->at = (weft_iov_t){at, len};
-    s->id = id;
+    s->at = (weft_iov_t){at, todo->rec.req.len};
+    s->todo = *todo;
+    s->lane_no = rma_ep(ep)->lane_no;
     wefti_rma_grant_begin(grant);
     rma_ep(ep)->serving++;
     return s;
@@ -144,7 +159,7 @@ static void read_done(wefti_out_t *out, weft_status_t status)
 static weft_status_t read_announce(serve_t *s)
 {
     weft_ep_t *ep = s->ep;
-    rma_payload_t rec = {.kind = REC_PAYLOAD, .id = s->id};
+    rma_payload_t rec = {.kind = REC_PAYLOAD, .id = s->todo.rec.req.id};
     wefti_out_t *out = wefti_out_new(ep->rt);
     if (!out)
         return WEFT_ERR_NOMEM;
@@ -161,9 +176,10 @@ static weft_status_t read_announce(serve_t *s)
     return st;
 }
 
-static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
+static void read_long(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at)
 {
-    serve_t *s = serve_new(ep, grant, at, len, id);
+    uint64_t id = todo->rec.req.id;
+    serve_t *s = serve_new(ep, grant, at, todo);
     if (!s) {
         wefti_rma_reply_status(ep, id, WEFT_ERR_NOMEM);
         return;
@@ -193,8 +209,8 @@ static weft_status_t look_up(weft_ep_t *ep, uint64_t id, uint32_t rights, uint64
     return WEFT_ERR_STALE;
 }
 
-/* The bytes of a read in a record of their own, straight from the region. */
-static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *at, uint64_t len, uint64_t id)
+/* In a record of their own, straight from where they are. */
+void wefti_rma_reply_data(weft_ep_t *ep, uint64_t id, const weft_mem_kind_t *device, const uint8_t *at, uint64_t len)
 {
     rma_reply_t head = {.kind = REC_DATA, .id = id};
     wefti_lane_t *lane = ep->lane;
@@ -207,7 +223,7 @@ static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *a
             return; /* the endpoint ends */
         rec = owed->rec;
     }
-    weft_status_t st = len ? wefti_mem_move(grant->region->device, rec + sizeof head, at, len) : WEFT_OK;
+    weft_status_t st = len ? wefti_mem_move(device, rec + sizeof head, at, len) : WEFT_OK;
     if (st) {
         /* the device failed, and what goes has to be an answer of some length: the status, and no data */
         head.kind = REC_DONE;
@@ -225,35 +241,51 @@ static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *a
         wefti_count_up(&rma_state(ep->rt)->served, 1);
 }
 
-static void on_read(weft_ep_t *ep, const rma_request_t *req, rma_grant_t *grant, uint8_t *at)
+static void on_read(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at)
 {
+    const rma_request_t *req = &todo->rec.req;
     rma_count_read(&grant->region->count, req->len);
-    if (sizeof(rma_reply_t) + req->len <= rma_ep(ep)->record_max)
-        read_short(ep, grant, at, req->len, req->id);
+    if (wefti_rma_is_short(ep, req->len))
+        wefti_rma_reply_data(ep, req->id, grant->region->device, at, req->len);
     else
-        read_long(ep, grant, at, req->len, req->id);
+        read_long(ep, todo, grant, at);
 }
 
-/* Tell the program, which may do anything then, even free the region. */
-static void notify(weft_ep_t *ep, const rma_grant_t *grant, uint64_t offset, uint64_t len, uint64_t value)
+weft_status_t wefti_rma_written(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant)
 {
+    const rma_request_t *req = &todo->rec.req;
     weft_region_t *region = grant->region;
-    if (region && region->notify && !grant->stale)
-        region->notify(region, offset, len, value, ep->id, region->user);
+    bool tells = req->kind == REC_NOTIFY || req->what & F_TELL;
+    if (!region)
+        return WEFT_OK;
+    if (tells && grant->stale)
+        return WEFT_ERR_STALE;   /* the program is not told any more */
+    if (req->kind != REC_NOTIFY) /* else its bytes were there before, in mapped memory */
+        rma_count_write(&region->count, req->len);
+    if (tells && region->notify)
+        region->notify(region, grant->offset + req->offset, req->len, todo->value, ep->id, region->user);
+    return WEFT_OK;
 }
 
-/* bytes NULL: they are in mapped memory already, and the program is to be told. */
-static void on_write(weft_ep_t *ep, const rma_request_t *req, rma_grant_t *grant, uint8_t *at, const wefti_wild_t *bytes,
-                     uint64_t value)
+static void on_write(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at, const wefti_wild_t *bytes)
 {
+    const rma_request_t *req = &todo->rec.req;
     weft_status_t st = WEFT_OK;
-    if (bytes && req->len)
+    if (req->kind == REC_WRITE && req->len)
         st = wefti_mem_move(grant->region->device, at, wefti_wild_bare(bytes), req->len);
-    if (!st && bytes)
-        rma_count_write(&grant->region->count, req->len);
-    if (!st && (!bytes || req->what & F_TELL))
-        notify(ep, grant, grant->offset + req->offset, req->len, value);
+    if (!st)
+        st = wefti_rma_written(ep, todo, grant);
     wefti_rma_reply_status(ep, req->id, st);
+}
+
+void wefti_rma_reply_value(weft_ep_t *ep, uint64_t id, uint64_t before)
+{
+    struct {
+        rma_reply_t reply;
+        uint64_t before;
+    } answer = {.reply = {.kind = REC_VALUE, .id = id}, .before = before};
+    wefti_count_up(&rma_state(ep->rt)->served, 1);
+    wefti_rma_reply(ep, &answer, sizeof answer);
 }
 
 /* In memory of a device: all peers go through this process, so this is atomic to them. */
@@ -269,22 +301,57 @@ static weft_status_t device_atomic(const weft_mem_kind_t *device, uint8_t *at, c
 
 static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec, rma_grant_t *grant, uint8_t *at)
 {
-    struct {
-        rma_reply_t reply;
-        uint64_t before;
-    } answer = {.reply = {.kind = REC_VALUE, .id = rec->req.id}};
+    uint64_t before = 0;
     weft_status_t st = (uintptr_t)at % rec->req.width ? WEFT_ERR_INVALID : WEFT_OK;
     if (!st && grant->region->device)
-        st = device_atomic(grant->region->device, at, rec, &answer.before);
+        st = device_atomic(grant->region->device, at, rec, &before);
     else if (!st)
-        answer.before = rma_atomic_apply(at, rec->req.what, rec->req.width, rec->operand, rec->compare);
+        before = rma_atomic_apply(at, rec->req.what, rec->req.width, rec->operand, rec->compare);
     if (st) {
         wefti_rma_reply_status(ep, rec->req.id, st);
         return;
     }
     wefti_count_up(&grant->region->count.atomics, 1);
-    wefti_count_up(&rma_state(ep->rt)->served, 1);
-    wefti_rma_reply(ep, &answer, sizeof answer);
+    wefti_rma_reply_value(ep, rec->req.id, before);
+}
+
+static void on_write_big(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at);
+
+void wefti_rma_carry_out(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at, const wefti_wild_t *bytes)
+{
+    switch (todo->rec.req.kind) {
+    case REC_READ:
+        on_read(ep, todo, grant, at);
+        break;
+    case REC_ATOMIC:
+        on_atomic(ep, &todo->rec, grant, at);
+        break;
+    case REC_WRITE_BIG:
+        on_write_big(ep, todo, grant, at);
+        break;
+    default:
+        on_write(ep, todo, grant, at, bytes);
+    }
+}
+
+void wefti_rma_refuse(weft_ep_t *ep, const rma_todo_t *todo, weft_status_t why)
+{
+    wefti_rma_reply_status(ep, todo->rec.req.id, why); /* first: the writer then knows why its payload is refused */
+    if (todo->in)
+        wefti_in_refuse(todo->in, false);
+}
+
+/* It is sound: may it, and is it its turn? */
+static void look_at(weft_ep_t *ep, const rma_todo_t *todo, const wefti_wild_t *bytes)
+{
+    const rma_request_t *req = &todo->rec.req;
+    rma_grant_t *grant;
+    uint8_t *at;
+    weft_status_t st = look_up(ep, req->grant, rma_todo_rights(todo), req->offset, req->len, &grant, &at);
+    if (__builtin_expect(st, 0))
+        wefti_rma_refuse(ep, todo, st);
+    else if (!grant->region->by_turns || !wefti_rma_turn(ep, todo, grant, at, bytes))
+        wefti_rma_carry_out(ep, todo, grant, at, bytes);
 }
 
 /* --- records in -------------------------------------------------------------------------------------------------------- */
@@ -296,46 +363,29 @@ static bool sound(const rma_request_t *req)
                                                   : !req->width && !(req->what & ~(req->kind == REC_WRITE ? F_TELL : 0)));
 }
 
-/* Carry out a request that is sound. */
-static void carry_out(weft_ep_t *ep, const rma_atomic_t *rec, const wefti_wild_t *bytes, uint64_t value)
-{
-    const rma_request_t *req = &rec->req;
-    uint32_t rights = req->kind == REC_READ ? WEFT_RMA_READ : req->kind == REC_ATOMIC ? WEFT_RMA_ATOMIC : WEFT_RMA_WRITE;
-    rma_grant_t *grant;
-    uint8_t *at;
-    weft_status_t st = look_up(ep, req->grant, rights, req->offset, req->len, &grant, &at);
-    if (st)
-        wefti_rma_reply_status(ep, req->id, st);
-    else if (req->kind == REC_READ)
-        on_read(ep, req, grant, at);
-    else if (req->kind == REC_ATOMIC)
-        on_atomic(ep, rec, grant, at);
-    else
-        on_write(ep, req, grant, at, bytes, value);
-}
-
 /* False: the record is not as it has to be. */
 static bool request(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, size_t n)
 {
-    rma_atomic_t rec;
-    size_t head = kind == REC_READ || kind == REC_WRITE ? sizeof rec.req : sizeof rec;
+    rma_todo_t todo;
+    rma_request_t *req = &todo.rec.req;
+    size_t head = kind == REC_READ || kind == REC_WRITE ? sizeof *req : sizeof todo.rec;
     if (n < head || (kind != REC_WRITE && n != head))
         return false;
-    memset(&rec, 0, sizeof rec);
-    wefti_wild_take(&rec, bytes, head);
-    rec.req.kind = kind;
-    if (!sound(&rec.req) || (kind == REC_NOTIFY && rec.compare))
+    memset(&todo, 0, sizeof todo);
+    wefti_wild_take(&todo.rec, bytes, head);
+    req->kind = kind;
+    if (!sound(req) || (kind == REC_NOTIFY && todo.rec.compare))
         return false;
-    uint64_t value = rec.operand;
-    if (rec.req.what & F_TELL && kind == REC_WRITE) {
-        if (n < head + sizeof value)
+    todo.value = todo.rec.operand;
+    if (req->what & F_TELL && kind == REC_WRITE) {
+        if (n < head + sizeof todo.value)
             return false;
-        wefti_wild_take(&value, wefti_wild_skip(bytes, head), sizeof value);
-        head += sizeof value;
+        wefti_wild_take(&todo.value, wefti_wild_skip(bytes, head), sizeof todo.value);
+        head += sizeof todo.value;
     }
-    if (kind == REC_WRITE && rec.req.len != n - head)
+    if (kind == REC_WRITE && req->len != n - head)
         return false;
-    carry_out(ep, &rec, kind == REC_WRITE ? wefti_wild_skip(bytes, head) : NULL, value);
+    look_at(ep, &todo, kind == REC_WRITE ? wefti_wild_skip(bytes, head) : NULL);
     return true;
 }
 
@@ -352,22 +402,30 @@ static void write_done(wefti_xfer_t *x, weft_status_t status)
 {
     serve_t *s = wefti_container_of(x, serve_t, x);
     weft_ep_t *ep = s->ep;
-    if (!status && s->notify && s->grant->stale)
-        status = WEFT_ERR_STALE; /* the program is not told any more */
-    if (!status && s->grant->region) {
-        rma_count_write(&s->grant->region->count, s->at.len);
-        if (s->notify)
-            notify(ep, s->grant, s->offset, s->at.len, s->value);
-    }
-    if (ep->lane)
-        wefti_rma_reply_status(ep, s->id, status);
+    if (!status)
+        status = wefti_rma_written(ep, &s->todo, s->grant);
+    if (ep->lane && s->lane_no == rma_ep(ep)->lane_no)
+        wefti_rma_reply_status(ep, s->todo.rec.req.id, status);
     serve_free(s);
+}
+
+static void on_write_big(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at)
+{
+    weft_status_t st = WEFT_ERR_NOMEM;
+    serve_t *s = serve_new(ep, grant, at, todo);
+    if (s) {
+        s->x.done = write_done;
+        st = wefti_in_pull(todo->in, &s->at, 1, s->at.len, grant->region->device, &s->x);
+        if (st)
+            serve_free(s);
+    }
+    if (st)
+        wefti_rma_refuse(ep, todo, st);
 }
 
 void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n, wefti_in_t *in)
 {
     rma_big_t rec;
-    uint8_t *at;
     memset(&rec, 0, sizeof rec);
     if (n == sizeof rec)
         wefti_wild_take(&rec, bytes, sizeof rec);
@@ -376,24 +434,10 @@ void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n, wef
         wefti_rma_nonsense(ep);
         return;
     }
-    rma_grant_t *grant;
-    weft_status_t st = look_up(ep, rec.grant, WEFT_RMA_WRITE, rec.offset, in->total, &grant, &at);
-    serve_t *s = st ? NULL : serve_new(ep, grant, at, in->total, rec.id);
-    if (!st && !s)
-        st = WEFT_ERR_NOMEM;
-    if (!st) {
-        s->offset = grant->offset + rec.offset;
-        s->value = rec.value;
-        s->notify = rec.what & F_TELL;
-        s->x.done = write_done;
-        st = wefti_in_pull(in, &s->at, 1, s->at.len, grant->region->device, &s->x);
-        if (st)
-            serve_free(s);
-    }
-    if (st) {
-        wefti_rma_reply_status(ep, rec.id, st); /* first: the writer then knows why it is refused */
-        wefti_in_refuse(in, false);
-    }
+    rma_todo_t todo = {.value = rec.value, .in = in};
+    todo.rec.req = (rma_request_t){
+        .kind = REC_WRITE_BIG, .what = rec.what, .id = rec.id, .grant = rec.grant, .offset = rec.offset, .len = in->total};
+    look_at(ep, &todo, NULL);
 }
 
 /* --- later ------------------------------------------------------------------------------------------------------------- */
@@ -408,7 +452,7 @@ void wefti_rma_owed_flush(weft_ep_t *ep)
         if (st == WEFT_ERR_AGAIN)
             return;
         if (st) { /* it cannot be announced: tell the reader, in its place in the order */
-            rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
+            rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->todo.rec.req.id};
             if (!wefti_rma_put(ep, &rec, sizeof rec))
                 return;
             serve_free(read);

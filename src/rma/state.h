@@ -1,8 +1,9 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
  * Two sides. The owner's: regions, the grants that peers have on them, and the requests that it serves (key.c, share.c, region.c,
- * ending.c, grant.c, serve.c). The user's: remotes, and accesses to them (post.c, batch.c, remote.c, access.c) over three paths
- * (mapped.c, checked.c, native.c). Everything belongs to the driver of the runtime, except what says otherwise. */
+ * ending.c, grant.c, serve.c, serve_device.c; serve.h). The user's: remotes, and accesses to them (post.c, batch.c, remote.c,
+ * access.c, carried.c) over three paths (mapped.c, checked.c, native.c). Everything belongs to the driver of the runtime, except
+ * what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
 #define WEFTI_RMA_STATE_H
 
@@ -15,6 +16,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "base/spares.h"
 #include "base/status.h"
 #include "conn/conn.h"
 #include "rma/rma.h"
@@ -72,6 +74,7 @@ struct rma_state {
     wefti_timer_t look;           /* whether it is free again */
     uint64_t looked;              /* when that was last seen to */
     wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
+    wefti_spares_t spare_turns;   /* serve_device.c */
     bool later;                   /* what begins now takes steps from the next round on: enough was done in this one */
     /* metrics, of what is gone and of the driver's paths */
     uint64_t mapped, checked, native;     /* operations by path, ours */
@@ -90,6 +93,12 @@ typedef struct rma_grant rma_grant_t;
 
 typedef struct rma_name rma_name_t; /* by which peers attach it: region.c */
 
+/* Requests to a region in device memory: serve_device.c. */
+typedef struct rma_turns {
+    wefti_list_t running, waiting; /* in the order in which they came */
+    uint32_t n;                    /* that run */
+} rma_turns_t;
+
 struct weft_region {
     wefti_handle_t handle;
     weft_runtime_t *rt;           /* up to here it can be read when it was freed */
@@ -103,6 +112,8 @@ struct weft_region {
     _Atomic uint64_t until;       /* fabric time from which nothing is let in; 0: none */
     uint32_t rights, name_rights;
     const weft_mem_kind_t *device; /* NULL: the processor can touch it */
+    bool by_turns;                /* the library knows its device, and does not wait for it */
+    rma_turns_t turns;
     rma_name_t *names;            /* of which there may be none; under rs->lock */
     rma_share_t share;
     bool own;                     /* the library made the memory */
@@ -224,6 +235,9 @@ typedef struct rma_ep {
     uint32_t n_replies;           /* of them, answers to the peer, and their bytes */
     uint64_t reply_bytes;
     uint32_t serving;             /* payloads under way, from and to our regions: RMA_SERVING at most */
+    wefti_list_t turns;           /* requests that a device carries out, or that wait for it: serve_device.c */
+    uint32_t n_turns;             /* of them, those that came over this lane */
+    uint32_t lane_no;             /* one more with each lane that ends: what came over another is not answered */
 } rma_ep_t;
 
 static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->traffic[WEFTI_TRAFFIC_RMA]; }
@@ -314,7 +328,8 @@ enum {
     ACC_PULL,     /* its bytes are on their way here: `big` */
     ACC_STEPS,    /* in rma_state_t.stepping.list, or weft_remote_t.held */
     ACC_NATIVE,   /* the fabric has it: `big` */
-    ACC_FAR       /* a device copies its bytes: `big` */
+    ACC_FAR,      /* a device copies its bytes: `big` */
+    ACC_CARRY     /* the same, between its buffer and `big->carry`, and that is all that is left of it */
 };
 
 typedef struct rma_batch rma_batch_t;
@@ -370,6 +385,8 @@ struct rma_big_acc {
     weft_status_t reply;          /* OUT: what the owner said, if it has */
     bool replied;
     bool copied;                  /* NATIVE: through `bytes` */
+    wefti_carry_t *carry;         /* in the place of its buffer, which is in device memory: carried.c. NULL: none */
+    bool carrying;                /* a device copies to it or from it */
     rma_acc_t left;               /* NATIVE: in its place among the loose, when it has ended before */
     uint8_t bytes[];
 };
@@ -388,6 +405,7 @@ void wefti_rma_op_cancel(weft_op_t *op, weft_status_t why); /* for a wefti_op_ki
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
 rma_big_acc_t *wefti_rma_big_new(rma_acc_t *acc, size_t bytes);     /* NULL: no memory */
+void wefti_rma_big_free(rma_acc_t *acc);                            /* and its carry; there may be none */
 weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: send its request, or let it wait */
 bool wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait. False: it has to wait */
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
@@ -408,6 +426,7 @@ void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer 
 
 void wefti_rma_step(rma_acc_t *acc);                                /* live: begin to touch the mapped memory, in its turn */
 bool wefti_rma_asks(weft_remote_t *r);                              /* it is mapped, but its owner has to be asked */
+void wefti_rma_steps_go(weft_remote_t *r);                          /* what one of them waited for has come */
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
 void wefti_rma_rounds_init(rma_rounds_t *r, rma_state_t *rs, void (*piece)(rma_state_t *rs));
@@ -473,16 +492,5 @@ static inline weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, c
 void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
 void wefti_rma_remotes_part(rma_state_t *rs);                       /* the room is freed: the program keeps its remotes */
-
-/* --- serve.c: what peers ask of us ------------------------------------------------------------------------------------- */
-
-void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
-void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
-/* Send DROP or REVOKED, after what waits for space. False: no memory to keep it until there is space. */
-bool wefti_rma_tell(weft_ep_t *ep, uint8_t kind, uint64_t grant);
-void wefti_rma_reply(weft_ep_t *ep, const void *rec, size_t n);
-void wefti_rma_reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st);
-void wefti_rma_owed_flush(weft_ep_t *ep);
-void wefti_rma_owed_down(weft_ep_t *ep);
 
 #endif

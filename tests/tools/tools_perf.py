@@ -190,10 +190,10 @@ def the_path_of_accesses_to_gpu_memory_is_that_of_the_run_alone():
         return [r["device_path"] for r in measure("--test", "rma_get,rma_put", "--size", "8,64k,4M", "--memory", kinds, "--window", "1",
                                                   "--iters", "6", *args, env=env)]
     env = weft.on_paper()
-    assert paths("cuda", "--transports", "shm") == 3 * ["mapped"] + ["record", "relay", "direct"]
-    assert paths("host,cuda", "--transports", "shm") == 3 * ["mapped"] + ["record", "relay", "relay"]
-    assert paths("cuda,host", "--transports", "shm") == ["mapped", "relay", "relay"] + 3 * ["mapped"]
-    assert paths("cuda", "--transports", "tcp") == 2 * ["record", "staging", "staging"]
+    assert paths("cuda", "--transports", "shm") == 3 * ["mapped"] + ["carry", "relay", "direct"]
+    assert paths("host,cuda", "--transports", "shm") == ["mapped", "relay", "relay", "carry", "relay", "relay"]
+    assert paths("cuda,host", "--transports", "shm") == 2 * ["mapped", "relay", "relay"]
+    assert paths("cuda", "--transports", "tcp") == 2 * ["carry", "staging", "staging"]
     for kinds in ("cuda-managed", "host,cuda-managed", "pinned"):
         for tls in ("shm", "tcp"):
             lines = measure("--test", "tag_lat,rma_get", "--size", "8,500k", "--memory", kinds, "--iters", "4", "--transports", tls, env=env)
