@@ -52,7 +52,8 @@ typedef struct weft_am_send_opts {
     size_t len;
     const weft_iov_t *iov;       /* or several pieces; the array is borrowed like the pieces */
     size_t iov_n;
-    const weft_mem_kind_t *kind; /* of the payload, all pieces. Default is: look at the first piece */
+    const weft_mem_kind_t *kind; /* of the payload, all pieces. Default is: look. Pieces in memory that the processor can touch
+                                    and pieces in memory of a device, or of two sorts of device: WEFT_ERR_INVALID */
     weft_release_fn release;  /* the library owns the payload from a successful post on, and calls this once: for a single
                                  buffer with buf, for pieces once per piece. The header stays borrowed */
     void *release_user;
@@ -126,19 +127,19 @@ typedef struct weft_am_pull_opts {
     size_t cap;
     const weft_iov_t *iov;       /* or pieces, filled in order; the array is borrowed */
     size_t iov_n;
-    const weft_mem_kind_t *kind; /* of buf or the pieces (default: look at the first); with neither: allocate in it, op->buf is
-                                    the buffer (NULL if there are no bytes), to be given to weft_mem_free(kind, op->buf,
-                                    op->len). Default then is: host */
+    const weft_mem_kind_t *kind; /* of buf or the pieces (default: look; pieces are as for weft_am_send_opts_t); with neither:
+                                    allocate in it, op->buf is the buffer (NULL if there are no bytes), to be given to
+                                    weft_mem_free(kind, op->buf, op->len). Default then is: host */
 } weft_am_pull_opts_t;
 #define WEFT_AM_PULL_OPTS_INIT WEFT_INIT(weft_am_pull_opts_t)
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *opts, weft_op_t *op);
 
 /* Have the payload where it can be read: completes with op->buf pointing to op->len bytes, read only, until the message is
- * released. Nothing moves if the data is here, or if the sender is on this host and sent it from a pool: then its memory is
- * lent, and the sender's operation completes when the message is released. Lent bytes are the sender's: an honest one leaves
- * them alone, until the connection breaks; another can change them while they are read. Pull what is to be checked and
- * believed. Otherwise it is pulled into host memory of the message's own. For kept and taken messages. Statuses as for
- * weft_am_pull(). */
+ * released. Nothing moves if the data is here, or if the sender is on this host and sent it from a pool: then its memory is lent,
+ * and the sender's operation completes when the message is released, or the connection ends; no deadline and no cancel of the
+ * sender ends it before. Lent bytes are the sender's: an honest one leaves them alone, until the connection breaks; another can
+ * change them while they are read. Pull what is to be checked and believed. Otherwise it is pulled into host memory of the
+ * message's own. For kept and taken messages. Statuses as for weft_am_pull(). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op);
 /* The same for a payload of 512 KiB and more in GPU memory of a process on this host: op->buf is an address that this process's
  * GPU can read, and nothing moves. All that is said above of lent bytes holds. Kernels and copies that read them are to be done
@@ -166,7 +167,7 @@ typedef struct weft_am_recv_opts {
     size_t cap;
     const weft_iov_t *iov;       /* or pieces */
     size_t iov_n;
-    const weft_mem_kind_t *kind; /* of them (default: look); with neither: allocate in it, see weft_am_pull_opts_t */
+    const weft_mem_kind_t *kind; /* of them (default: look); with neither: allocate in it. See weft_am_pull_opts_t */
     uint64_t max_len;            /* when allocating: longer ones are rejected with WEFT_AM_TOO_LONG. Default is: 1 GiB */
 } weft_am_recv_opts_t;
 #define WEFT_AM_RECV_OPTS_INIT WEFT_INIT(weft_am_recv_opts_t)

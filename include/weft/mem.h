@@ -19,10 +19,11 @@
  * name (or WEFT_CUDA=on says so), and a machine without it has fewer kinds. A program can make kinds of its own and
  * name them in options; one that was added is also found by name and by address. Their functions may be called from progress.
  *
- * Everything that takes a buffer takes it in any kind. Memory that the processor cannot touch is moved in pieces through
- * pinned memory, the copies overlapping the transfer. Copies to and from a GPU run on streams of the library's own: what the
- * program's kernels do with a buffer must be complete before it is handed over, and may begin when the operation is complete;
- * or the operation takes its turn in a stream (weft_op_streams_t).
+ * Everything that takes a buffer takes it in any kind. Memory that the processor cannot touch is moved by its GPU: between hosts
+ * in pieces through pinned memory, the copies overlapping the transfer; on one host the receiver's GPU copies large payloads
+ * straight out of the sender's memory, where that can be opened. Copies to and from a GPU run on streams of the library's own:
+ * what the program's kernels do with a buffer must be complete before it is handed over, and may begin when the operation is
+ * complete; or the operation takes its turn in a stream (weft_op_streams_t).
  *
  * After fork() the child's copy of a pool's memory is its own to write to, but what it has not written still shows the
  * parent's writes; CUDA cannot be used in a child of a process that uses it.

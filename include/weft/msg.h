@@ -5,7 +5,10 @@
  *
  * Memory:  a receiver holds at most recv_window bytes per peer of messages nobody has asked for. Beyond that, senders wait: the
  *          bytes stay in the sender's buffer, nothing is dropped, and a receive that is posted later still finds its message.
- *          Buffers may be of any kind (weft/mem.h); the pieces of one message are all of the same (else WEFT_ERR_INVALID).
+ *          Buffers may be of any kind (weft/mem.h); the pieces of one message are all in memory that the processor can touch, or
+ *          all in memory of one sort of device (else WEFT_ERR_INVALID).
+ * Time:    a deadline or a cancel ends a posted receive at once; one whose bytes are on their way, and a large send, not before
+ *          their buffer is free (weft/op.h, promise 3).
  * Threads: any. */
 #ifndef WEFT_MSG_H
 #define WEFT_MSG_H
@@ -70,7 +73,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, w
                                                            uint64_t mask, weft_op_t *op);
 
 /* Send, or receive, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return,
- * whatever they return. *len_out (may be NULL) is the length of the message. Not inside a callback: WEFT_ERR_STATE. */
+ * whatever they return; until it is, they wait for longer than timeout_ns (weft/op.h, promise 3). *len_out (may be NULL) is the
+ * length of the message. Not inside a callback: WEFT_ERR_STATE. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_wait(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag,
                                                           uint64_t timeout_ns);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_wait(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,

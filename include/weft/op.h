@@ -9,7 +9,11 @@
  *              operation returns every error that it knows.
  *           2. It completes only after the library has released every buffer it was given.
  *           3. It completes in bounded time: by its deadline where it has one, and within the heartbeat bound when
- *              its peer is gone; posted receives included.
+ *              its peer is gone; posted receives included. But promise 2 comes first, whatever a deadline or a cancel says:
+ *              bytes that are on their way end it when the fabric or a GPU is done with its buffer, and a large send or write
+ *              ends when the peer, driving its runtime, has taken it or given it back: what it was lent (weft_am_view,
+ *              weft_am_view_device) when it releases the message. The end of the endpoint, or weft_ep_abort(), ends these too,
+ *              except that a GPU which copies is always waited for.
  *           4. Posting a small message neither allocates nor enters the kernel. The caller owns the storage.
  *           5. The completion reaches the caller in the way the caller chose (below).
  *
@@ -92,8 +96,10 @@ struct weft_op {
     weft_queue_t *queue;
     weft_token_t *token;     /* cancelled together with it; NULL for none */
     uint64_t timeout_ns;     /* from the post on; 0 for none */
-    const weft_op_streams_t *streams; /* of a GPU; NULL for none. Sends, receives, pulls, and accesses to remote memory may have
-                                them; other operations refuse them with WEFT_ERR_UNSUPPORTED */
+    const weft_op_streams_t *streams; /* of a GPU; NULL for none. Taken by sends and receives of weft/msg.h and weft/am.h
+                                (weft_am_take() too), weft_am_pull*(), and reads, writes, atomics and batches of weft/rma.h. All
+                                others refuse them with WEFT_ERR_UNSUPPORTED, also weft_msg_recv_claimed(), weft_am_view() and
+                                weft_am_view_device(); so does each where no GPU is in use */
 
     /* Valid after completion. Each posting call says which ones it sets, and by which name. */
     weft_status_t status;
@@ -129,10 +135,10 @@ WEFT_API bool weft_op_done(const weft_op_t *op);
  * process; of an older one the sentence is that of its status. Any thread. */
 WEFT_API const char *weft_op_error(const weft_op_t *op);
 
-/* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send whose
- * bytes are already with the fabric completes when the fabric lets go of them. A cancel of an operation that was never posted
- * sticks: its first post starts nothing, and it completes with WEFT_ERR_CANCELLED (closes and other endings are carried out
- * all the same); WEFT_OP_INIT undoes that. Cancelling a complete operation does nothing. Any thread. */
+/* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; one whose
+ * buffer is with the fabric, a GPU or the peer completes when they let go of it (promise 3). A cancel of an operation that was
+ * never posted sticks: its first post starts nothing, and it completes with WEFT_ERR_CANCELLED (closes and other endings are
+ * carried out all the same); WEFT_OP_INIT undoes that. Cancelling a complete operation does nothing. Any thread. */
 WEFT_API void weft_op_cancel(weft_op_t *op);
 
 /* Have fn(op, op->user) called when an operation is complete that was posted with neither fn nor queue: for layers that only

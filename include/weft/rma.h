@@ -14,6 +14,10 @@
  * as trusted (WEFT_TRUSTED), RDMA hardware does it instead. Results and errors are the same; weft_remote_get_info() tells the
  * path.
  *
+ * A region in memory of a GPU that other processes can open (kinds cuda and cuda-fd) is mapped for its reads alone: the reader's
+ * GPU copies to its own memory, to page-locked memory, and up to 8 KiB to any memory. Other reads, writes and atomics ask the
+ * owner. Both processes have to use CUDA (weft/mem.h), and the key has to give the right to read.
+ *
  *     WEFT_ERR_RANGE    outside of the region, or of the part that its key names. Nothing was touched.
  *     WEFT_ERR_RIGHTS   the region's key does not allow that. Nothing was touched.
  *     WEFT_ERR_STALE    the region was revoked or freed, or its key has expired. Attach a new key.
@@ -24,11 +28,12 @@
  *          a fence, nothing posted later takes effect before anything posted earlier. A write that is complete is in the owner's
  *          memory.
  * Whole:   an access of at most WEFT_RMA_WHOLE bytes on the checked path is applied whole or not at all, even if its poster is
- *          lost, and no other checked access sees the middle of it. All other accesses may be torn by each other, anywhere.
+ *          lost, and no other checked access sees the middle of it. All other accesses may be torn by each other, anywhere: also
+ *          a read of a mapped region on a GPU by a write, which goes another way. `unmapped` lets both be checked.
  * Atomics: atomic to each other on every path, and to atomics of the owner's own processor. In memory of a device they are atomic
  *          to each other only.
- * Time:    all are operations with deadlines. A write or an atomic that ended with WEFT_ERR_TIMEOUT or WEFT_ERR_CANCELLED may
- *          have happened.
+ * Time:    all are operations with deadlines. One whose bytes are on their way ends when its buffer is free (weft/op.h, promise
+ *          3). A write or an atomic that ended with WEFT_ERR_TIMEOUT or WEFT_ERR_CANCELLED may have happened.
  * Ends:    a call on a region that was freed, or a remote that was dropped, returns WEFT_ERR_CLOSED, or NULL; also when another
  *          thread closes the runtime. A remote may be dropped after that. Do not drop it while another thread is inside of a call
  *          with it.
@@ -68,12 +73,13 @@ typedef struct weft_region_opts {
     uint64_t len;                /* bytes, at least 1 */
     uint64_t max_len;            /* how far weft_region_extend() may go; reserves address space, not memory. Default is: len */
     void *buf;                   /* memory of the program to expose, of any kind; it must stay until weft_region_free() completes.
-                                    Default is: made by the library, zeroed; only this can be mapped by peers on this host */
+                                    Default is: made by the library, zeroed. Peers on this host can map this, and for reads
+                                    memory of a GPU (above), but no other */
     const weft_mem_kind_t *kind; /* of buf (default: look) */
     uint32_t rights;             /* WEFT_RMA_*: the most a key of it may give. Default is: all */
     const char *name;            /* every connected peer may attach it by this name, with the rights below. Default is: none */
     uint32_t name_rights;        /* Default is: rights */
-    bool unmapped;               /* peers may not map it: every access is checked by this process */
+    bool unmapped;               /* peers may not map it, nor reach it by RDMA: every access is checked by this process */
     weft_region_notify_fn notify; /* NULL: write_notify is an ordinary write */
     void *user;
 } weft_region_opts_t;
@@ -103,7 +109,7 @@ WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
 
 /* From `when` on, a time of weft_now(), every access to the region is refused with WEFT_ERR_STALE, whatever its key says; 0: that
  * is over. The clock is read for each access, so that a process that was stopped serves nothing late. Any thread.
- * Fails: WEFT_ERR_STATE (peers may map it), WEFT_ERR_INVALID, WEFT_ERR_CLOSED. */
+ * Fails: WEFT_ERR_STATE (it was not made `unmapped`, whatever its memory), WEFT_ERR_INVALID, WEFT_ERR_CLOSED. */
 WEFT_API weft_status_t weft_region_until(weft_region_t *region, uint64_t when);
 
 /* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Keys keep the length they were given
@@ -172,7 +178,8 @@ typedef enum weft_rma_path {
 
 typedef struct weft_remote_opts {
     size_t size;
-    weft_rma_path_t path;  /* this path or none (WEFT_ERR_UNSUPPORTED). Default is: the fastest there is */
+    weft_rma_path_t path;  /* this path or none (WEFT_ERR_UNSUPPORTED); of a region on a GPU WEFT_RMA_MAPPED is said of its reads
+                              (above). Default is: the fastest there is */
 } weft_remote_opts_t;
 #define WEFT_REMOTE_OPTS_INIT WEFT_INIT(weft_remote_opts_t)
 
@@ -209,22 +216,23 @@ WEFT_API const char *weft_rma_path_name(weft_rma_path_t path);
 /* --- operations -------------------------------------------------------------------------------------------------------- */
 
 /* Read or write. The buffer, in any kind of memory, is borrowed until op, which is needed, completes with op->len, the length.
- * Accesses of up to 1 MiB to a mapped region are complete when this returns, unless the buffer is in memory of a GPU, which is
- * not waited for. len 0 is allowed and touches nothing. Fails: WEFT_ERR_RANGE, WEFT_ERR_RIGHTS, WEFT_ERR_INVALID (NULL).
- * Completes with WEFT_ERR_STALE, WEFT_ERR_PEER, WEFT_ERR_CLOSED, also if the remote had ended before; WEFT_ERR_REJECTED: the
- * owner is of a newer version and refused it for a reason that is not known here, op->reason is its number. */
+ * Accesses of up to 1 MiB to a mapped region are complete when this returns, if op has no fn, queue, token or streams and
+ * nothing else is under way on the remote; unless the region or the buffer is in memory of a GPU, which is not waited for. len 0
+ * is allowed and touches nothing. Fails: WEFT_ERR_RANGE, WEFT_ERR_RIGHTS, WEFT_ERR_INVALID (NULL). Completes with WEFT_ERR_STALE,
+ * WEFT_ERR_PEER, WEFT_ERR_CLOSED, also if the remote had ended before; WEFT_ERR_REJECTED: the owner is of a newer version and
+ * refused it for a reason that is not known here, op->reason is its number. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_read(weft_remote_t *remote, uint64_t offset, void *buf, size_t len,
                                                      weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len,
                                                       weft_op_t *op);
-/* The same, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return. Not inside a
- * callback: WEFT_ERR_STATE. */
+/* The same, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return; until it is,
+ * they wait for longer than timeout_ns (weft/op.h, promise 3). Not inside a callback: WEFT_ERR_STATE. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_read_wait(weft_remote_t *remote, uint64_t offset, void *buf, size_t len,
                                                           uint64_t timeout_ns);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write_wait(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len,
                                                            uint64_t timeout_ns);
-/* As weft_rma_read() and weft_rma_write(), into and out of pieces, in order; the array is borrowed too. All pieces are of one
- * kind of memory. At most 1024. */
+/* As weft_rma_read() and weft_rma_write(), into and out of pieces, in order; the array is borrowed too. All pieces are in memory
+ * that the processor can touch, or all in memory of one sort of device. At most 1024. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_readv(weft_remote_t *remote, uint64_t offset, const weft_iov_t *iov, size_t n,
                                                       weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_writev(weft_remote_t *remote, uint64_t offset, const weft_iov_t *iov, size_t n,

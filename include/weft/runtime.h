@@ -129,11 +129,12 @@ typedef struct weft_runtime_stats {
     uint64_t unexpected_bytes;                 /* held now for receives not yet posted */
     uint64_t ams_sent, ams_received, am_bytes_sent, am_bytes_received; /* active messages, headers included */
     uint64_t am_held, am_held_bytes;           /* of them, waiting or kept now, and what of the windows that takes */
-    uint64_t rma_mapped, rma_checked, rma_native; /* operations on remote memory of others, by their path */
+    uint64_t rma_mapped, rma_checked, rma_native; /* operations on remote memory of others, by the path that each took */
     uint64_t rma_served, rma_refused;          /* accesses of peers to regions here that were checked: done, and refused */
     /* Memory of GPUs, and what way payloads in it took: */
-    uint64_t device_copies;                    /* copies that a GPU was asked for and nobody waited for */
-    uint64_t device_direct;                    /* payloads copied here straight out of a peer's device memory */
+    uint64_t device_copies;                    /* copies handed to a GPU without waiting for it; several pieces count as one */
+    uint64_t device_direct;                    /* payloads copied here straight out of a peer's device memory; mapped reads of a
+                                                  region are in rma_mapped */
     uint64_t device_relayed;                   /* pieces sent through host memory that is shared with the peer */
     uint64_t device_bounced;                   /* pieces sent through device memory of the library's own */
     uint64_t device_staged;                    /* pieces sent or received through page-locked memory and the transport */

@@ -377,7 +377,8 @@ weft_status_t weft_region_until(weft_region_t *region, uint64_t when)
     if (region->checked)
         atomic_store(&region->until, when);
     else
-        st = wefti_fail(WEFT_ERR_STATE, "peers may map this region, and what is mapped cannot be refused: make it `unmapped`");
+        st = wefti_fail(WEFT_ERR_STATE,
+                        "the region was not made `unmapped`: only then is every access checked here, and can be refused");
     wefti_rma_region_leave(region);
     return st;
 }
