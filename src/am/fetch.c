@@ -98,7 +98,10 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
         into.one = (weft_iov_t){buf, len};
     }
     const weft_iov_t *iov = into.iov ? into.iov : &into.one;
-    const weft_mem_kind_t *device = len ? wefti_mem_device_of(iov->base, into.kind) : NULL;
+    const weft_iov_t *first = iov; /* that is not empty: an empty one may be anywhere */
+    while (len && !first->len)
+        first++;
+    const weft_mem_kind_t *device = len ? wefti_mem_device_of(first->base, into.kind) : NULL;
     op->len = len;
     if (m->at == AT_HERE && device && carry_bytes(op, m, &into, device))
         return WEFT_OK;

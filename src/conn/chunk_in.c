@@ -37,7 +37,8 @@ static void settle(wefti_in_t *in)
         return;
     weft_status_t status = c->status;
     wefti_xfer_t *x = c->x;
-    bool down = c->down;
+    weft_ep_t *in_ep = in->ep;
+    bool down = c->down, given_up = c->given_up && !down;
     wefti_lane_t *lane = down ? NULL : wefti_epx(in->ep)->link->lane;
     if (!status && c->imports && !lane->ops->peer_open(lane))
         status = WEFT_ERR_PEER; /* the sender may have used that memory for something else meanwhile */
@@ -55,6 +56,8 @@ static void settle(wefti_in_t *in)
     } else if (!in->p) {
         wefti_in_free(in);
     } /* else the fabric has yet to withdraw it */
+    if (given_up)
+        wefti_ep_says(in_ep, "it could not go on sending the payload: its device failed, or it has no memory");
     x->done(x, status);
 }
 
@@ -330,7 +333,8 @@ void wefti_chunk_in_given_up(wefti_epx_t *ep, uint64_t id, uint64_t name)
         wefti_ep_protocol_error(&ep->pub, "chunks are taken back that nobody asked for");
         return;
     }
-    fail(in->chunks, WEFT_ERR_PEER);
+    in->chunks->given_up = !in->chunks->status;
+    fail(in->chunks, WEFT_ERR_SYSTEM); /* the peer is there, and its device failed, or it had no memory */
     settle(in);
 }
 

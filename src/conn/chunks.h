@@ -71,6 +71,7 @@ struct wefti_chunks {
     bool again;              /* in: some were refused, and are to be sent in another way */
     uint64_t again_at;       /* the first byte that was refused; out: UINT64_MAX for none */
     bool stopped;            /* no more chunks */
+    bool given_up;           /* in: the sender cannot go on */
     bool down;               /* in: the lane is about to be closed: nothing may be asked of it */
     uint32_t stages;         /* that it has */
     wefti_list_t wait;       /* on the list of those who wait for a stage */
@@ -109,7 +110,8 @@ void wefti_in_arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, si
                       const wefti_export_t *export);
 /* The sender wants it back. If it is not there (any more), or somebody uses it, the sender hears of its end in another way. */
 void wefti_in_take_back(wefti_epx_t *ep, uint64_t id);
-bool wefti_out_staged_end(wefti_epx_t *ep, uint64_t id, bool taken); /* STAGED_END came; false: there is no such payload */
+enum { WEFTI_END_TAKEN = 1, WEFTI_END_FAILED = 2 };
+bool wefti_out_staged_end(wefti_epx_t *ep, uint64_t id, uint64_t how); /* STAGED_END came; false: there is no such payload */
 
 enum { WEFTI_OUT_NEW, WEFTI_OUT_PLAIN, WEFTI_OUT_STAGED, WEFTI_OUT_OVER /* but for its chunks */ };
 enum { WEFTI_OWES_TAKE_BACK = 1, WEFTI_OWES_GIVE_UP = 2, WEFTI_OWES_CHUNK = 4 };

@@ -83,7 +83,7 @@ static void copy_done(wefti_copy_t *copy, weft_status_t status)
     if (down) {
         wefti_in_free(in);
     } else {
-        in->owes = status ? WEFTI_OWES_REFUSED : WEFTI_OWES_TAKEN;
+        in->owes = status ? WEFTI_OWES_FAILED : WEFTI_OWES_TAKEN;
         wefti_in_flush(in);
     }
     x->done(x, status);

@@ -80,7 +80,7 @@ enum {
     WEFTI_IN_WAITING, WEFTI_IN_LENT, WEFTI_IN_CHUNKS, WEFTI_IN_CHUNK /* an announcement of one */, WEFTI_IN_DIRECT,
     WEFTI_IN_OVER
 };
-enum { WEFTI_OWES_CHUNKS = 1, WEFTI_OWES_TAKEN = 2, WEFTI_OWES_REFUSED = 4, WEFTI_OWES_EMPTIED = 8 };
+enum { WEFTI_OWES_CHUNKS = 1, WEFTI_OWES_TAKEN = 2, WEFTI_OWES_REFUSED = 4, WEFTI_OWES_EMPTIED = 8, WEFTI_OWES_FAILED = 16 };
 wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p); /* NULL: no memory */
 void wefti_in_free(wefti_in_t *in);
 /* Send what is owed to the peer about it; what finds no space waits for it. One that is over and owes nothing is freed. */

@@ -45,12 +45,15 @@ static void announce_done(wefti_out_t *out, weft_status_t status)
     weft_op_t *op = out->user;
     wefti_send_t *s = wefti_send(op);
     weft_ep_t *ep = s->ep;
+    bool failed = out->failed;
     wefti_out_free(ep->rt, out);
     wefti_list_remove(&wefti_opx(op)->link);
     if (status == WEFT_ERR_CANCELLED) /* by us, or because the lane ended: s->why was set then */
         status = s->why ? s->why : wefti_ep_why(ep, status);
     else if (status == WEFT_ERR_REFUSED)
-        status = op->reason ? WEFT_ERR_REJECTED : WEFT_ERR_CLOSED;
+        status = op->reason ? WEFT_ERR_REJECTED : failed ? WEFT_ERR_SYSTEM : WEFT_ERR_CLOSED;
+    if (status == WEFT_ERR_SYSTEM && failed)
+        wefti_ep_says(ep, "it had begun to take the payload, and could not go on: its device failed, or it has no memory");
     wefti_outbox_finish(op, status);
     wefti_ep_drained(ep);
 }

@@ -141,8 +141,9 @@ void wefti_out_over(wefti_out_t *out, weft_status_t status)
 }
 
 /* The peer said it does without: if we had asked for it back, that is the answer. */
-static weft_status_t refused(const wefti_out_t *out)
+static weft_status_t refused(wefti_out_t *out)
 {
+    out->failed = out->failed || out->asked_by; /* it had begun */
     return out->withdrawn ? WEFT_ERR_CANCELLED : WEFT_ERR_REFUSED;
 }
 
@@ -239,12 +240,13 @@ void wefti_out_withdraw(wefti_out_t *out)
     wefti_out_flush(out);
 }
 
-bool wefti_out_staged_end(wefti_epx_t *ep, uint64_t id, bool taken)
+bool wefti_out_staged_end(wefti_epx_t *ep, uint64_t id, uint64_t how)
 {
     wefti_out_t *out = wefti_out_find(&ep->pub, id);
     if (!out || out->state != WEFTI_OUT_STAGED)
         return false;
-    wefti_chunk_out_end(out, taken ? WEFT_OK : refused(out));
+    out->failed = how == WEFTI_END_FAILED;
+    wefti_chunk_out_end(out, how == WEFTI_END_TAKEN ? WEFT_OK : refused(out));
     return true;
 }
 
@@ -325,9 +327,9 @@ void wefti_in_flush(wefti_in_t *in)
         in->owes &= (uint8_t)~WEFTI_OWES_CHUNKS;
     if (in->owes & WEFTI_OWES_EMPTIED)
         empty(ep, in);
-    if (in->owes & (WEFTI_OWES_TAKEN | WEFTI_OWES_REFUSED)) {
-        bool taken = in->owes & WEFTI_OWES_TAKEN;
-        if (send_words(ep, (uint64_t[]){WEFTI_REC_STAGED_END | (uint64_t)taken << 8, in->id}, 2)) {
+    if (in->owes & (WEFTI_OWES_TAKEN | WEFTI_OWES_REFUSED | WEFTI_OWES_FAILED)) {
+        uint64_t how = in->owes & WEFTI_OWES_TAKEN ? WEFTI_END_TAKEN : in->owes & WEFTI_OWES_FAILED ? WEFTI_END_FAILED : 0;
+        if (send_words(ep, (uint64_t[]){WEFTI_REC_STAGED_END | how << 8, in->id}, 2)) {
             wefti_in_free(in);
             return;
         }

@@ -46,6 +46,7 @@ struct wefti_out {
     weft_status_t status;        /* what it ends with, if that is not for the peer to say */
     uint8_t state, owes;
     bool withdrawn, exported;
+    bool failed;                 /* if it is done with WEFT_ERR_REFUSED: the peer had begun, and could not go on */
     wefti_held_t *held;          /* what the peer needs to open the memory, until done */
 };
 

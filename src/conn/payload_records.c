@@ -53,7 +53,8 @@ bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec
     case WEFTI_REC_RELAY_ANSWER | 1 << 8:
         return n == 8 && wefti_relay_answered(ep, w[0] >> 8);
     case WEFTI_REC_STAGED_END:
-    case WEFTI_REC_STAGED_END | 1 << 8:
+    case WEFTI_REC_STAGED_END | WEFTI_END_TAKEN << 8:
+    case WEFTI_REC_STAGED_END | WEFTI_END_FAILED << 8:
         return n == 16 && wefti_out_staged_end(ep, w[1], w[0] >> 8);
     case WEFTI_REC_TAKE_BACK:
         if (n != 24)

@@ -4,6 +4,10 @@
  * primary one of device 0 (or of the device whose memory was seen first). Everything done to a pointer is done in the context it
  * was allocated in, or, where CUDA does not say, in the primary one of its device; so it does not matter which thread drives a
  * runtime. Any thread. tests/unit/mem_cuda.c. */
+#include <errno.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include "base/log.h"
 #include "mem/cuda.h"
 
@@ -50,6 +54,15 @@ int wefti_cuda_home(void)
     return atomic_load(&home);
 }
 
+/* Can the processor read it? For when CUDA does not answer, as after a kernel that failed: memory of a device must not be taken for
+ * the host's then. What else cannot be read fails either way. */
+static bool readable(const void *ptr)
+{
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)ptr, 1};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 || errno != EFAULT;
+}
+
 wefti_cuda_place_t wefti_cuda_place(const void *ptr)
 {
     /* Wide and zeroed, whatever width the driver writes. It answers zeros for an address that is not CUDA's. */
@@ -59,7 +72,7 @@ wefti_cuda_place_t wefti_cuda_place(const void *ptr)
     int which[4] = {CU_ATTR_MEMORY_TYPE, CU_ATTR_IS_MANAGED, CU_ATTR_DEVICE_ORDINAL, CU_ATTR_CONTEXT};
     void *outs[4] = {&type, &managed, &ordinal, &ctx};
     if (wefti_cu.attributes(4, which, outs, (cu_ptr_t)(uintptr_t)ptr))
-        return (wefti_cuda_place_t){.sort = WEFTI_CUDA_NOT, .ordinal = -1};
+        return (wefti_cuda_place_t){.sort = readable(ptr) ? WEFTI_CUDA_NOT : WEFTI_CUDA_DEVICE, .ordinal = -1};
     wefti_cuda_place_t place = {.sort = (uint8_t)managed                         ? WEFTI_CUDA_MANAGED
                                         : (uint32_t)type == CU_MEMORYTYPE_DEVICE ? WEFTI_CUDA_DEVICE
                                         : (uint32_t)type == CU_MEMORYTYPE_HOST   ? WEFTI_CUDA_PINNED

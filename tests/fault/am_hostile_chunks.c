@@ -175,7 +175,7 @@ TEST(chunks_that_were_not_asked_for_fail_their_endpoint_alone)
             uint64_t name = begin_pull(TOTAL);
             CHECK(chunk(name, 0, 1000) && say(WEFTI_REC_TAKE_BACK, NAME, name, 0, 24));
             UNTIL(weft_op_done(&pull_op), 5);
-            CHECK_EQ(pull_op.status, WEFT_ERR_PEER);
+            CHECK_EQ(pull_op.status, WEFT_ERR_SYSTEM);
         });
         ATTACK("chunks of another payload given up", FAILS, { say(WEFTI_REC_TAKE_BACK, NAME + 1, begin_pull(TOTAL), 0, 24); });
         ATTACK("a question, and then silence", STANDS, { begin_pull(TOTAL); });

@@ -255,6 +255,7 @@ static void check_status(weft_status_t st, unsigned i)
     switch (st) {
     case WEFT_OK:
     case WEFT_ERR_NOMEM:
+    case WEFT_ERR_SYSTEM: /* the peer had begun, and has no memory to go on */
         break;
     case WEFT_ERR_PEER:
     case WEFT_ERR_PROTOCOL:

@@ -280,6 +280,19 @@ static void *uses(void *p)
     return NULL;
 }
 
+TEST(memory_of_a_device_is_not_taken_for_the_hosts_when_the_driver_does_not_answer)
+{
+    setenv("PAPER_STRICT", "1", 1); /* so that the processor cannot read it, as with a real device */
+    load("paper");
+    char local[64];
+    void *p = alloc(cuda(), 1000);
+    fail("cuPointerGetAttributes", 0, 700, -1);
+    CHECK(wefti_mem_device_of(p, NULL) == cuda());
+    CHECK(!wefti_mem_device_of(local, NULL));
+    fail("cuPointerGetAttributes", 0, 0, 0);
+    weft_mem_free(cuda(), p, 1000);
+}
+
 TEST(any_thread_uses_memory_of_any_other)
 {
     load("paper");
