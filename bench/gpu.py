@@ -22,7 +22,8 @@ HEADING = "## Memory of GPUs"
 US, GB, RATIO = "us", "GB/s", "times host to host"
 # what, the test, the memory, [(size, bound)], unit, UCX's test (None: it has none for that), more options
 ROWS = [
-    ("GPU to GPU, tag, half a round trip", "tag_lat", "cuda", [("8", "<= 20"), ("4k", "<= 20"), ("16k", "<= 20"), ("64k", "")], US, "tag_lat", []),
+    ("GPU to GPU, tag, half a round trip", "tag_lat", "cuda", [("8", "<= 20"), ("4k", "<= 20"), ("16k", "<= 20"), ("64k", "")], US,
+     "tag_lat", []),
     ("GPU to GPU, active messages, half a round trip", "am_lat", "cuda", [("8", "<= 20"), ("16k", "<= 20")], US, "ucp_am_lat", []),
     ("GPU to GPU", "tag_bw", "cuda", [("1M", ">= 120"), ("64M", ">= 1500"), ("256M", ">= 1900")], GB, "tag_bw", []),
     ("remote read into GPU memory", "rma_get", "cuda", [("8", "<= 12")], US, None, []),
@@ -53,8 +54,8 @@ def words(text):
 
 def perf(options, test, memory, sizes, more):
     """The JSON lines of one run."""
-    command = [options.weft, "perf", "--fork", "--json", "--seconds", f"{options.seconds}s", "--timeout", "20s", "--test", test, "--memory", memory,
-               "--size", ",".join(sizes), *([] if "--transports" in more else ["--transports", "shm"]), *more]
+    command = [options.weft, "perf", "--fork", "--json", "--seconds", f"{options.seconds}s", "--timeout", "20s", "--test", test,
+               "--memory", memory, "--size", ",".join(sizes), *([] if "--transports" in more else ["--transports", "shm"]), *more]
     try:
         run = subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired:
@@ -72,7 +73,8 @@ def ucx(options, test, size, port):
     beside = [os.path.join(options.ucx, "..", name) for name in os.listdir(os.path.join(options.ucx, "..")) if name.endswith(".libs")]
     env["LD_LIBRARY_PATH"] = os.pathsep.join([os.path.join(options.ucx, "lib"), *beside, env.get("LD_LIBRARY_PATH", "")])
     count = 1000 if n < 1 << 20 else max(40, (4 << 30) // n)
-    command = [os.path.join(options.ucx, "bin", "ucx_perftest"), "-t", test, "-s", str(n), "-n", str(count), "-w", "20", "-m", "cuda", "-p", str(port), "-f"]
+    command = [os.path.join(options.ucx, "bin", "ucx_perftest"), "-t", test, "-s", str(n), "-n", str(count), "-w", "20", "-m", "cuda",
+               "-p", str(port), "-f"]
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             time.sleep(1.2)  # it says nothing when it listens
@@ -115,12 +117,14 @@ def measure(options, row, raw):
             except Failed as why:
                 print(f"ucx {ucx_test} {size}: {why}", file=sys.stderr)
                 theirs.append("-")
-    return [what, " / ".join(map(words, sizes)), " / ".join(cells) + " " + unit, ", ".join(paths), " / ".join(theirs) + " " + unit if theirs else "-"]
+    return [what, " / ".join(map(words, sizes)), " / ".join(cells) + " " + unit, ", ".join(paths),
+            " / ".join(theirs) + " " + unit if theirs else "-"]
 
 
 def machine():
     try:
-        done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True,
+                              check=True)
         name, driver = done.stdout.splitlines()[0].split(",")
         return f"{name.strip()}, driver {driver.strip()}"
     except (OSError, subprocess.CalledProcessError, IndexError, ValueError):

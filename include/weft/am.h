@@ -37,7 +37,8 @@ extern "C" {
  * op completes with WEFT_OK when the buffers may be reused: small messages are copied and are done when this returns; large ones
  * when the peer has taken them; op->len is the length of the payload, op->id the id.
  * WEFT_ERR_REJECTED: the receiver rejected it; op->reason is what it said.
- * It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint ended before or ends first.
+ * It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint ended before or ends first; WEFT_ERR_SYSTEM if a GPU failed,
+ * here or at the peer.
  * Fails:  WEFT_ERR_INVALID (a NULL with a length, id WEFT_AM_ANY_ID), WEFT_ERR_LIMIT (the header is too long); with op NULL also
  * WEFT_ERR_CLOSED, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_t header_len,
@@ -115,8 +116,8 @@ WEFT_API void weft_am_release(weft_am_t *am);
  * message, unless it was WEFT_ERR_TRUNCATED or WEFT_ERR_NOMEM: then, if the message was kept, it can be pulled again.
  *
  * op, which is needed, completes with WEFT_OK and op->len; WEFT_ERR_TRUNCATED if cap is less than the payload (nothing was
- * written; op->len is its length); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the sender went or could not go on; WEFT_ERR_CANCELLED
- * if it took it back; WEFT_ERR_TIMEOUT if it waited longer than WEFT_AM_HOLD and was rejected; WEFT_ERR_STATE if it was
+ * written; op->len is its length); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the sender went; WEFT_ERR_SYSTEM if a GPU failed, here or at
+ * the sender; WEFT_ERR_CANCELLED if it took it back; WEFT_ERR_TIMEOUT if it waited longer than WEFT_AM_HOLD and was rejected; WEFT_ERR_STATE if it was
  * pulled, viewed or rejected before. Once bytes are on their way they end it, whatever was cancelled and whatever its
  * deadline: the buffer is not free before. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op);

@@ -28,7 +28,7 @@ extern "C" {
  *
  * op completes with WEFT_OK when the buffer may be reused: small messages are copied and are done when this returns; large
  * ones when the peer has taken them. op->len is the length. It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint
- * ended before or ends first.
+ * ended before or ends first; WEFT_ERR_SYSTEM if a GPU failed, here or at the peer.
  * Fails:  WEFT_ERR_INVALID (buf NULL with len > 0); with op NULL also WEFT_ERR_CLOSED, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op);
 
@@ -53,7 +53,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_with(weft_ep_t *ep, const w
 
 /* Receive one message from this endpoint into buf. Completes with WEFT_OK, op->len = its length, op->tag = its tag, op->from =
  * endpoint; WEFT_ERR_TRUNCATED if it is longer than cap (op->len says how long it was; it is gone, nothing was written);
- * WEFT_ERR_PEER or WEFT_ERR_CLOSED if the endpoint ends first. Messages that had arrived before the end are still received. */
+ * WEFT_ERR_PEER or WEFT_ERR_CLOSED if the endpoint ends first; WEFT_ERR_SYSTEM if a GPU failed, here or at the peer. Messages
+ * that had arrived before the end are still received. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                                                      weft_op_t *op);
 
