@@ -116,10 +116,10 @@ WEFT_API void weft_am_release(weft_am_t *am);
  * message, unless it was WEFT_ERR_TRUNCATED or WEFT_ERR_NOMEM: then, if the message was kept, it can be pulled again.
  *
  * op, which is needed, completes with WEFT_OK and op->len; WEFT_ERR_TRUNCATED if cap is less than the payload (nothing was
- * written; op->len is its length); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the sender went; WEFT_ERR_SYSTEM if a GPU failed, here or at
- * the sender; WEFT_ERR_CANCELLED if it took it back; WEFT_ERR_TIMEOUT if it waited longer than WEFT_AM_HOLD and was rejected; WEFT_ERR_STATE if it was
- * pulled, viewed or rejected before. Once bytes are on their way they end it, whatever was cancelled and whatever its
- * deadline: the buffer is not free before. */
+ * written; op->len is its length); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the sender went; WEFT_ERR_SYSTEM if a GPU failed, here
+ * or at the sender; WEFT_ERR_CANCELLED if it took it back; WEFT_ERR_TIMEOUT if it waited longer than WEFT_AM_HOLD and was
+ * rejected; WEFT_ERR_STATE if it was pulled, viewed or rejected before. Once bytes are on their way they end it, whatever was
+ * cancelled and whatever its deadline: the buffer is not free before. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op);
 
 typedef struct weft_am_pull_opts {

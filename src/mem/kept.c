@@ -2,8 +2,8 @@
  * that others may take (held.c).
  *
  * One is IN USE (refs > 0) or IDLE. Idle ones stay for keep_ns, because making one takes long; but not longer, because memory
- * that its owner has freed stays allocated for as long as one is there. They lie in a list, the last used first; looking through it
- * costs less than the copy that follows.
+ * that its owner has freed stays allocated for as long as one is there. They lie in a list, the last used first; looking
+ * through it costs less than the copy that follows.
  *
  * Promise: what is in use never goes; what is idle does, within two keep_ns of a runtime that is driven, and at its end.
  * tests/unit/mem_share.c, tests/unit/mem_fd.c. */

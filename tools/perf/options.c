@@ -98,7 +98,8 @@ static bool take_kind(const char *text, size_t n, char *out)
         }
     }
     near = tool_nearest(word, perf_kinds, PERF_KINDS);
-    tool_error("--memory knows no \"%s\"%s%s%s; it knows host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, cuda-fd and "
+    tool_error("--memory knows no \"%s\"%s%s%s; it knows host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, "
+               "cuda-fd and "
                "pool",
                word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
@@ -370,7 +371,8 @@ static const tool_opt_t options[] = {
     {"path", "any|mapped|checked", "rma tests: insist on a way to the memory (default any: the fastest there is)",
      TO_TAKE(take_path)},
     {"memory", "KIND[,KIND]",
-     "what the buffers are that are sent, and those received into: host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, cuda-fd "
+     "what the buffers are that are sent, and those received into: host, huge, pinned, cuda, cuda-managed, cuda-async, "
+     "cuda-vmm, cuda-fd "
      "or pool (default host); one word counts for both",
      TO_TAKE(take_kinds)},
     {"stream", "[both|before|after]",
