@@ -54,8 +54,8 @@ int wefti_cuda_home(void)
     return atomic_load(&home);
 }
 
-/* Can the processor read it? For when CUDA does not answer, as after a kernel that failed: memory of a device must not be taken for
- * the host's then. What else cannot be read fails either way. */
+/* Can the processor read it? For when CUDA does not answer, as after a kernel that failed: memory of a device must not be taken
+ * for the host's then. What else cannot be read fails either way. */
 static bool readable(const void *ptr)
 {
     char byte;
