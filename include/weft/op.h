@@ -3,10 +3,10 @@
  * Threads:  posting, cancelling and waiting are allowed from any thread. The fields of an operation belong to the
  *           library from the post until the completion, and to the caller otherwise.
  * Promises: 1. An error returned by the posting call means that nothing was started and no completion comes. It is about the call
- *              itself: an argument, the state of an object, a lack of memory, a closed runtime. Otherwise the operation completes
- *              exactly once, with a status. What depends on the peer or on time (lost, closed, refused, cancelled, too late)
- *              always comes by the operation, also if the endpoint was lost before the post. A call that takes NULL for its
- *              operation returns every error that it knows.
+ *              itself: an argument, the state of an object, a lack of memory, a closed runtime, a stream that CUDA does not take.
+ *              Otherwise the operation completes exactly once, with a status. What depends on the peer or on time (lost, closed,
+ *              refused, cancelled, too late) always comes by the operation, also if the endpoint was lost before the post. A call
+ *              that takes NULL for its operation returns every error that it knows.
  *           2. It completes only after the library has released every buffer it was given.
  *           3. It completes in bounded time: by its deadline where it has one, and within the heartbeat bound when
  *              its peer is gone; posted receives included. But promise 2 comes first, whatever a deadline or a cancel says:
@@ -66,7 +66,8 @@ typedef void (*weft_release_fn)(void *buf, void *user);
 typedef uint64_t weft_ep_id_t;
 
 /* Streams of a GPU in which an operation takes its turn: read in the post, which costs a few microseconds more then. What is NULL
- * is none. CUDA's default streams are (void *)1, the legacy one, and (void *)2, the calling thread's.
+ * is none. CUDA's default streams are (void *)1, the legacy one, and (void *)2, the calling thread's. With a handle that CUDA
+ * does not know the post fails with WEFT_ERR_INVALID, and weft_last_error() names the field.
  *
  * before, before_event: the operation begins when everything is done that this stream (a CUstream) was given until the post, or
  * this event (a CUevent) was recorded behind. So a buffer that kernels still write can be sent, and one that they still read can

@@ -56,7 +56,7 @@ extern "C" {
     X(WEFT_ERR_UNSUPPORTED,-17, "this build, machine or transport cannot do that") \
     X(WEFT_ERR_ADDRESS,    -18, "the address cannot be used: in use, not of this machine, or its name has no address") \
     X(WEFT_ERR_NOTFOUND,   -19, "no such thing: a name, an id whose object is gone, or a message that is not there") \
-    X(WEFT_ERR_SYSTEM,     -20, "the operating system or UCX failed; the log has its words") \
+    X(WEFT_ERR_SYSTEM,     -20, "the operating system, CUDA or UCX failed; the log has its words") \
     X(WEFT_ERR_REJECTED,   -21, "the peer rejected the message or the request; the operation has its reason") \
     X(WEFT_ERR_RANGE,      -22, "outside of the memory that was exposed, or of the part the region's key names; nothing was " \
                                 "touched") \

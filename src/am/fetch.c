@@ -138,12 +138,12 @@ static weft_status_t unfit(const am_msg_t *m)
 }
 
 /* It did not come about: another may try, and hear the same if it is lost. */
-static void give_up(weft_op_t *op, am_msg_t *m, weft_status_t st)
+static void give_up(weft_op_t *op, am_msg_t *m, weft_status_t st, uint64_t detail)
 {
     op->len = m->pub.len;
     if (m->at != AT_TAKEN && m->at != AT_LENT)
         atomic_store(&m->claimed, false);
-    wefti_op_complete(op, st);
+    wefti_op_complete_why(op, st, detail);
 }
 
 static weft_status_t pull_start(weft_op_t *op)
@@ -166,7 +166,7 @@ static weft_status_t pull_start(weft_op_t *op)
             (void)wefti_op_track(op); /* without memory for its deadline it still ends with the transfer or the lane */
     }
     if (st)
-        give_up(op, m, st);
+        give_up(op, m, st, 0);
     if (m->block)
         wefti_am_unref(m);
     return WEFT_OK;
@@ -189,6 +189,7 @@ static weft_status_t start_view(weft_op_t *op, bool device)
 {
     am_pull_t *p = am_pull(op);
     am_msg_t *m = p->msg;
+    uint64_t why = 0;
     weft_status_t st = wefti_op_may_start(op);
     if (!st)
         st = unfit(m);
@@ -200,6 +201,7 @@ static weft_status_t start_view(weft_op_t *op, bool device)
         goto err_view;
     if (m->at == AT_HERE && device) {
         st = WEFT_ERR_UNSUPPORTED;
+        why = wefti_detail_put("the payload cannot be lent: it is short and came with the message, into host memory: pull it");
         goto err_view;
     }
     if (m->at == AT_HERE) {
@@ -217,8 +219,10 @@ static weft_status_t start_view(weft_op_t *op, bool device)
         wefti_am_unref(m);
         return WEFT_OK;
     }
-    if (st)
+    if (st) {
+        why = wefti_detail_last(st);
         goto err_view;
+    }
     m->own = wefti_malloc(m->pub.len);
     st = WEFT_ERR_NOMEM;
     if (!m->own)
@@ -234,7 +238,7 @@ err_own:
     wefti_free(m->own);
     m->own = NULL;
 err_view:
-    give_up(op, m, st);
+    give_up(op, m, st, why);
     wefti_am_unref(m);
     return WEFT_OK;
 }

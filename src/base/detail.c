@@ -45,6 +45,11 @@ uint64_t wefti_detail_format(const char *fmt, ...)
     return wefti_detail_put(text);
 }
 
+uint64_t wefti_detail_last(weft_status_t status)
+{
+    return weft_last_error_status() == status ? wefti_detail_put(weft_last_error()) : 0;
+}
+
 bool wefti_detail_get(uint64_t number, char text[WEFTI_DETAIL_MAX])
 {
     struct slot *s = &slots[number % WEFTI_DETAILS];

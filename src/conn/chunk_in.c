@@ -24,8 +24,10 @@ static wefti_in_t *find(wefti_epx_t *ep, uint64_t name)
 
 static void fail(wefti_chunks_t *c, weft_status_t why)
 {
-    if (!c->status)
+    if (!c->status) {
         c->status = why;
+        c->fault = c->in->rt->fault;
+    }
     wefti_chunks_stop(c);
 }
 
@@ -36,6 +38,8 @@ static void settle(wefti_in_t *in)
     if (c->status ? wefti_chunks_busy(c) : c->done < c->want)
         return;
     weft_status_t status = c->status;
+    weft_runtime_t *rt = in->rt;
+    wefti_fault_t fault = c->fault;
     wefti_xfer_t *x = c->x;
     weft_ep_t *in_ep = in->ep;
     bool down = c->down, given_up = c->given_up && !down;
@@ -58,7 +62,9 @@ static void settle(wefti_in_t *in)
     } /* else the fabric has yet to withdraw it */
     if (given_up)
         wefti_ep_says(in_ep, "it could not go on sending the payload: its device failed, or it has no memory");
+    fault = wefti_fault(rt, fault);
     x->done(x, status);
+    wefti_fault(rt, fault);
 }
 
 /* Its bytes are in place, or will never be. */

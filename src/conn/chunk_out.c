@@ -21,6 +21,7 @@ static void give_up(wefti_out_t *out, weft_status_t why)
 {
     wefti_chunk_out_stop(out);
     out->status = why;
+    out->fault = out->ep->rt->fault;
     out->owes |= WEFTI_OWES_GIVE_UP;
     wefti_out_flush(out);
 }

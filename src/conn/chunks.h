@@ -65,6 +65,7 @@ struct wefti_chunks {
     uint64_t name;           /* in: what the sender calls this pull */
     wefti_xfer_t *x;         /* in: whom to tell */
     weft_status_t status;    /* in: why it failed */
+    wefti_fault_t fault;     /* in: and what is to be said about it */
     uint8_t flags;           /* of the receiver: WEFTI_TO_DEVICE, WEFTI_CAN_IMPORT */
     bool imports;            /* in: some of it was read out of the sender's own device memory */
     bool bouncing;           /* out: it goes by bounce buffers */

@@ -1,4 +1,4 @@
-/* conn/direct.c - a payload in device memory that the receiver copies itself.
+/* conn/direct.c - a payload in device memory that the receiver copies itself, or is lent.
  *
  * The sender's announcement (STAGED) carries an export of the memory. The receiver imports it, copies to where the bytes belong,
  * device to device or device to page-locked memory, and answers with STAGED_END. Nobody but the owner of a buffer ever writes to
@@ -12,6 +12,7 @@
  * tests/fault/cuda_peer_lost.c. */
 #include "conn/direct.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -138,4 +139,27 @@ void wefti_direct_down(wefti_in_t *in)
     in->direct->down = true;
     if (!in->direct->status)
         in->direct->status = WEFT_ERR_CANCELLED;
+}
+
+/* --- lending --------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_in_lend_device(wefti_in_t *in, wefti_lent_t *lent_out)
+{
+    wefti_lent_t lent = {.rt = in->rt};
+    char why[WEFTI_DETAIL_MAX];
+    void *ptr;
+    if (!in->direct)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED,
+                          "the payload cannot be lent: it is in host memory, shorter than %llu KiB, in pieces, on another "
+                          "machine, or in memory that others cannot open: pull it",
+                          (unsigned long long)(wefti_direct_min >> 10));
+    weft_status_t st = wefti_ep_import(in->ep, &in->direct->export, in->total, NULL, &lent.import, &ptr);
+    if (st) {
+        snprintf(why, sizeof why, "%s", weft_last_error_status() == st ? weft_last_error() : weft_status_text(st));
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "the payload cannot be lent: %.160s: pull it", why);
+    }
+    lent.ptr = ptr;
+    in->state = WEFTI_IN_LENT;
+    *lent_out = lent;
+    return WEFT_OK;
 }

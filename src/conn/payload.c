@@ -132,12 +132,16 @@ static void unhold(wefti_out_t *out)
 
 void wefti_out_over(wefti_out_t *out, weft_status_t status)
 {
+    weft_runtime_t *rt = out->ep->rt;
+    wefti_fault_t was;
     unhold(out);
-    wefti_slots_remove(&payloads_of(out->ep->rt)->out_ids, out->id);
+    wefti_slots_remove(&payloads_of(rt)->out_ids, out->id);
     wefti_list_remove(&out->link);
     if (wefti_list_linked(&out->owes_link))
         wefti_list_remove(&out->owes_link);
+    was = wefti_fault(rt, out->fault);
     out->done(out, status);
+    wefti_fault(rt, was);
 }
 
 /* The peer said it does without: if we had asked for it back, that is the answer. */
@@ -360,18 +364,6 @@ weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out)
         return st;
     in->state = WEFTI_IN_LENT;
     lent.ops = lent.transport->ops;
-    *lent_out = lent;
-    return WEFT_OK;
-}
-
-weft_status_t wefti_in_lend_device(wefti_in_t *in, wefti_lent_t *lent_out)
-{
-    wefti_lent_t lent = {.rt = in->rt};
-    void *ptr;
-    if (!in->direct || wefti_ep_import(in->ep, &in->direct->export, in->total, NULL, &lent.import, &ptr))
-        return WEFT_ERR_UNSUPPORTED;
-    lent.ptr = ptr;
-    in->state = WEFTI_IN_LENT;
     *lent_out = lent;
     return WEFT_OK;
 }

@@ -44,6 +44,7 @@ struct wefti_out {
     struct wefti_chunks *chunks; /* while it goes in chunks */
     uint64_t asked_by;           /* what the peer calls that pull; 0: it has not asked */
     weft_status_t status;        /* what it ends with, if that is not for the peer to say */
+    wefti_fault_t fault;         /* and what is to be said about it */
     uint8_t state, owes;
     bool withdrawn, exported;
     bool failed;                 /* if it is done with WEFT_ERR_REFUSED: the peer had begun, and could not go on */

@@ -3,10 +3,17 @@
 
 #include "base/log.h"
 
+/* The kind by its own name: what moves it may be the same for several. */
+static const char *name_of(const void *ptr, const weft_mem_kind_t *said)
+{
+    return (said ? said : weft_mem_kind_of(ptr))->name;
+}
+
 weft_status_t wefti_pieces_check(const char *what, bool empty, const weft_iov_t *iov, size_t n, const weft_mem_kind_t *kind,
                                  uint64_t *total_out, const weft_mem_kind_t **device_out)
 {
     const weft_mem_kind_t *device = NULL;
+    const void *before = NULL;
     uint64_t total = 0;
     if ((!n && !empty) || n > UINT32_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "%s has either one buffer or 1 to 2^32 - 1 pieces, not %zu pieces", what, n);
@@ -18,8 +25,9 @@ weft_status_t wefti_pieces_check(const char *what, bool empty, const weft_iov_t 
         const weft_mem_kind_t *of = wefti_mem_device_of(iov[i].base, kind);
         if (total && of != device)
             return wefti_fail(WEFT_ERR_INVALID, "piece %zu is of another kind of memory (%s) than those before it (%s)", i,
-                              of ? of->name : "host", device ? device->name : "host");
+                              name_of(iov[i].base, kind), name_of(before, kind));
         device = of;
+        before = iov[i].base;
         if (__builtin_add_overflow(total, iov[i].len, &total))
             return wefti_fail(WEFT_ERR_INVALID, "the lengths of the pieces up to %zu add up to more than there are addresses", i);
     }

@@ -155,7 +155,7 @@ void wefti_op_failed(weft_op_t *op, weft_status_t st)
         wefti_error("%s: %s came after its completion, and nobody is told", x->kind->name, weft_status_name(st));
         return;
     }
-    uint64_t was = wefti_why(rt, weft_last_error_status() == st ? wefti_detail_put(weft_last_error()) : rt->why);
+    uint64_t said = wefti_detail_last(st), was = wefti_why(rt, said ? said : rt->why);
     if (x->kind->failed) {
         x->kind->failed(op, st);
     } else {
@@ -184,7 +184,8 @@ void wefti_op_complete_slow(weft_op_t *op)
     if (x->flags)
         wefti_op_untrack(op);
     if (op->status) {
-        x->detail = rt->why_next ? rt->why_next : rt->why;
+        uint64_t below = rt->fault.status == op->status ? rt->fault.detail : 0;
+        x->detail = rt->why_next ? rt->why_next : below ? below : rt->why;
         rt->why_next = 0;
     }
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), next;

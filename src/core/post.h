@@ -216,6 +216,15 @@ static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)
     return was;
 }
 
+/* The same for operations that fail with the status of a failure in a room below: one that ends in another way meanwhile, since
+ * it was cancelled or its peer is lost, says that. */
+static inline wefti_fault_t wefti_fault(weft_runtime_t *rt, wefti_fault_t fault)
+{
+    wefti_fault_t was = rt->fault;
+    rt->fault = fault;
+    return was;
+}
+
 /* Complete one that fails with a detail of its own; 0: none. */
 static inline void wefti_op_complete_why(weft_op_t *op, weft_status_t status, uint64_t detail)
 {

@@ -17,6 +17,7 @@
 #include <weft/runtime.h>
 
 #include "base/config.h"
+#include "base/detail.h"
 #include "base/handle.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -68,6 +69,7 @@ struct weft_runtime {
     weft_status_t told;            /* status of the operation whose watch runs */
     uint64_t told_detail;          /* and why it failed: base/detail.h */
     uint64_t why, why_next;        /* detail of what fails now, and of the next that does: wefti_why() */
+    wefti_fault_t fault;           /* why something below has failed: wefti_fault() */
     uint64_t ops_completed;
     uint64_t ops_at_once;          /* posted on the driver, and not counted in ops_posted */
     uint32_t armed;                /* weft_runtime_arm() succeeded and nobody progressed since. Not beside `delivering`: a load of

@@ -8,6 +8,7 @@
  * Promise: each copy that was begun is done once, never from inside the calls that start it, and only when nobody touches its
  * memory any more. tests/unit/mem_copies.c. */
 #include "base/alloc.h"
+#include "base/detail.h"
 #include "mem/local.h"
 
 #define SOON (2 * WEFT_MILLISECOND) /* also because many a foreign loop sleeps for a whole millisecond, if it sleeps */
@@ -31,6 +32,13 @@ static weft_status_t look(wefti_copies_t *all, wefti_copy_t *copy)
     return copy->ops ? copy->ops->copy_look(all->state, copy, all->round) : WEFT_OK;
 }
 
+/* The first failure is what it ends with. The thread's last error is of this one now, and later of another. */
+static void failed(wefti_copy_t *copy, weft_status_t st)
+{
+    if (st && !copy->fault.status)
+        copy->fault = (wefti_fault_t){st, wefti_detail_last(st)};
+}
+
 static void on_look(wefti_timer_t *t)
 {
     wefti_copies_t *all = wefti_container_of(t, wefti_copies_t, timer);
@@ -47,7 +55,10 @@ static void on_look(wefti_timer_t *t)
         }
         all->last_end = all->rt->now;
         all->n--;
-        copy->done(copy, copy->status ? copy->status : st);
+        failed(copy, st);
+        wefti_fault_t was = wefti_fault(all->rt, copy->fault); /* so that the operation it was for says it */
+        copy->done(copy, copy->fault.status);
+        wefti_fault(all->rt, was);
     }
     if (!wefti_list_empty(&all->under_way) && look_again(all))
         wefti_error("mem: no memory for a timer: copies of a device go on when the next one is begun"); /* it was armed before */
@@ -92,7 +103,7 @@ weft_status_t wefti_copy_begin(weft_runtime_t *rt, wefti_copy_t *copy)
     all->last_end = rt->now;
     copy->ops = NULL;
     copy->queue = copy->event = NULL;
-    copy->status = WEFT_OK;
+    copy->fault = (wefti_fault_t){WEFT_OK, 0};
     return WEFT_OK;
 }
 
@@ -100,15 +111,15 @@ void wefti_copy_add(weft_runtime_t *rt, wefti_copy_t *copy, const weft_mem_kind_
                     int way)
 {
     wefti_copies_t *all = &wefti_mem_of(rt)->copies;
-    if (copy->status)
+    if (copy->fault.status)
         return;
     const wefti_device_ops_t *ops = ready(all, device);
     if (!ops) {
-        copy->status = wefti_mem_move(device, dst, src, n);
+        failed(copy, wefti_mem_move(device, dst, src, n));
         return;
     }
     copy->ops = ops;
-    copy->status = ops->copy_add(all->state, copy, dst, src, n, way);
+    failed(copy, ops->copy_add(all->state, copy, dst, src, n, way));
 }
 
 void wefti_copy_await(weft_runtime_t *rt, wefti_copy_t *copy, const weft_mem_kind_t *device, void *event)
@@ -121,9 +132,8 @@ void wefti_copy_end(weft_runtime_t *rt, wefti_copy_t *copy)
 {
     wefti_copies_t *all = &wefti_mem_of(rt)->copies;
     bool waits = copy->event; /* for an event of somebody's: nothing is copied */
-    weft_status_t st = copy->ops ? copy->ops->copy_end(all->state, copy) : WEFT_OK;
-    if (!copy->status)
-        copy->status = st;
+    if (copy->ops)
+        failed(copy, copy->ops->copy_end(all->state, copy));
     all->n++;
     all->posted += copy->ops && !waits;
     wefti_list_push_back(&all->under_way, &copy->link);

@@ -71,7 +71,7 @@ static weft_status_t cuda_alloc(const weft_mem_kind_t *kind, size_t n, void **pt
     weft_status_t st = wefti_cuda_usable();
     if (st)
         return st;
-    const char *what = managed ? "allocating CUDA managed memory," : "allocating CUDA memory,";
+    const char *what = managed ? "allocating CUDA managed memory" : "allocating CUDA memory";
     cu_result_t r = wefti_cuda_enter_any(&pushed);
     if (r)
         return wefti_cuda_fail(r, what, n);
@@ -201,7 +201,7 @@ weft_status_t wefti_cuda_copy(const weft_mem_kind_t *kind, void *dst, const void
         r = copy_here(dst, !to, src, !from, n);
         wefti_cuda_leave(pushed);
     }
-    return r ? wefti_cuda_fail(r, "copying CUDA memory,", n) : WEFT_OK;
+    return r ? wefti_cuda_fail(r, "copying CUDA memory", n) : WEFT_OK;
 }
 
 /* --- pinning ---------------------------------------------------------------------------------------------------------------- */

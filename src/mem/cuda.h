@@ -44,6 +44,7 @@ typedef struct cu_access {
 
 enum {
     CU_SUCCESS = 0,
+    CU_INVALID_VALUE = 1,
     CU_OUT_OF_MEMORY = 2,
     CU_INVALID_CONTEXT = 201,
     CU_INVALID_HANDLE = 400,
@@ -173,7 +174,7 @@ static inline bool wefti_cuda_stale(cu_result_t r)
 {
     return r == CU_INVALID_HANDLE || r == CU_INVALID_CONTEXT || r == CU_CONTEXT_IS_DESTROYED;
 }
-/* The status of a call that failed, with a sentence: "what n bytes: its name". */
+/* The status of a call that failed, with a sentence: "what, n bytes: its name"; without the bytes where n is 0. */
 weft_status_t wefti_cuda_fail(cu_result_t r, const char *what, size_t n);
 
 /* --- the device door -------------------------------------------------------------------------------------------------------- */

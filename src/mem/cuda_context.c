@@ -5,6 +5,7 @@
  * was allocated in, or, where CUDA does not say, in the primary one of its device; so it does not matter which thread drives a
  * runtime. Any thread. tests/unit/mem_cuda.c. */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -17,10 +18,13 @@ static _Atomic int home = -1;                            /* the device whose mem
 
 weft_status_t wefti_cuda_fail(cu_result_t r, const char *what, size_t n)
 {
+    char size[40] = "";
+    if (n)
+        snprintf(size, sizeof size, ", %zu bytes", n);
     if (r == CU_OUT_OF_MEMORY)
-        return wefti_fail(WEFT_ERR_NOMEM, "%s %zu bytes: %s", what, n, wefti_cuda_words(r));
-    wefti_error("mem: %s %zu bytes: %s", what, n, wefti_cuda_words(r));
-    return wefti_fail(WEFT_ERR_SYSTEM, "%s %zu bytes: %s", what, n, wefti_cuda_words(r));
+        return wefti_fail(WEFT_ERR_NOMEM, "%s%s: %s", what, size, wefti_cuda_words(r));
+    wefti_error("mem: %s%s: %s", what, size, wefti_cuda_words(r));
+    return wefti_fail(WEFT_ERR_SYSTEM, "%s%s: %s", what, size, wefti_cuda_words(r));
 }
 
 static cu_result_t primary(int ordinal, cu_context_t *ctx_out)

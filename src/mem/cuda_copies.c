@@ -269,7 +269,7 @@ weft_status_t wefti_cuda_copy_add(void *state, wefti_copy_t *copy, void *dst, co
         if (!wefti_cuda_stale(r) || copy->queue) /* what was added before went with its context */
             break;
     }
-    return r ? wefti_cuda_fail(r, "copying CUDA memory,", n) : WEFT_OK;
+    return r ? wefti_cuda_fail(r, "copying CUDA memory", n) : WEFT_OK;
 }
 
 /* --- its end ---------------------------------------------------------------------------------------------------------------- */
@@ -369,7 +369,7 @@ weft_status_t wefti_cuda_copy_look(void *state, wefti_copy_t *copy, uint64_t rou
     (void)state;
     if (!s && copy->event) { /* somebody else's: streams.c */
         cu_result_t r = wefti_cu.event_query(copy->event);
-        return r == CU_NOT_READY ? WEFT_ERR_AGAIN : r ? wefti_cuda_fail(r, "waiting for a stream,", 0) : WEFT_OK;
+        return r == CU_NOT_READY ? WEFT_ERR_AGAIN : r ? wefti_cuda_fail(r, "waiting for a stream", 0) : WEFT_OK;
     }
     if (!s)
         return WEFT_OK;
@@ -385,5 +385,5 @@ weft_status_t wefti_cuda_copy_look(void *state, wefti_copy_t *copy, uint64_t rou
         event_back(c, copy->event);
     }
     copy->event = NULL;
-    return r ? wefti_cuda_fail(r, "copying CUDA memory, some of", 0) : WEFT_OK;
+    return r ? wefti_cuda_fail(r, "copying CUDA memory", 0) : WEFT_OK;
 }

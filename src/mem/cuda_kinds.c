@@ -173,7 +173,7 @@ static cu_result_t pool_free(int device, cu_ptr_t ptr, size_t n)
 static weft_status_t async_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
 {
     (void)kind;
-    return alloc_here(n, ptr_out, "allocating CUDA memory of a pool,", pool_alloc);
+    return alloc_here(n, ptr_out, "allocating CUDA memory of a pool", pool_alloc);
 }
 
 static void async_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
@@ -286,7 +286,7 @@ static cu_result_t fd_free(int device, cu_ptr_t ptr, size_t n)
 
 static weft_status_t vmm_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
 {
-    return alloc_here(n, ptr_out, "mapping CUDA memory,", kind == &wefti_mem_kind_cuda_fd ? fd_alloc : map_alloc);
+    return alloc_here(n, ptr_out, "mapping CUDA memory", kind == &wefti_mem_kind_cuda_fd ? fd_alloc : map_alloc);
 }
 
 static void vmm_free(const weft_mem_kind_t *kind, void *ptr, size_t n)

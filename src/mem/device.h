@@ -26,7 +26,7 @@ struct wefti_copy {
     const struct wefti_device_ops *ops; /* NULL: nothing of it is under way */
     void *queue, *event;                /* the device's */
     uint32_t number, looks;
-    weft_status_t status; /* the first failure */
+    wefti_fault_t fault; /* the first failure */
 };
 
 /* Begin a copy: WEFT_OK, and then any number of adds and one end; or WEFT_ERR_NOMEM. */

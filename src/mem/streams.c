@@ -140,6 +140,15 @@ static cu_result_t passed(gate_t *g)
     return r == CU_NOT_READY ? CU_SUCCESS : r;
 }
 
+/* A stream or an event that CUDA does not know, or knows no more, is a mistake of the program's. */
+static weft_status_t refuse(gate_t *g, cu_result_t r, const char *field)
+{
+    gate_free(g);
+    if (wefti_cuda_stale(r) || r == CU_INVALID_VALUE)
+        return wefti_fail(WEFT_ERR_INVALID, "op.streams: `%s` is no handle that CUDA knows: %s", field, wefti_cuda_words(r));
+    return wefti_fail(WEFT_ERR_SYSTEM, "op.streams: `%s`: %s", field, wefti_cuda_words(r));
+}
+
 static weft_status_t make(weft_runtime_t *rt, const weft_op_streams_t *given, wefti_gate_t **gate_out)
 {
     weft_op_streams_t s;
@@ -162,12 +171,11 @@ static weft_status_t make(weft_runtime_t *rt, const weft_op_streams_t *given, we
     cu_result_t r = s.before ? record(g, s.before) : CU_SUCCESS;
     if (!r)
         r = passed(g);
-    if (!r && s.after)
-        r = hold_back(g, s.after);
-    if (r) {
-        gate_free(g);
-        return wefti_fail(WEFT_ERR_SYSTEM, "an operation in a stream of a GPU: %s", wefti_cuda_words(r));
-    }
+    if (r)
+        return refuse(g, r, s.before ? "before" : "before_event");
+    r = s.after ? hold_back(g, s.after) : CU_SUCCESS;
+    if (r)
+        return refuse(g, r, "after");
     *gate_out = &g->gate;
     return WEFT_OK;
 }

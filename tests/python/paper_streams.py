@@ -406,7 +406,7 @@ WRONG = [(TypeError, True), (TypeError, False), (TypeError, "1"), (TypeError, 1.
          (OverflowError, Cupy(2**64)), (RuntimeError, Raises()), (TypeError, Gives(None)), (TypeError, Gives(5)),
          (TypeError, Gives((0,))), (TypeError, Gives((0, 1, 2))), (TypeError, Gives((0, None))),
          (TypeError, Gives(("x", 1))), (OverflowError, Gives((-1, 1))), (weft.UnsupportedError, Gives((1, 1))),
-         (OverflowError, Gives((0, -1))), (weft.SystemFailureError, 0xdeadbeef)]
+         (OverflowError, Gives((0, -1))), (weft.InvalidError, 0xdeadbeef)]
 
 
 @pytest.mark.parametrize("n", range(len(WRONG)))

@@ -69,7 +69,7 @@ def test_bad_arguments():
             weft.Memory(bad)
     with pytest.raises(weft.NoMemoryError):
         weft.Memory(2**62)
-    with pytest.raises(weft.UnsupportedError):
+    with pytest.raises(weft.UnsupportedError, match='no memory kind "nonsense": host, huge, pinned, cuda, '):
         weft.Memory(1, "nonsense")
     with pytest.raises((ValueError, TypeError)):
         weft.Memory(1, "a\0b")

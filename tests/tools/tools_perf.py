@@ -139,6 +139,10 @@ def a_kind_that_is_not_here_is_refused_with_a_sentence():
     done = weft.run("perf", "--fork", "--json", "--test", AM, "--size", "8,1M", "--iters", "5", "--memory", "cuda",
                     env=weft.environment(WEFT_CUDA="off"))
     assert done.returncode == 1 and "cuda" in done.stderr and not done.stdout, f"{done.returncode}\n{done.stdout}{done.stderr}"
+    assert "use another --memory" in done.stderr and "--size" not in done.stderr, done.stderr
+    for word, near in (("cuda-fdx", "; did you mean cuda-fd?"), ("bananas", "")):
+        done = weft.run("perf", "--fork", "--memory", word)
+        assert f'--memory: there is no kind "{word}"{near} (there are host, ' in done.stderr, done.stderr
 
 
 def gpu_memory_works_where_there_is_some():

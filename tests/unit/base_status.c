@@ -39,6 +39,11 @@ TEST(every_status_has_a_sentence_of_its_own)
     }
 }
 
+TEST(a_failure_below_the_library_may_be_of_the_system_of_cuda_or_of_ucx)
+{
+    CHECK_STR(weft_status_text(WEFT_ERR_SYSTEM), "the operating system, CUDA or UCX failed; the log has its words");
+}
+
 TEST(a_number_that_is_no_status_gets_the_words_for_unknown)
 {
     static const int none[] = {1, 2, -N, -1000, INT32_MAX, INT32_MIN};

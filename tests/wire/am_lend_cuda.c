@@ -8,6 +8,7 @@
 #include <weft/weft.h>
 
 #include "lib/cuda/use.h"
+#include "lib/says.h"
 
 enum { N = 2 << 20, SMALL = 20000 };
 
@@ -150,12 +151,31 @@ TEST(what_cannot_be_lent_is_pulled)
         get(*what);
         CHECK_OK(weft_am_view_device(kept, &op));
         CHECK_EQ(done(&op), WEFT_ERR_UNSUPPORTED);
+        SAYS(&op, "am view on a device: the payload cannot be lent: ", "host memory", "pull it");
         CHECK_OK(weft_am_pull(kept, mine, n, &op));
         CHECK_OK(done(&op));
         CHECK_EQ(cu.MemcpyDtoH(back, (uintptr_t)mine, n), 0);
         CHECK(!memcmp(back, bytes, n));
         weft_am_release(kept);
     }
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(memory_that_does_not_open_is_not_lent_and_why_is_said)
+{
+    begin();
+    use_only_paper();
+    weft_op_t op = WEFT_OP_INIT;
+    get('g');
+    cu.fail("cuIpcOpenMemHandle_v2", 0, 201, 1);
+    CHECK_OK(weft_am_view_device(kept, &op));
+    CHECK_EQ(done(&op), WEFT_ERR_UNSUPPORTED);
+    SAYS(&op, "the payload cannot be lent: ", "does not open", "CUDA_ERROR_INVALID_CONTEXT", "pull it");
+    CHECK_OK(weft_am_pull(kept, mine, N, &op));
+    CHECK_OK(done(&op));
+    CHECK_EQ(cu.MemcpyDtoH(back, (uintptr_t)mine, N), 0);
+    CHECK(!memcmp(back, bytes, N));
+    weft_am_release(kept);
     CHECK_OK(weft_runtime_close(rt));
 }
 

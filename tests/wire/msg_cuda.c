@@ -12,6 +12,7 @@
 #include "lib/cuda/use.h"
 #include "lib/fakedev.h"
 #include "lib/pair.h"
+#include "lib/says.h"
 
 enum { HOST, PINNED, CUDA, POOL, VMM, FD, MANAGED, SORTS, FAKE = SORTS, ALL };
 static const char *const names[] = {"host", "pinned", "cuda", "pool", "vmm", "fd", "managed", "fakedev"};
@@ -630,5 +631,90 @@ TEST(pieces_of_one_message_are_on_two_devices)
             CHECK_EQ(pattern_check(back, 2 * half, tag), 2 * half);
         }
     }
+    end(false);
+}
+
+/* --- what is said when it fails ------------------------------------------------------------------------------------------ */
+
+static void say_nothing(weft_log_level_t level, const char *line, void *user)
+{
+    (void)level, (void)line, (void)user;
+}
+
+/* A call of the driver fails once, at every moment: how many operations ended by that, each with CUDA's own word for it. */
+static unsigned failures(int from, int to, size_t n, const char *function)
+{
+    unsigned failed = 0;
+    for (unsigned after = 0; after < 12; after++) {
+        weft_op_t send = WEFT_OP_INIT, recv = WEFT_OP_INIT;
+        cu.fail(function, after, 999, 1);
+        CHECK_OK(weft_msg_recv(sides[1].ep, sides[1].area[to], n, 7, WEFT_TAG_FULL, &recv));
+        CHECK_OK(weft_msg_send(sides[0].ep, sides[0].area[from], n, 7, &send));
+        if (wait_for(&send))
+            weft_op_cancel(&recv);
+        (void)wait_for(&recv);
+        cu.fail(function, 0, 0, 0);
+        const weft_op_t *both[] = {&send, &recv};
+        for (int i = 0; i < 2; i++) {
+            if (both[i]->status != WEFT_ERR_SYSTEM)
+                continue;
+            SAYS(both[i], i ? "msg receive: copying CUDA memory" : "msg send: copying CUDA memory", ": CUDA_ERROR_UNKNOWN");
+            CHECK(!strstr(weft_op_error(both[i]), " 0 bytes"));
+            failed++;
+        }
+    }
+    return failed;
+}
+
+TEST(an_operation_whose_copy_fails_says_what_cuda_said)
+{
+    begin("shm", false);
+    use_only_paper();
+    weft_log_set_sink(say_nothing, NULL);
+    CHECK(failures(CUDA, CUDA, 3000, "cuMemcpy2DAsync_v2") >= 2);   /* carries */
+    CHECK(failures(CUDA, CUDA, 300000, "cuMemcpyAsync") >= 1);      /* direct */
+    CHECK(failures(CUDA, HOST, 300000, "cuMemcpy2DAsync_v2") >= 2); /* chunks: others of them do well */
+    CHECK(failures(HOST, CUDA, 300000, "cuMemcpy2DAsync_v2") >= 2);
+    CHECK(failures(POOL, CUDA, 300000, "cuMemcpyAsync") >= 2); /* bounce buffers */
+    weft_log_set_sink(NULL, NULL);
+    CHECK_OK(weft_runtime_close(sides[0].rt));
+    CHECK_OK(weft_runtime_close(sides[1].rt));
+}
+
+TEST(an_operation_that_was_cancelled_before_its_copy_failed_says_so)
+{
+    begin("shm", false);
+    use_only_paper();
+    weft_log_set_sink(say_nothing, NULL);
+    weft_op_t send = WEFT_OP_INIT, recv = WEFT_OP_INIT;
+    cu.paper->copy_ns_per_kib = 100000; /* 0.3 ms for all */
+    CHECK_OK(weft_msg_recv(sides[1].ep, sides[1].area[CUDA], 3000, 7, WEFT_TAG_FULL, &recv));
+    CHECK_OK(weft_msg_send(sides[0].ep, sides[0].area[HOST], 3000, 7, &send));
+    CHECK_OK(wait_for(&send));
+    cu.fail("copy", 0, 700, 1);
+    for (int i = 0; i < 100000 && !sides[1].ep->pulls; i++)
+        drive();
+    CHECK(!weft_op_done(&recv));
+    weft_op_cancel(&recv);
+    CHECK_EQ(wait_for(&recv), WEFT_ERR_CANCELLED);
+    CHECK_STR(weft_op_error(&recv), "msg receive: the operation was cancelled");
+    weft_log_set_sink(NULL, NULL);
+    CHECK_OK(weft_runtime_close(sides[0].rt));
+    CHECK_OK(weft_runtime_close(sides[1].rt));
+}
+
+TEST(pieces_of_two_kinds_are_refused_by_their_names)
+{
+    begin("shm", false);
+    weft_iov_t iov[] = {{sides[0].area[MANAGED], 10}, {NULL, 0}, {sides[0].area[CUDA], 10}};
+    weft_msg_send_opts_t o = WEFT_MSG_SEND_OPTS_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    o.iov = iov;
+    o.iov_n = 3;
+    CHECK_EQ(weft_msg_send_with(sides[0].ep, &o, &op), WEFT_ERR_INVALID);
+    CHECK_STR(weft_last_error(), "piece 2 is of another kind of memory (cuda) than those before it (cuda-managed)");
+    iov[0].base = sides[0].area[HOST];
+    CHECK_EQ(weft_msg_send_with(sides[0].ep, &o, &op), WEFT_ERR_INVALID);
+    CHECK_STR(weft_last_error(), "piece 2 is of another kind of memory (cuda) than those before it (host)");
     end(false);
 }

@@ -457,3 +457,48 @@ TEST(active_messages_and_remote_memory_take_their_turn_too)
     weft_remote_drop(remote);
     end();
 }
+
+/* --- handles that are none -------------------------------------------------------------------------------------------------- */
+
+static void refused(const weft_op_streams_t *s, const char *field)
+{
+    weft_op_t op = op_in(s);
+    CHECK_EQ(weft_msg_send(pair.ep[0], from, N, 1, &op), WEFT_ERR_INVALID);
+    CHECK_EQ(weft_last_error_status(), WEFT_ERR_INVALID);
+    if (!strstr(weft_last_error(), field) || !strstr(weft_last_error(), "CUDA_ERROR_"))
+        FAIL("\"%s\" does not name %s", weft_last_error(), field);
+}
+
+TEST(a_handle_that_is_none_is_refused_and_its_field_named)
+{
+    begin();
+    use_only_paper(); /* a real driver may do anything with them */
+    weft_op_streams_t s = WEFT_OP_STREAMS_INIT;
+    void *event;
+    CHECK_EQ(cu.EventCreate(&event, 2), 0);
+    CHECK_EQ(cu.EventDestroy(event), 0);
+    CHECK_EQ(cu.StreamDestroy(other_stream), 0);
+    s.before = other_stream;
+    refused(&s, "`before`");
+    s.before = NULL;
+    s.before_event = event;
+    refused(&s, "`before_event`");
+    s.before_event = NULL;
+    s.after = other_stream;
+    refused(&s, "`after`");
+    s.before = stream;
+    refused(&s, "`after`");
+    static const int handles[] = {1, 201, 400, 709};
+    for (unsigned i = 0; i < 4; i++) {
+        s.after = NULL;
+        s.before = stream;
+        cu.fail("cuEventRecord", 0, handles[i], 1);
+        refused(&s, "`before`");
+    }
+    cu.fail("cuEventRecord", 0, 999, 1); /* that is no word about the handle */
+    weft_op_t op = op_in(&s);
+    CHECK_EQ(weft_msg_send(pair.ep[0], from, N, 1, &op), WEFT_ERR_SYSTEM);
+    CHECK(strstr(weft_last_error(), "`before`: CUDA_ERROR_UNKNOWN"));
+    send_behind(N, false);
+    end();
+}

@@ -8,6 +8,7 @@
 #include <weft/weft.h>
 
 #include "lib/cuda/use.h"
+#include "lib/says.h"
 #include "lib/two.h"
 #include "rma/carried.h"
 
@@ -369,11 +370,13 @@ TEST(a_copy_that_fails_ends_its_access_and_those_behind_it_go_on)
         CHECK_OK(weft_rma_write(remote, 0, gpu(0), 100, &op[0]));
         CHECK_OK(weft_rma_write(remote, 0, gpu(1), 100, &op[1]));
         CHECK_EQ(done(0), WEFT_ERR_SYSTEM);
+        SAYS(&op[0], "copying CUDA memory, 100 bytes: CUDA_ERROR_INVALID_VALUE");
         CHECK_OK(done(1));
         CHECK_EQ(theirs[0], 4);
         cu.fail("cuMemcpy2DAsync_v2", 0, 1, 1);
         CHECK_OK(weft_rma_read(remote, 0, gpu(2), 100, &op[2]));
         CHECK_EQ(done(2), WEFT_ERR_SYSTEM);
+        SAYS(&op[2], "copying CUDA memory, 100 bytes: CUDA_ERROR_INVALID_VALUE");
         CHECK_OK(weft_rma_read(remote, 0, gpu(3), 100, &op[3]));
         CHECK_OK(done(3));
         CHECK_EQ(get(3, 100)[99], 4);

@@ -104,15 +104,17 @@ weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *p, int fill)
     return WEFT_OK;
 }
 
-const char *perf_memory_get(perf_link_t *l, const char *name, uint64_t size, int fill, perf_pages_t *out)
+const char *perf_memory_get(perf_link_t *l, const char *name, uint64_t size, int fill, perf_pages_t *out, bool *none_out)
 {
     const char *fault = NULL;
     weft_status_t st = WEFT_OK;
     perf_pages_t p = {.size = size ? size : 1};
+    *none_out = false;
     if (!strcmp(name, "host")) {
         fault = host_pages(size, &p);
     } else {
         p.kind = find_kind(l, name, &fault);
+        *none_out = !p.kind;
         st = p.kind ? weft_mem_alloc(p.kind, p.size, &p.at) : WEFT_OK;
         if (st)
             fault = refuse("there is not enough %s memory: %s", name, weft_status_text(st));

@@ -34,8 +34,8 @@ static bool add_test(perf_opts_t *o, const char *word)
         return true;
     }
     const char *near = tool_nearest(word, test_names + 1, PERF_TESTS - 1);
-    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle, "
-               "rma_get, _put, _put_lat, _fadd, _cas, _swap and _batch, and rpc_lat, _rate and _tensor",
+    tool_error("there is no test \"%s\"%s%s%s (there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle, "
+               "rma_get, _put, _put_lat, _fadd, _cas, _swap and _batch, and rpc_lat, _rate and _tensor)",
                word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
 }
@@ -98,9 +98,8 @@ static bool take_kind(const char *text, size_t n, char *out)
         }
     }
     near = tool_nearest(word, perf_kinds, PERF_KINDS);
-    tool_error("--memory knows no \"%s\"%s%s%s; it knows host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, "
-               "cuda-fd and "
-               "pool",
+    tool_error("--memory: there is no kind \"%s\"%s%s%s (there are host, huge, pinned, cuda, cuda-managed, cuda-async, cuda-vmm, "
+               "cuda-fd and pool)",
                word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
 }

@@ -262,8 +262,8 @@ typedef struct perf_pages {
  * page-locked for the GPU on both. */
 void perf_memory_begin(const perf_plan_t *plan);
 /* size bytes of that kind, each of them `fill`, touched. NULL on success, or what is wrong: a sentence that begins with "there"
- * or "no", valid until the next call. Progress is made meanwhile. */
-const char *perf_memory_get(perf_link_t *l, const char *kind, uint64_t size, int fill, perf_pages_t *out);
+ * or "no", valid until the next call. *none_out: there is no such memory here at all. Progress is made meanwhile. */
+const char *perf_memory_get(perf_link_t *l, const char *kind, uint64_t size, int fill, perf_pages_t *out, bool *none_out);
 void perf_memory_put(perf_pages_t *pages);
 /* Write all of it, touching every page. Progress is made meanwhile. */
 weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *pages, int fill);

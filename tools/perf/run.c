@@ -12,9 +12,12 @@
 static void *take(perf_run_t *run, const char *kind, uint64_t size, int fill)
 {
     perf_pages_t *p = &run->pages[run->n_pages];
-    const char *fault = perf_memory_get(run->link, kind, size, fill, p);
+    bool none;
+    const char *fault = perf_memory_get(run->link, kind, size, fill, p, &none);
     if (fault) {
         snprintf(run->refusal, sizeof run->refusal, "%s", fault);
+        if (none)
+            run->advice = "; use another --memory";
         return NULL;
     }
     run->n_pages++;

@@ -39,7 +39,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kw)
         return NULL;
     const weft_mem_kind_t *kind = weft_mem_kind_find(name);
     if (!kind)
-        return weftpy_raise(st, WEFT_ERR_UNSUPPORTED);
+        return weftpy_raise_text(st, WEFT_ERR_UNSUPPORTED, "%s", weft_last_error());
     weftpy_memory_t *m = (weftpy_memory_t *)PyType_GenericAlloc(type, 0);
     if (!m)
         return NULL;

@@ -71,7 +71,12 @@ static int fail(weftpy_state_t *st, int error)
     const char *name = NULL;
     if (cu.error_name(error, &name) || !name)
         name = "an error without a name";
-    weftpy_raise_text(st, WEFT_ERR_SYSTEM, "an operation in a stream of a GPU: %s (%d)", name, error);
+    /* CUDA_ERROR_INVALID_VALUE, _INVALID_CONTEXT, _INVALID_HANDLE, _CONTEXT_IS_DESTROYED: as for op.streams of the library */
+    if (error == 1 || error == 201 || error == 400 || error == 709)
+        weftpy_raise_text(st, WEFT_ERR_INVALID, "stream= or a buffer names a stream that CUDA does not know: %s (%d)", name,
+                          error);
+    else
+        weftpy_raise_text(st, WEFT_ERR_SYSTEM, "an operation in a stream of a GPU: %s (%d)", name, error);
     return -1;
 }
 
