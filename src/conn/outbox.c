@@ -50,10 +50,11 @@ static void announce_done(wefti_out_t *out, weft_status_t status)
     wefti_list_remove(&wefti_opx(op)->link);
     if (status == WEFT_ERR_CANCELLED) /* by us, or because the lane ended: s->why was set then */
         status = s->why ? s->why : wefti_ep_why(ep, status);
-    else if (status == WEFT_ERR_REFUSED)
-        status = op->reason ? WEFT_ERR_REJECTED : failed ? WEFT_ERR_SYSTEM : WEFT_ERR_CLOSED;
-    if (status == WEFT_ERR_SYSTEM && failed)
+    else if (status == WEFT_ERR_REFUSED && !op->reason && failed) {
+        status = WEFT_ERR_SYSTEM;
         wefti_ep_says(ep, "it had begun to take the payload, and could not go on: its device failed, or it has no memory");
+    } else if (status == WEFT_ERR_REFUSED)
+        status = op->reason ? WEFT_ERR_REJECTED : WEFT_ERR_CLOSED;
     wefti_outbox_finish(op, status);
     wefti_ep_drained(ep);
 }
