@@ -39,7 +39,8 @@ ROWS = [
     ("GPU to other host memory", "tag_bw", "cuda,host", [("64M", ">= 10")], GB, None, []),
     ("GPU to GPU over TCP", "tag_bw", "cuda", [("64M", ">= 0.9")], RATIO, None, ["--transports", "tcp"]),
     ("GPU to GPU, tag, each in its stream", "tag_lat", "cuda", [("8", ""), ("64k", "")], US, None, ["--stream"]),
-    ("GPU to GPU, in 8 streams", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None, ["--stream", "--streams", "8"]),
+    ("GPU to GPU, in 4 streams", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None, ["--stream", "--streams", "4"]),
+    ("GPU to GPU, in 16 streams", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None, ["--stream", "--streams", "16"]),
 ]
 BYTES = {"k": 1 << 10, "M": 1 << 20}
 

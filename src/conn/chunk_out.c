@@ -52,6 +52,18 @@ static bool bounce(wefti_chunks_t *c, wefti_chunk_t *k, uint64_t left)
     k->len = (uint32_t)(left < n ? left : n);
     c->out->exported = true;
     c->conn->payloads.bounced++;
+    wefti_epx(c->out->ep)->payloads.bounces++;
+    return true;
+}
+
+/* All are out, and some of them at the same peer: then it is worth to wait, because what goes past the processor meanwhile takes
+ * their share of the bus. Those at other peers may be out for long. */
+static bool bounces_later(wefti_chunks_t *c)
+{
+    if (!wefti_epx(c->out->ep)->payloads.bounces)
+        return false;
+    if (!wefti_list_linked(&c->wait))
+        wefti_list_push_back(&c->conn->payloads.bounce_wait, &c->wait);
     return true;
 }
 
@@ -78,7 +90,7 @@ static weft_status_t find_stage(wefti_chunks_t *c, wefti_chunk_t *k)
     k->len = (uint32_t)(left < wefti_chunk_bytes ? left : wefti_chunk_bytes);
     if (c->bouncing && bounce(c, k, left))
         return WEFT_OK;
-    if (c->bouncing && some_out(c, WEFTI_BY_BOUNCE))
+    if (c->bouncing && (some_out(c, WEFTI_BY_BOUNCE) || bounces_later(c)))
         return WEFT_ERR_AGAIN;
     if (c->device || c->flags & WEFTI_TO_DEVICE) {
         if (relay(c, k))

@@ -178,6 +178,14 @@ void wefti_place_skip(wefti_place_t *p, uint64_t len)
         len -= advance(p, len).len;
 }
 
+static void bounce_back(wefti_chunks_t *c, void *stage)
+{
+    wefti_bounce_put(c->conn->rt, stage);
+    wefti_epx(c->out->ep)->payloads.bounces--;
+    if (!wefti_list_empty(&c->conn->payloads.bounce_wait))
+        wefti_conn_kick(c->conn);
+}
+
 void wefti_chunk_free(wefti_chunk_t *k)
 {
     wefti_chunks_t *c = k->of;
@@ -193,7 +201,7 @@ void wefti_chunk_free(wefti_chunk_t *k)
         else if (k->by == WEFTI_BY_RELAY)
             wefti_relay_drop(k->relay);
         else if (c->out)
-            wefti_bounce_put(rt, k->stage);
+            bounce_back(c, k->stage);
         else
             wefti_mem_unimport(rt, k->import);
         k->stage = NULL;
@@ -211,6 +219,11 @@ void wefti_chunk_free(wefti_chunk_t *k)
 void wefti_chunks_serve(wefti_conn_t *conn)
 {
     wefti_payloads_t *all = &conn->payloads;
+    wefti_list_t bouncing; /* who finds no bounce buffer joins the line again, or goes another way */
+    wefti_list_init(&bouncing);
+    wefti_list_splice(&bouncing, &all->bounce_wait);
+    for (wefti_list_t *l; (l = wefti_list_pop(&bouncing));)
+        wefti_chunk_out_step(wefti_container_of(l, wefti_chunks_t, wait)->out);
     for (int side = 0; side < 2; side++) {
         wefti_list_t line;
         wefti_list_init(&line);

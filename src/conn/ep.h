@@ -43,6 +43,7 @@ typedef struct wefti_payloads {
     wefti_spares_t spare_outs, spare_ins, spare_chunks, spare_directs;
     wefti_list_t lost_outs, lost_ins; /* whose endpoint is down or gone, and which the fabric still has */
     wefti_list_t relays_due;     /* wefti_relay_t.due */
+    wefti_list_t bounce_wait;    /* wefti_chunks_t.wait, of those out that wait for a bounce buffer */
     wefti_list_t taken_back;     /* outs that end in the next work, when their lane is closed: owes_link */
     wefti_slots_t out_ids;       /* of what we announced, and tell the peer */
     wefti_slots_t in_ids;        /* of pulls in chunks: we tell the peer to put it on them */
@@ -58,6 +59,7 @@ typedef struct wefti_ep_payloads {
     wefti_list_t outs, ins;          /* announced by us; waiting at the peer or under way from it */
     wefti_list_t out_owes, in_owes;  /* those of them with something that waits for space on the lane */
     struct wefti_relay *relay_out, *relay_in; /* NULL: none */
+    uint32_t bounces;                /* out: chunks of it that are in bounce buffers */
     bool relay_asked;                /* out: it was made, or could not be */
     bool relay_owes, relay_answers;  /* RELAY, RELAY_ANSWER waits for space on the lane */
 } wefti_ep_payloads_t;

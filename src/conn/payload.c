@@ -36,6 +36,7 @@ void wefti_payloads_init(wefti_payloads_t *all)
     wefti_list_init(&all->lost_ins);
     wefti_list_init(&all->taken_back);
     wefti_list_init(&all->relays_due);
+    wefti_list_init(&all->bounce_wait);
     wefti_list_init(&all->stage_wait[0]);
     wefti_list_init(&all->stage_wait[1]);
     wefti_slots_init(&all->out_ids, UINT32_MAX);

@@ -113,6 +113,8 @@ enum { CU_PHYSICAL_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_GRANULARITY_MINIMUM = 
     X(stream_write, "cuStreamWriteValue32_v2", (cu_stream_t stream, cu_ptr_t at, uint32_t value, unsigned flags)) \
     X(stream_until, "cuStreamWaitValue32_v2", (cu_stream_t stream, cu_ptr_t at, uint32_t value, unsigned flags)) \
     X(stream_context, "cuStreamGetCtx", (cu_stream_t stream, cu_context_t *out)) \
+    X(stream_urgent, "cuStreamCreateWithPriority", (cu_stream_t * out, unsigned flags, int priority)) \
+    X(priorities, "cuCtxGetStreamPriorityRange", (int *least_out, int *greatest_out)) \
     X(alloc_async, "cuMemAllocAsync", (cu_ptr_t * out, size_t n, cu_stream_t stream)) \
     X(free_async, "cuMemFreeAsync", (cu_ptr_t ptr, cu_stream_t stream)) \
     X(granularity, "cuMemGetAllocationGranularity", (size_t * out, const cu_physical_t *of, int option)) \

@@ -231,6 +231,18 @@ static cu_result_t chain(wefti_copy_t *copy, stream_t *next)
     return r;
 }
 
+/* A device runs streams in a few queues, eight by default, and what waits in a queue holds up all streams of it. So a program with
+ * eight streams that wait for operations of ours could keep us from the copies that they wait for. Streams of different priorities
+ * have no queue in common, and few programs have streams of the first one. */
+static cu_result_t stream_make(cu_stream_t *out)
+{
+    int least = 0, first = 0;
+    if (wefti_cu.stream_urgent && wefti_cu.priorities && !wefti_cu.priorities(&least, &first) && first != least &&
+        !wefti_cu.stream_urgent(out, CU_STREAM_NON_BLOCKING, first))
+        return CU_SUCCESS;
+    return wefti_cu.stream_new(out, CU_STREAM_NON_BLOCKING);
+}
+
 static cu_result_t add_here(state_t *s, wefti_copy_t *copy, void *dst, const void *src, size_t n, int way)
 {
     context_t *c;
@@ -239,7 +251,7 @@ static cu_result_t add_here(state_t *s, wefti_copy_t *copy, void *dst, const voi
         return r;
     stream_t *to = &c->streams[way * 2 + (n >= LONG_MIN)];
     if (!to->stream)
-        r = wefti_cu.stream_new(&to->stream, CU_STREAM_NON_BLOCKING);
+        r = stream_make(&to->stream);
     if (!r && copy->queue && copy->queue != to)
         r = chain(copy, to);
     void *before = copy->queue;

@@ -159,6 +159,7 @@ TEST(a_program_with_a_context_keeps_it_and_sees_the_same_bytes)
     void *t = (void *)(uintptr_t)theirs;
     fill(in, sizeof in, 2);
     CHECK(!cu.to_device(theirs, in, sizeof in));
+    CHECK_OK(weft_mem_settle(t, false)); /* it may return before the bytes are there */
     CHECK(weft_mem_kind_of(t) == kind);
     memset(out, 0, sizeof out);
     CHECK_OK(weft_mem_copy(out, NULL, t, NULL, sizeof out));

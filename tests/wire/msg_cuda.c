@@ -482,6 +482,29 @@ TEST(many_are_under_way_over_tcp)
     many("tcp", true);
 }
 
+/* What goes past the processor meanwhile would take their share of the bus. */
+TEST(payloads_wait_for_bounce_buffers_that_are_at_the_same_peer)
+{
+    enum { N = 12 };
+    static transfer_t t[N];
+    begin("shm", false);
+    for (int i = 0; i < 8; i++)
+        transfer(plan_of(POOL, HOST, 300000, false, i % 2, false), true);
+    const wefti_payloads_t *c = counters(&sides[0]);
+    uint64_t relayed = c->relayed, bounced = c->bounced;
+    for (unsigned i = 0; i < N; i++) {
+        t[i] = (transfer_t){.plan = plan_of(i % 2 ? PINNED : POOL, CUDA, 200000, false, 0, false)};
+        t[i].plan.out_at = t[i].plan.in_at = i * 300000;
+        post_send(&t[i]);
+        post_recv(&t[i]);
+    }
+    for (unsigned i = 0; i < N; i++)
+        finish(&t[i]);
+    CHECK_EQ(c->relayed, relayed);
+    CHECK(c->bounced >= bounced + N);
+    end(false);
+}
+
 /* Neither side says that the other is lost, or has closed. */
 TEST(a_device_that_fails_is_not_a_peer_that_is_lost)
 {

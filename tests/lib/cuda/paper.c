@@ -109,6 +109,7 @@ __attribute__((constructor)) static void read_environment(void)
     paper.copy_ns = number_of("PAPER_COPY_NS", 0);
     paper.copy_ns_per_kib = number_of("PAPER_COPY_NS_PER_KIB", 0);
     paper.memory = (size_t)number_of("PAPER_MEMORY", paper.memory);
+    paper.queues = (unsigned)number_of("PAPER_QUEUES", 0);
     look_every = (unsigned)number_of("PAPER_THREAD", 0);
     paper.no_peer = number_of("PAPER_NO_PEER", 0) != 0;
     pp_strict = number_of("PAPER_STRICT", 0) != 0;

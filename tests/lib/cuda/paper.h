@@ -12,7 +12,7 @@
  * Environment, read when it is loaded:
  *     PAPER_DEVICES=2 (at most 8)   PAPER_MEMORY=bytes of each device (1 GiB)   PAPER_NO_PEER=1   PAPER_STRICT=1
  *     PAPER_THREAD=microseconds from one look of its own to the next (0: it has no thread)
- *     PAPER_COPY_NS=0   PAPER_COPY_NS_PER_KIB=0   PAPER_FAIL="function:after:error:times,.."
+ *     PAPER_QUEUES=8 (0)   PAPER_COPY_NS=0   PAPER_COPY_NS_PER_KIB=0   PAPER_FAIL="function:after:error:times,.."
  *
  * A test loads it in the place of libcuda.so.1 (use.h does) and reads this with dlsym(.., "paper"). Guarded by `lock`.
  * tests/unit/paper_cuda.c. */
@@ -38,6 +38,7 @@ typedef struct paper {
     /* told */
     uint64_t copy_ns, copy_ns_per_kib; /* how long an asynchronous copy takes; 0: it is due at the next look */
     size_t memory;                     /* of each device, for this process */
+    unsigned queues; /* streams of one priority share so many, in each of which work is done in its order; 0: each has its own */
     int no_peer;
     /* seen */
     unsigned exports;                            /* IPC handles and file descriptors that were given out */

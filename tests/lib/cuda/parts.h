@@ -169,6 +169,8 @@ typedef struct stream {
     bool blocking;              /* it waits for the default stream, and that for it */
     bool is_default;
     int thread;    /* the thread whose default stream it is; else 0 */
+    int priority;
+    unsigned number;
     int64_t clock; /* when its last work was done */
 } stream_t;
 

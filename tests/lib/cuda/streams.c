@@ -98,6 +98,16 @@ static bool after_others(const stream_t *s, uint64_t seq)
     return false;
 }
 
+/* Does another stream of its queue hold it up? */
+static bool behind_others(const stream_t *s, uint64_t seq)
+{
+    for (const stream_t *o = paper.queues ? streams : NULL; o; o = o->next)
+        if (o != s && o->ctx == s->ctx && o->priority == s->priority && o->number % paper.queues == s->number % paper.queues &&
+            o->first && o->first->seq < seq)
+            return true;
+    return false;
+}
+
 static bool value_there(const op_t *op)
 {
     uint32_t is = __atomic_load_n((uint32_t *)op->arg, __ATOMIC_ACQUIRE) ^ (uint32_t)op->width;
@@ -125,7 +135,7 @@ static int64_t due(const stream_t *s, int64_t now)
 {
     const op_t *op = s->first;
     int64_t at = op->posted > s->clock ? op->posted : s->clock;
-    if (s->held || s->calling || after_others(s, op->seq))
+    if (s->held || s->calling || after_others(s, op->seq) || behind_others(s, op->seq))
         return INT64_MAX;
     if (op->kind == WAIT_EVENT) {
         if (!op->marker->done)
@@ -255,19 +265,44 @@ int pp_wait_for(stream_t *s, uint64_t seq)
 
 /* --- streams -------------------------------------------------------------------------------------------------------------- */
 
-int cuStreamCreate(void **out, unsigned flags)
+enum { FIRST_PRIORITY = -5 };
+
+int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     int r = pp_begin_in(__func__);
-    if (!r && flags > 1)
+    if (!r) {
+        *least = 0;
+        *greatest = FIRST_PRIORITY;
+    }
+    return pp_end(r);
+}
+
+static int create(void **out, unsigned flags, int priority)
+{
+    static unsigned made;
+    int r = pp_begin_in("cuStreamCreate"); /* what a test says of this is said of both */
+    if (!r && (flags > 1 || priority > 0 || priority < FIRST_PRIORITY))
         r = INVALID_VALUE;
     if (!r) {
         stream_t *s = stream_new(pp_current());
         s->blocking = !flags;
+        s->priority = priority;
+        s->number = made++;
         *out = s->handle = pp_handle_new('S', s);
         paper.streams++;
         paper.live_streams++;
     }
     return pp_end(r);
+}
+
+int cuStreamCreate(void **out, unsigned flags)
+{
+    return create(out, flags, 0);
+}
+
+int cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
+{
+    return create(out, flags, priority);
 }
 
 static void stream_close(stream_t *s)
