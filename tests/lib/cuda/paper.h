@@ -38,7 +38,6 @@ typedef struct paper {
     /* told */
     uint64_t copy_ns, copy_ns_per_kib; /* how long an asynchronous copy takes; 0: it is due at the next look */
     size_t memory;                     /* of each device, for this process */
-    unsigned queues; /* streams of one priority share so many, in each of which work is done in its order; 0: each has its own */
     int no_peer;
     /* seen */
     unsigned exports;                            /* IPC handles and file descriptors that were given out */
@@ -50,6 +49,9 @@ typedef struct paper {
     unsigned waits;                              /* calls of cuStreamSynchronize, cuEventSynchronize and cuCtxSynchronize */
     unsigned free_waits;                         /* frees and closes of memory that a queued copy still named: they wait for it */
     uint64_t bytes_d2d, bytes_h2d, bytes_d2h;
+
+    /* told; last, because tests in Python know where the others are */
+    unsigned queues; /* streams of one priority share so many, in each of which work is done in its order; 0: each has its own */
 } paper_t;
 
 extern paper_t paper;
