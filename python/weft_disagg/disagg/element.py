@@ -346,15 +346,17 @@ def run(lines: Lines) -> int:
         last = dumps({"did": "error", "error": lines.told(text), "traceback": lines.told(trace)})
         status = 1
     stats: dict[str, Any] = {"did": "stats", "transports": {}}
-    if action is not None:
-        if traced:
-            say_trace(lines, action)
-        stats = moved(action)
-        action.close()
-    flush()
-    lines.say(dumps(stats))
-    lines.say(last)
-    listening.acquire()  # the interpreter crashes if it ends while a thread is starting
+    try:
+        if action is not None:
+            if traced:
+                say_trace(lines, action)
+            stats = moved(action)
+            action.close()
+        flush()
+        lines.say(dumps(stats))
+        lines.say(last)
+    finally:  # also where the launcher is gone, or the program closed the socket
+        listening.acquire()  # the interpreter crashes if it ends while a thread is starting
     return status
 
 
