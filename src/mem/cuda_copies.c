@@ -231,9 +231,9 @@ static cu_result_t chain(wefti_copy_t *copy, stream_t *next)
     return r;
 }
 
-/* A device runs streams in a few queues, eight by default, and what waits in a queue holds up all streams of it. So a program with
- * eight streams that wait for operations of ours could keep us from the copies that they wait for. Streams of different priorities
- * have no queue in common, and few programs have streams of the first one. */
+/* A device runs streams in a few queues, eight by default, and what waits in a queue holds up all streams of it. So a program
+ * with eight streams that wait for operations of ours could keep us from the copies that they wait for. Streams of different
+ * priorities have no queue in common, and few programs have streams of the first one. */
 static cu_result_t stream_make(cu_stream_t *out)
 {
     int least = 0, first = 0;

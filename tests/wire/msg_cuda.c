@@ -1,6 +1,6 @@
 /* tests/wire/msg_cuda.c - messages from and to CUDA memory of every sort, against a driver made of paper: between two processes
  * and within one, over shared memory and TCP, on every way that a payload can take. The thresholds are small, so that each way
- * is taken, and the counters say that it was. ctest: timeout=400 label=thread long gpu */
+ * is taken, and the counters say that it was. ctest: timeout=400 long gpu */
 #define TEST_SECONDS 380
 #include "test.h"
 

@@ -349,6 +349,7 @@ static void pull_behind(size_t n, bool keep, bool cancel)
         CHECK(!memcmp(t.kept->header, "head", 5));
         if (cancel) { /* it is there for another */
             weft_op_t other = WEFT_OP_INIT;
+            CHECK_EQ(cu.StreamSynchronize(stream), 0); /* its kernel writes there, too */
             CHECK_OK(weft_am_pull(t.kept, into, LONG, &other));
             CHECK_OK(wait_for(&other));
         }
