@@ -375,10 +375,9 @@ static void done(weft_ep_t *ep, rma_acc_t *acc, weft_status_t st)
         return;
     }
     wefti_list_remove(&acc->link);
-    if (!st)
-        st = wefti_rma_carry_place(acc);
-    if (st != WEFT_ERR_PENDING)
-        wefti_rma_end(acc, st);
+    weft_status_t placed = st ? st : wefti_rma_carry_place(acc);
+    if (st || placed != WEFT_ERR_PENDING) /* a peer may answer with any status, also with that one */
+        wefti_rma_end(acc, placed);
 }
 
 static bool fitting(const rma_acc_t *acc, const rma_reply_t *reply, size_t n)
