@@ -9,8 +9,8 @@ static bool staged(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n, uint64_t 
 {
     wefti_export_t export;
     size_t head = WEFTI_STAGED_HEAD + (exported ? sizeof export : 0);
-    if (n < head)
-        return false;
+    if (n < head || (exported && !ep->link->lane->ops->peer_open))
+        return false; /* too short; or the peer is on another host */
     if (exported)
         wefti_wild_take(&export, wefti_wild_skip(rec, WEFTI_STAGED_HEAD), sizeof export);
     rec = wefti_wild_skip(rec, head);
