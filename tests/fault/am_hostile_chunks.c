@@ -257,6 +257,16 @@ TEST(staged_payloads_that_are_none_fail_their_endpoint_alone)
             if (offender_put(&rec, sizeof rec))
                 offender_put(&rec, sizeof rec);
         });
+        struct {
+            uint64_t kind, total;
+            wefti_export_t export;
+            am_announce_t a;
+        } far = {WEFTI_REC_STAGED | 1 << 8, TOTAL, {.sort = WEFTI_EXPORT_CUDA_IPC, .size = TOTAL}, rec.a};
+        for (uint32_t sort = 0; sort < 4; sort++) /* from another host it means nothing; on this one it is just not opened */
+            ATTACK("an export", strcmp(transports[transport], "shm") ? FAILS : STANDS, {
+                far.export.sort = sort;
+                offender_put(&far, sizeof far);
+            });
         end();
     }
 }
