@@ -82,8 +82,3 @@ bool wefti_mem_are_pinned(const weft_iov_t *iov, uint64_t n)
     }
     return true;
 }
-
-bool wefti_mem_is_pinned(const void *ptr)
-{
-    return cuda_ops.is_pinned(ptr);
-}

@@ -88,7 +88,6 @@ extern uint32_t wefti_imports_max;
 
 /* Page-locked host memory, which a device copies from and to without our help. pin: false where no device is in use, or it does
  * not go; what is pinned is unpinned before it is unmapped. Any thread. */
-bool wefti_mem_is_pinned(const void *ptr);
 bool wefti_mem_are_pinned(const weft_iov_t *iov, uint64_t n); /* the first n bytes of these pieces */
 bool wefti_mem_pin(void *base, size_t n);
 void wefti_mem_unpin(void *base);
