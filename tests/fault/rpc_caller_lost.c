@@ -6,6 +6,7 @@
 #define TEST_SECONDS 120
 #include <signal.h>
 #include <stdatomic.h>
+#include <weft/msg.h>
 #include <weft/service.h>
 
 #include "lib/peer.h"
@@ -38,6 +39,10 @@ static void life_calls(weft_runtime_t *rt, weft_ep_t *ep)
     static weft_value_t one, big;
     weft_client_t *client;
     unsigned n = 0;
+    weft_op_t served = WEFT_OP_INIT;
+    char word;
+    CHECK_OK(weft_msg_recv(ep, &word, 1, 1, WEFT_TAG_FULL, &served)); /* there is a service now */
+    CHECK_OK(weft_op_wait(&served, WEFT_FOREVER));
     one = weft_i32(1);
     big = weft_vector(WEFT_T_U8, calloc(1, BIG), BIG);
     CHECK_OK(weft_client_on(ep, NULL, &client));
@@ -125,6 +130,7 @@ TEST(callers_that_are_lost)
             CHECK_OK(weft_service_add(service, KEEP, keep, NULL, NULL));
             CHECK_OK(weft_service_add(service, HOLD, hold, NULL, &on_threads));
             CHECK_OK(weft_service_add(service, TAKE, take, NULL, NULL));
+            CHECK_OK(weft_msg_send(peer.ep, "x", 1, 1, NULL));
             PEER_UNTIL(&peer, n_kept == KEPT && atomic_load(&inside) == 2, 10);
             CHECK_EQ(stats(service).waiting, ON_THREADS - 2);
             peer_signal(&peer, signals[s]);
