@@ -9,17 +9,15 @@
 #include "core/gate.h"
 #include "core/local.h"
 
-const wefti_gate_ops_t *wefti_gates;
-
 weft_status_t wefti_gate_make(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    if (!wefti_gates)
+    if (!rt->gates)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "the operation names streams of a device, and no device is in use");
-    weft_status_t st = wefti_gates->make(rt, op->streams, &x->gate);
+    weft_status_t st = rt->gates->make(rt, op->streams, &x->gate);
     if (st)
         return st;
-    x->gate->ops = wefti_gates;
+    x->gate->ops = rt->gates;
     x->gate->op = op;
     return WEFT_OK;
 }

@@ -1,6 +1,6 @@
 /* core/gate.h - operations that take their turn in streams of a device (op->streams). The rooms include core/core.h.
  *
- * Core knows no device: mem fills in wefti_gates. A gate is made in the post, by the posting thread, so that it stands at the
+ * Core knows no device: mem fills in rt->gates. A gate is made in the post, by the posting thread, so that it stands at the
  * right place in the streams. It is CLOSED until what comes before it there is done, and holds back what comes after it until the
  * operation is complete or was never started.
  *
@@ -29,7 +29,6 @@ typedef struct wefti_gate_ops {
     /* The operation is over, any thread: what the streams were given after it may go on. The gate is gone. */
     void (*end)(wefti_gate_t *gate);
 } wefti_gate_ops_t;
-extern const wefti_gate_ops_t *wefti_gates; /* NULL: there is no device */
 
 /* Has it to wait? */
 static inline bool wefti_gate_closed(weft_op_t *op)

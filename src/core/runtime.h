@@ -102,6 +102,7 @@ struct weft_runtime {
     wefti_list_t queues;           /* completion queues, to be cut off at close */
     wefti_list_t fork_link;        /* fork.c's */
     _Atomic uint32_t queues_lock;
+    const struct wefti_gate_ops *gates; /* gate.h; NULL: there is no device */
     const wefti_room_t *rooms[WEFTI_ROOM_N];
     void *room_state[WEFTI_ROOM_N];
 };

@@ -46,7 +46,7 @@ weft_status_t wefti_mem_attach(weft_runtime_t *rt)
     wefti_copies_init(&m->copies, rt);
     wefti_imports_init(&m->imports, rt);
     wefti_helds_init(&m->helds, rt);
-    wefti_gates = &wefti_cuda_gates;
+    rt->gates = &wefti_cuda_gates;
     wefti_carries_init(&m->carries);
     wefti_bounces_init(&m->bounces, rt);
     wefti_runtime_attach(rt, WEFTI_ROOM_MEM, &room, m);

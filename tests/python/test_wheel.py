@@ -36,7 +36,7 @@ asyncio.run(main())
 
 
 def call(*command, **more):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, **more)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False, **more)
     assert not done.returncode, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
 
