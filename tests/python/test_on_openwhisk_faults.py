@@ -207,7 +207,16 @@ def test_an_element_that_may_is_started_again(cloud):
 
 
 def test_a_container_dies_with_memory(cloud):
-    process = cloud.start({**SQUARES, "hangs.o.py": "#@ corunning: {numbers: }\n" + HANGS})
+    process = cloud.start({**SQUARES, "hangs.o.py": """
+        #@ corunning: {numbers: {trans: numbers, type: rdma}}
+        import time
+        def main(params, action):
+            trans = action.get_transport("numbers", "rdma")
+            trans.reg(1)
+            trans.read(1, 0, 0)  # it serves
+            print("up", flush=True)
+            time.sleep(600)
+        """})
     assert process.stdout.readline() == "up\n"
     cloud.kill(cloud.of("/numbers")[0])
     done = cloud.finish(process)
