@@ -65,6 +65,9 @@ def options_that_do_not_go_together_are_refused():
     refused("perf", "--fork", "--connect", "tcp://127.0.0.1:1", says=["exclude"])
     refused("perf", "--fork", "--keep", says=["--keep", "--listen"])
     refused("perf", "--fork", "--warmup", "3", says=["--warmup", "--iters"])
+    refused("perf", "--listen", "--clients", "3", says=["--clients", "--fork"])
+    refused("perf", "--fork", "--clients", "3", "--test", "rpc_lat,tag_lat", says=["tag_lat", "--clients", "rpc_lat"])
+    refused("perf", "--fork", "--clients", "3", "--iters", "3", says=["--iters", "--seconds"])
     for option in (["--view"], ["--kept"], ["--header", "8"]):
         refused("perf", "--fork", *option, says=[option[0], "am_lat"])
         refused("perf", "--fork", "--test", "tag_lat", *option, says=[option[0], "am_lat"])

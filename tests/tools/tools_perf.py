@@ -1,6 +1,9 @@
 """weft perf prints one JSON object a line with the fields its users rely on, and figures that can be true."""
 # ctest: long computes
 import os
+import signal
+import subprocess
+import time
 
 from lib import weft
 
@@ -369,6 +372,45 @@ def calls_of_every_size_and_window_are_answered():
             measure("--test", RPC, "--size", "8,3M", "--memory", kind, "--iters", "6", "--transports", tls)
 
 
+def many_clients_call_one_server():
+    for tls, mode in (("shm", "caller"), ("tcp", "thread")):
+        lines = weft.json_lines(weft.must("perf", "--fork", "--json", "--clients", "3", "--endpoints", "2", "--size", "8,4k",
+                                          "--transports", tls, "--mode", mode, "--seconds", "50ms"))
+        assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in ("rpc_lat", "rpc_rate") for s in (8, 4096)], lines
+        for r in lines:
+            assert r["clients"] == 3 and r["endpoints"] == 2 and r["transport"] == tls and r["mode"] == mode, r
+            assert r["iterations"] >= 3 and r["seconds"] >= 0.05 and r["p50_us"] <= r["p99_us"] <= r["max_us"] * 1.001, r
+            assert abs(r["msg_s"] * r["avg_us"] - 3e6) < 3e4, r  # of one client
+            assert r["msg_s"] <= r["iterations"] / 0.05 * 1.001, r
+            assert r["endpoint_bytes"] > 0 and r["peer_endpoint_bytes"] > 0, r
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def until(done, what):
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def a_process_of_many_is_killed():
+    for nth in (0, 2):  # the server, a client
+        process = subprocess.Popen([weft.command(), "perf", "--fork", "--clients", "3", "--seconds", "60s"], env=weft.environment(),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until(lambda: len(children_of(process.pid)) == 4, "all of them")
+        others = children_of(process.pid)
+        time.sleep(0.5)
+        os.kill(others[nth], signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1 and not out, (process.returncode, out)
+        assert "was killed by signal 9" in err or "lost the server" in err, err
+        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others), "the end of all")
+
+
 def idle_reports_processor_time():
     line, = measure("--idle", "500ms", "--mode", "thread")
     assert line["test"] == "idle" and 0.45 <= line["seconds"] <= 3, line
@@ -432,6 +474,7 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           every_operation_is_in_a_stream, a_side_that_has_no_streams_refuses_them, the_heading_says_what_the_streams_do,
           remote_memory_gives_a_line_each, the_path_is_the_best_there_is_unless_asked_for,
           remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
-          calls_give_a_line_each, calls_of_every_size_and_window_are_answered,
+          calls_give_a_line_each, calls_of_every_size_and_window_are_answered, many_clients_call_one_server,
+          a_process_of_many_is_killed,
           idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
           a_server_that_keeps_serves_one_client_after_another, a_key_is_needed_on_both_sides)

@@ -195,7 +195,7 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
 
 /* --- one test and size ----------------------------------------------------------------------------------- */
 
-static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t size)
+perf_plan_t perf_plan_new(const perf_opts_t *o, perf_test_t test, uint64_t size)
 {
     static const uint64_t windows[PERF_TESTS] = {
         [PERF_TAG_BW] = 32,  [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32,    [PERF_AM_RATE] = 256,
@@ -282,10 +282,11 @@ static double endpoint_bytes(uint64_t before, uint64_t first, uint64_t all, uint
     return (more < 0 ? 0 : more) / (double)(n > 1 ? n - 1 : 1);
 }
 
-static bool measure(client_t *c, perf_test_t test, uint64_t size)
+static bool measure(void *client, perf_test_t test, uint64_t size)
 {
+    client_t *c = client;
     const perf_opts_t *o = c->opts;
-    perf_plan_t plan = new_plan(o, test, size);
+    perf_plan_t plan = perf_plan_new(o, test, size);
     perf_result_t r = {.test = test,
                        .size = size,
                        .header = plan.header,
@@ -336,7 +337,7 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
     return true;
 }
 
-static bool measure_all(client_t *c)
+bool perf_points_each(const perf_opts_t *o, bool (*fn)(void *user, perf_test_t test, uint64_t size), void *user)
 {
     static const uint64_t lat[] = {8, 1024, 65536, 1048576}, bw[] = {65536, 1048576, 67108864}, rate[] = {8, 64}, none[] = {0};
     static const uint64_t rma[] = {8, 4096, 1048576, 67108864}, word[] = {8}, small[] = {64, 4096};
@@ -351,13 +352,12 @@ static bool measure_all(client_t *c)
         [PERF_AM_BW] = {bw, 3},      [PERF_AM_RATE] = {rate, 2},  [PERF_RPC_LAT] = {call, 3},    [PERF_RPC_RATE] = {rate, 2},
         [PERF_RPC_TENSOR] = {bw, 3},
     };
-    const perf_opts_t *o = c->opts;
     for (unsigned t = 0; t < o->n_tests; t++) {
         perf_test_t test = o->tests[t];
         bool own = o->n_sizes && test != PERF_IDLE;
         unsigned n = own ? o->n_sizes : usual[test].n;
         for (unsigned i = 0; i < n; i++)
-            if (!measure(c, test, own ? o->sizes[i] : usual[test].sizes[i]))
+            if (!fn(user, test, own ? o->sizes[i] : usual[test].sizes[i]))
                 return false;
     }
     return true;
@@ -377,7 +377,8 @@ int perf_client(const perf_opts_t *opts, const char *uri)
     rc = perf_link_open(&c.link, opts, "the server");
     if (rc)
         goto out_free;
-    if (!open_endpoints(&c, uri) || !measure_all(&c) || !send_plan(&c, &end) || !await_reply(&c, PERF_DONE, "saying goodbye"))
+    if (!open_endpoints(&c, uri) || !perf_points_each(opts, measure, &c) || !send_plan(&c, &end) ||
+        !await_reply(&c, PERF_DONE, "saying goodbye"))
         rc = c.rc;
     if (rc)
         perf_link_drop(&c.link, false);

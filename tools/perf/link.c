@@ -35,19 +35,22 @@ int perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
 {
     weft_runtime_opts_t ro = WEFT_RUNTIME_OPTS_INIT;
     weft_status_t st;
-    cpu_set_t set;
     memset(l, 0, sizeof *l);
     l->opts = opts;
     l->peer = peer;
     l->threaded = opts->threaded;
     l->timeout_ns = opts->timeout_ns;
     /* On a single processor spinning keeps the other side from answering. With --fork the other side has its own. */
-    l->yield = !opts->pin && !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) < 2;
+    l->yield = opts->crowded || (!opts->pin && perf_cores() < 2);
     tool_raise_file_limit();
     ro.progress = opts->threaded ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER;
     ro.transports = opts->net.transports;
     ro.heartbeat_ns = opts->net.heartbeat_ns;
+    if (opts->pin) /* a thread of the runtime stays where it began */
+        perf_pin(opts->core + opts->cores - 1);
     st = weft_runtime_open(&ro, &l->rt);
+    if (opts->pin)
+        perf_pin(opts->core);
     if (st) {
         tool_error_status(st, "the runtime cannot be opened");
         return ro.transports ? tool_exit_status(st) : TOOL_FAILED; /* without the option it is the configuration that is wrong */

@@ -269,10 +269,31 @@ static bool finish_stream(perf_opts_t *o)
     return true;
 }
 
+static bool finish_clients(const perf_opts_t *o)
+{
+    if (!o->clients)
+        return true;
+    if (o->role != PERF_FORK) {
+        tool_error("--clients starts its processes here: it goes with --fork");
+        return false;
+    }
+    if (o->iters) {
+        tool_error("with --clients all measure for the same time; use --seconds instead of --iters");
+        return false;
+    }
+    for (unsigned i = 0; i < o->n_tests; i++)
+        if (!perf_is_rpc(o->tests[i])) {
+            tool_error("%s is for one client; with --clients use --test rpc_lat, rpc_rate or rpc_tensor",
+                       perf_test_name(o->tests[i]));
+            return false;
+        }
+    return true;
+}
+
 static bool finish(perf_opts_t *o)
 {
     bool am = false, am_lat = false, tag = false;
-    static const perf_test_t usual[] = {PERF_TAG_LAT, PERF_TAG_BW, PERF_TAG_RATE};
+    static const perf_test_t usual[] = {PERF_TAG_LAT, PERF_TAG_BW, PERF_TAG_RATE}, calls[] = {PERF_RPC_LAT, PERF_RPC_RATE};
     if (!o->role) {
         tool_error("say who to be: --fork for both sides on this machine, or --listen and, elsewhere, --connect URI");
         return false;
@@ -298,13 +319,16 @@ static bool finish(perf_opts_t *o)
         tool_error("--answer is for requests and answers; add --test am_lat");
         return false;
     }
-    if (!finish_rma(o) || !finish_stream(o))
+    if (!finish_rma(o) || !finish_stream(o) || !finish_clients(o))
         return false;
     if (o->shuffle && o->n_tests && !tag) {
         tool_error("--shuffle is for tags; add --test tag_bw or tag_rate");
         return false;
     }
-    if (!o->n_tests) {
+    if (!o->n_tests && o->clients) {
+        memcpy(o->tests, calls, sizeof calls);
+        o->n_tests = sizeof calls / sizeof *calls;
+    } else if (!o->n_tests) {
         memcpy(o->tests, usual, sizeof usual);
         o->n_tests = sizeof usual / sizeof *usual;
     }
@@ -356,6 +380,8 @@ static const tool_opt_t options[] = {
     {"warmup", "N", "with --iters: how many messages come first (default a tenth)", TO_COUNT(perf_opts_t, warmup, 0, MANY)},
     {"endpoints", "N", "endpoints between the two processes, used in turn (default 1)",
      TO_COUNT(perf_opts_t, endpoints, 1, PERF_MAX_ENDPOINTS)},
+    {"clients", "N", "with --fork: client processes that call the server at one time, each over --endpoints (rpc tests only)",
+     TO_COUNT(perf_opts_t, clients, 1, PERF_MAX_CLIENTS)},
     {"outstanding", "N", "one-way tests: receives kept posted, or payloads pulled at one time (default: as many as the window)",
      TO_COUNT(perf_opts_t, outstanding, 1, PERF_MAX_WINDOW)},
     {"shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order",

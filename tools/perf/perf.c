@@ -2,40 +2,17 @@
  *
  * With --fork the child is the server and the parent the client. The fork comes before any runtime exists: neither a runtime
  * nor UCX survives one. The child sends its address through a pipe and dies with its parent. Each is pinned to a core of its
- * own, because two processes on one core measure the scheduler. tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py
+ * own (cores.c). tests/tools/tools_perf.py and tests/tools/tools_peer_loss.py
  * check it. */
 #include "perf.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* Pin this process to the nth core it may use: 0 for the server, 1 for the client. */
-static void pin_to(unsigned nth)
-{
-    cpu_set_t allowed, one;
-    if (sched_getaffinity(0, sizeof allowed, &allowed))
-        return;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &allowed) && !nth--) {
-            CPU_ZERO(&one);
-            CPU_SET(cpu, &one);
-            sched_setaffinity(0, sizeof one, &one);
-            return;
-        }
-    }
-}
-
-static bool cores_enough(void)
-{
-    cpu_set_t allowed;
-    return !sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) >= 2;
-}
 
 static _Noreturn void be_child(perf_opts_t *opts, int fd, pid_t parent)
 {
@@ -45,8 +22,6 @@ static _Noreturn void be_child(perf_opts_t *opts, int fd, pid_t parent)
     if (getppid() != parent)
         _exit(TOOL_FAILED);
     tool_name = "weft perf (server)";
-    if (opts->pin)
-        pin_to(0);
     rc = perf_server(opts, fd);
     fflush(stdout);
     _exit(rc);
@@ -112,8 +87,7 @@ static int fork_both(perf_opts_t *opts)
         be_child(opts, fds[1], parent);
     }
     close(fds[1]);
-    if (opts->pin)
-        pin_to(1);
+    opts->core = opts->cores;
     if (read_uri(fds[0], uri, sizeof uri))
         rc = perf_client(opts, uri);
     close(fds[0]);
@@ -135,7 +109,9 @@ int perf_command(int argc, char **argv)
         opts.pin = false;
         return perf_client(&opts, opts.uri);
     default:
-        if (opts.pin && !cores_enough()) {
+        if (opts.clients)
+            return perf_many(&opts);
+        if (opts.pin && !perf_cores_share(&opts, 2)) {
             tool_error("only one core may be used: both sides share it, and the figures show the scheduler");
             opts.pin = false;
         }

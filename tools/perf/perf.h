@@ -7,7 +7,8 @@
  *   run.c      operations and buffers of one run        memory.c   kinds of memory for buffers
  *   tests.c    the loops of tag messages                am.c       those of active messages
  *   rma.c      those of remote memory                   rpc.c      those of calls
- *   streams.c  streams of a GPU for operations
+ *   streams.c  streams of a GPU for operations          cores.c    which core each thread runs on
+ *   many.c     one server and many clients
  *
  * The client leads: for each run it sends a plan on endpoint 0, the server makes its buffers, posts its receives and answers
  * READY, both run the same loop from their side, and the server answers DONE. A plan of PERF_END ends the session. */
@@ -78,6 +79,9 @@ typedef struct perf_opts {
     tool_net_t net;
     bool threaded;             /* the runtime's own thread drives */
     bool json, pin, keep, shuffle;
+    bool crowded;              /* there are more processes than cores */
+    unsigned core, cores;      /* with pin: the first core of this process, and how many it has */
+    uint64_t clients;          /* processes that call at one time; 0: one client, which may run any test */
     uint64_t window;           /* 0: each test's own */
     uint64_t outstanding;      /* receives kept posted; 0: as many as the window */
     uint64_t endpoints;
@@ -100,6 +104,15 @@ typedef struct perf_opts {
 int perf_options(int argc, char **argv, perf_opts_t *opts_out);
 int perf_command(int argc, char **argv);
 const char *perf_test_name(perf_test_t test);
+
+/* --- cores ----------------------------------------------------------------------------------------------- */
+
+/* How many this program may use. */
+unsigned perf_cores(void);
+/* This thread runs on the nth of them from now on. */
+void perf_pin(unsigned nth);
+/* Sets o->cores. False: there are not enough for one each. */
+bool perf_cores_share(perf_opts_t *o, unsigned processes);
 
 /* --- ticks and the histogram ----------------------------------------------------------------------------- */
 
@@ -443,6 +456,13 @@ static inline weft_status_t perf_await_all(perf_link_t *l, weft_op_t *ops, uint6
 /* Each returns an exit status. ready_fd: the bound URI is written there and it is closed; -1: it is printed. */
 int perf_server(const perf_opts_t *opts, int ready_fd);
 int perf_client(const perf_opts_t *opts, const char *uri);
+/* --clients: all of them and their server. */
+#define PERF_MAX_CLIENTS 1024
+int perf_many(perf_opts_t *opts);
+
+/* What is asked for: each test with each size, until one fails; and the plan of one. */
+bool perf_points_each(const perf_opts_t *opts, bool (*fn)(void *user, perf_test_t test, uint64_t size), void *user);
+perf_plan_t perf_plan_new(const perf_opts_t *opts, perf_test_t test, uint64_t size);
 
 /* --- output ---------------------------------------------------------------------------------------------- */
 
