@@ -1,6 +1,10 @@
 """What the tests of GPU memory in Dask and `ucp` share: an array of bytes on a GPU, as another package would have it, and what the
 runtime counts of payloads on a GPU."""
 import os
+import subprocess
+import sys
+
+import pytest
 
 import weft
 
@@ -47,6 +51,22 @@ def paper():
     """Where the driver made of paper is; None if it is not built."""
     path = os.path.abspath(os.path.join(os.path.dirname(weft._core.__file__), "..", "..", "tests", "paper"))
     return path if os.path.exists(os.path.join(path, "libcuda.so.1")) else None
+
+
+def passes(file, **env):
+    """Run a file of tests in a process of its own, with that environment: it may have another driver."""
+    done = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+                           os.path.join(os.path.dirname(os.path.abspath(__file__)), file)],
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}, timeout=800, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " 0 skipped" in done.stdout
+
+
+def passes_on_paper(file):
+    if paper() is None:
+        pytest.skip("the CUDA driver made of paper is not built")
+    passes(file, LD_LIBRARY_PATH=paper(), PAPER_THREAD="10")
 
 
 def register():

@@ -2,9 +2,6 @@
 and tensors of PyTorch where they are installed."""
 # ctest: long
 import asyncio
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,24 +11,11 @@ from distributed.protocol import to_serialize  # noqa: E402
 
 import weft  # noqa: E402
 import weft.dask  # noqa: E402
-from gpuside import paper, paths, since  # noqa: E402
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def passes(**env):
-    done = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-                           os.path.join(HERE, "cuda_dask.py")],
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}, timeout=400, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    assert done.returncode == 0, done.stdout
-    assert " 0 skipped" in done.stdout
+from gpuside import passes, passes_on_paper, paths, since  # noqa: E402
 
 
 def test_with_a_driver_made_of_paper():
-    if paper() is None:
-        pytest.skip("the CUDA driver made of paper is not built")
-    passes(LD_LIBRARY_PATH=paper(), PAPER_THREAD="10")
+    passes_on_paper("cuda_dask.py")
 
 
 @pytest.fixture
@@ -41,7 +25,7 @@ def real():
 
 
 def test_with_the_real_driver(real):
-    passes()
+    passes("cuda_dask.py")
 
 
 def test_without_a_gpu_nothing_is_offered():

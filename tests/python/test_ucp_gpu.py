@@ -3,38 +3,24 @@ where there is a GPU; and the benchmark with CuPy, Numba, RMM and PyTorch where 
 # ctest: long
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
 import weft
-from gpuside import paper
+from gpuside import passes, passes_on_paper
 from program import environment
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def passes(**env):
-    done = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-                           os.path.join(HERE, "cuda_ucp.py")],
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}, timeout=400, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    assert done.returncode == 0, done.stdout
-    assert " 0 skipped" in done.stdout
 
 
 def test_with_a_driver_made_of_paper():
-    if paper() is None:
-        pytest.skip("the CUDA driver made of paper is not built")
-    passes(LD_LIBRARY_PATH=paper(), PAPER_THREAD="10")
+    passes_on_paper("cuda_ucp.py")
 
 
 def test_with_the_real_driver():
     if "cuda" not in weft.memory_kinds():
         pytest.skip("there is no GPU here")
-    passes()
+    passes("cuda_ucp.py")
 
 
 @pytest.mark.parametrize("more", [[], ["--enable-am"], ["--reuse-alloc"], ["-l", "ucp-core"]])
