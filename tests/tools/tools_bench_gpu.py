@@ -21,7 +21,7 @@ def rows_have_figures_and_paths():
     assert [row[0].split(",")[1].strip() for row in rows] == ["tag", "active messages"], done.stdout
     for row in rows:
         figures = row[2].removesuffix(" us").split(" / ")
-        assert len(figures) == row[1].count("/") + 1 and all(float(f.rstrip("!")) > 0 for f in figures), row
+        assert len(figures) == row[1].count("/") + 1 and all(float(f.rstrip("!").replace(",", "")) > 0 for f in figures), row
         assert "carry" in row[3] and row[4] == "-", row
 
 

@@ -17,7 +17,7 @@ def lose(sig, victim, within, *args, test=LONG, env=None):
     server, uri = weft.listen(*args, env=env)
     client = weft.start("perf", "--connect", uri, *test, *args, env=env)
     try:
-        weft.let_work(server, client)
+        weft.let_work(server, client, within=60)
         assert client.poll() is None, "the client ended early: " + client.stderr.read()
         lost, left = (server, client) if victim == "server" else (client, server)
         os.kill(lost.pid, sig)
@@ -106,7 +106,7 @@ def a_server_that_keeps_survives_a_killed_client():
     server, uri = weft.listen("--keep", "--heartbeat", "2s")
     client = weft.start("perf", "--connect", uri, *LONG)
     try:
-        weft.let_work(server, client)
+        weft.let_work(server, client, within=60)
         client.kill()
         client.wait()
         weft.must("perf", "--connect", uri, "--test", "tag_lat", "--size", "8", "--iters", "100", timeout=30)

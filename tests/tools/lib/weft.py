@@ -115,9 +115,13 @@ def stop(pid):
 
 
 def let_work(*processes, seconds=0.25, within=1.0):
-    """Until all of them have used so much processor time, several times what it takes to start; for one second if they do not."""
+    """Until all of them have used so much processor time, several times what it takes to start, or one eight times as much: then
+    the others have little to do. For `within` seconds if they do not."""
     end = time.monotonic() + within
-    while time.monotonic() < end and any(p.poll() is None and cpu_seconds(p.pid) < seconds for p in processes):
+    while time.monotonic() < end:
+        used = [cpu_seconds(p.pid) for p in processes if p.poll() is None]
+        if not used or min(used) >= seconds or max(used) >= 8 * seconds:
+            return
         time.sleep(0.02)
 
 
