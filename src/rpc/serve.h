@@ -171,7 +171,8 @@ void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 
 /* --- requests --------------------------------------------------------------------------------------------------------- */
 
-enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8 };
+/* WORK_BUSY: the driver works on it, and looks again before it turns to another. */
+enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8, WORK_BUSY = 16 };
 enum { LEFT_BY_RUNTIME = 1, LEFT_BY_PROGRAM = 2 };
 
 struct rpc_request {
