@@ -14,15 +14,6 @@ enum { WEFTI_BUSY_LOOK = 8, WEFTI_QUIET_LONG = 256, WEFTI_QUIET_MANY = 1u << 30 
 /* A sleep ends after this long even if nobody calls: a lost wake-up costs a quarter of a second and shows in rescued_wakeups. */
 #define WEFTI_SAFETY_NS (250 * WEFT_MILLISECOND)
 
-static inline void wefti_cpu_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static inline uint32_t wefti_op_state(const weft_op_t *op)
 {
     return atomic_load_explicit(&wefti_opx((weft_op_t *)(uintptr_t)op)->state, memory_order_acquire);

@@ -145,7 +145,9 @@ static inline bool wefti_enter(weft_runtime_t *rt, weft_runtime_t **was)
     *was = wefti_driven;
     if (*was == rt)
         return true; /* inside a callback, or the runtime's thread */
-    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD || atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
+    /* looked at first: an exchange that fails takes the line away from the driver, which uses it all the time */
+    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD || atomic_load_explicit(&rt->driver, memory_order_relaxed) ||
+        atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
         return false;
     wefti_driven = rt;
     return true;

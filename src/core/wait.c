@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/relax.h"
 #include "core/local.h"
 
 enum { IDLE_LOOK = 64, ASIDE_SPIN_NS = 10000, VIRTUAL_MOST = 4096 };

@@ -1,29 +1,150 @@
 /* rpc/pool.c - threads of a service, for functions that may wait.
  *
- * Requests wait in one queue, first come first served. The queue, and what a request says about its place in it, are under the
- * pool's lock; functions run without it. A request whose deadline has passed when a thread takes it is not begun.
+ * Requests wait in one queue, first come first served, and a thread takes one at a time: none is bound to a thread that may be
+ * held up by the request before it. The queue, and what a request says about its place in it, are under the pool's lock;
+ * functions run without it. A request whose deadline has passed when a thread takes it is not begun.
+ *
+ * A wake-up costs several microseconds at both ends. So at most one thread looks for work: it was called, or it has found nothing
+ * and spins for a moment before it sleeps. While one looks, nobody is called: a burst of requests costs the driver one wake-up or
+ * none. A thread that takes a request calls the next, if more wait, before it runs the function. So no request waits while a
+ * thread sleeps and none looks.
+ *
+ *     runs --queue is empty--> looks (one at most) --found nothing--> sleeps --called--> looks
  *
  * Stopping: the service has taken back what waits. Each thread ends when its function returns, and the last one tells the driver.
  * The threads take no signals: those are the program's.
  *
- * Promise: a request is run by one thread, or taken back, never both. tests/wire/rpc_threads.c. */
+ * Promise: a request is run by one thread, or taken back, never both. It is run as soon as a thread is free, however long the
+ * functions of others take. tests/wire/rpc_threads.c, tests/wire/rpc_pool_threads.c. */
+#include <sched.h>
 #include <signal.h>
 
+#include "base/clock.h"
+#include "base/relax.h"
 #include "rpc/serve.h"
+
+/* How long a thread looks for work before it sleeps: longer than a caller on the same machine takes to call again. A thread that
+ * lost its processor meanwhile for LOST_NS was in the way of others, and maybe of the request that it looked for: then nobody
+ * spins for a while. */
+#define SPIN_NS 20000u
+#define LOST_NS 100000u
+#define NO_SPIN_NS (20 * WEFT_MILLISECOND)
+#define LOOKS 32      /* at the queue, between two looks at the clock; at the lock, before a thread sleeps for it */
+#define PROCESSORS 3u /* a caller, the driver, and the thread that spins: with fewer it takes theirs */
+
+uint32_t wefti_rpc_pool_processors;
 
 struct rpc_pool {
     weft_service_t *service;
     pthread_mutex_t lock;
-    pthread_cond_t work;
+    pthread_cond_t call_one;
     wefti_list_t queue; /* rpc_request_t.pool_link */
-    uint32_t waiting, running, idle, alive;
-    bool stop;
-    bool gone; /* the driver's */
+    uint32_t running, asleep, alive;
+    bool looks;  /* a thread spins, or was called and has not come yet */
+    bool called; /* the latter */
+    bool gone;   /* the driver's */
+    uint64_t spin_ns, no_spin_until;
     wefti_call_t call;
     weft_op_t op; /* completes when all have left */
+    /* written under the lock; a thread that spins reads them without, so they are not beside the lock */
+    _Atomic uint32_t waiting;
+    _Atomic bool stop;
     uint32_t n;
     pthread_t threads[];
 };
+
+/* The driver and the threads hold the lock for a few instructions each: where there are processors for it, wait for that long
+ * before the kernel is asked to. */
+static void lock(rpc_pool_t *p)
+{
+    for (int i = 0; p->spin_ns && i < LOOKS; i++) {
+        if (!pthread_mutex_trylock(&p->lock))
+            return;
+        wefti_cpu_relax();
+    }
+    pthread_mutex_lock(&p->lock);
+}
+
+/* --- under the lock ------------------------------------------------------------------------------------------------------- */
+
+/* Is there a thread to call? Then the caller of this calls it, without the lock. */
+static bool calls(rpc_pool_t *p)
+{
+    if (p->looks || !p->asleep || wefti_list_empty(&p->queue))
+        return false;
+    return p->looks = p->called = true;
+}
+
+/* It waits no more. */
+static void unqueue(rpc_pool_t *p, rpc_request_t *r)
+{
+    r->queued = false;
+    r->share->waiting--;
+    atomic_fetch_sub_explicit(&p->waiting, 1, memory_order_relaxed);
+}
+
+/* --- threads -------------------------------------------------------------------------------------------------------------- */
+
+static bool found(const rpc_pool_t *p)
+{
+    for (int i = 0; i < LOOKS; i++) {
+        if (atomic_load_explicit(&p->waiting, memory_order_relaxed) || atomic_load_explicit(&p->stop, memory_order_relaxed))
+            return true;
+        wefti_cpu_relax();
+    }
+    return false;
+}
+
+/* Under the lock, which it gives back meanwhile: look until there may be something to do, or it is time to sleep. */
+static void spin(rpc_pool_t *p)
+{
+    uint64_t now = wefti_clock_ns(), until = now + p->spin_ns, before;
+    bool ends;
+    if (now < p->no_spin_until)
+        return;
+    pthread_mutex_unlock(&p->lock);
+    do {
+        ends = found(p);
+        before = now;
+        now = wefti_clock_ns();
+    } while (!ends && now < until && now - before < LOST_NS);
+    lock(p); /* the driver may still be in it */
+    if (now - before >= LOST_NS)
+        p->no_spin_until = now + NO_SPIN_NS;
+}
+
+/* Sleep until it is called. False: the pool stops. */
+static bool sleeps(rpc_pool_t *p)
+{
+    p->asleep++;
+    while (!p->called && !atomic_load_explicit(&p->stop, memory_order_relaxed))
+        pthread_cond_wait(&p->call_one, &p->lock);
+    p->asleep--;
+    bool called = p->called;
+    p->called = false;
+    return called;
+}
+
+/* Under the lock, which it gives back while it waits: the next request. NULL: the pool stops, and the queue is empty. */
+static rpc_request_t *next(rpc_pool_t *p)
+{
+    bool looks = false, spun = false; /* looks: this thread is the one */
+    wefti_list_t *l;
+    while (!(l = wefti_list_pop(&p->queue)) && !atomic_load_explicit(&p->stop, memory_order_relaxed)) {
+        if (p->spin_ns && !spun && (looks || !p->looks)) {
+            p->looks = looks = spun = true;
+            spin(p);
+            continue;
+        }
+        if (looks)
+            p->looks = false;
+        looks = sleeps(p);
+        spun = false;
+    }
+    if (looks)
+        p->looks = false;
+    return l ? wefti_container_of(l, rpc_request_t, pool_link) : NULL;
+}
 
 static void run(rpc_request_t *r, bool late)
 {
@@ -38,27 +159,19 @@ static void *thread(void *arg)
 {
     rpc_pool_t *p = (rpc_pool_t *)arg;
     weft_runtime_t *rt = p->service->rs->rt;
-    pthread_mutex_lock(&p->lock);
-    for (;;) {
-        wefti_list_t *l = wefti_list_pop(&p->queue);
-        if (!l && p->stop)
-            break;
-        if (!l) {
-            p->idle++;
-            pthread_cond_wait(&p->work, &p->lock);
-            p->idle--;
-            continue;
-        }
-        rpc_request_t *r = wefti_container_of(l, rpc_request_t, pool_link);
+    rpc_request_t *r;
+    lock(p);
+    while ((r = next(p))) {
         bool late = r->deadline != UINT64_MAX && weft_now(rt) >= r->deadline;
-        r->queued = false;
+        unqueue(p, r);
         r->begun = !late;
-        r->share->waiting--;
-        p->waiting--;
         p->running++;
+        bool call = calls(p);
         pthread_mutex_unlock(&p->lock);
+        if (call) /* before the function, which may wait */
+            pthread_cond_signal(&p->call_one);
         run(r, late);
-        pthread_mutex_lock(&p->lock);
+        lock(p);
         p->running--;
     }
     bool last = !--p->alive;
@@ -67,6 +180,8 @@ static void *thread(void *arg)
         wefti_call_on_driver(rt, &p->call);
     return NULL;
 }
+
+/* --- the whole ------------------------------------------------------------------------------------------------------------ */
 
 /* From progress: none of the threads drives the runtime any more. */
 static void all_gone(weft_op_t *op, void *user)
@@ -89,6 +204,17 @@ static void all_leave(wefti_call_t *call)
 
 static const wefti_op_kind_t gone_kind = {.name = "threads"};
 
+static uint64_t spin_time(const weft_runtime_t *rt)
+{
+    uint32_t processors = wefti_rpc_pool_processors;
+    cpu_set_t set;
+    if (!processors && !sched_getaffinity(0, sizeof set, &set)) /* it fails with more than 1024 */
+        processors = (uint32_t)CPU_COUNT(&set);
+    if (processors && processors < PROCESSORS)
+        return 0;
+    return rt->spin_ns < SPIN_NS ? rt->spin_ns : SPIN_NS;
+}
+
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out)
 {
     sigset_t all, old;
@@ -107,8 +233,9 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
     }
     wefti_op_begin(&p->op);
     wefti_list_init(&p->queue);
+    p->spin_ns = spin_time(service->rs->rt);
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->call_one, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     pthread_mutex_lock(&p->lock); /* no thread ends before all are started */
@@ -130,7 +257,7 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
 
 void wefti_rpc_pool_undo(rpc_pool_t *p)
 {
-    pthread_mutex_lock(&p->lock);
+    lock(p);
     p->alive++; /* no thread is the last */
     pthread_mutex_unlock(&p->lock);
     wefti_rpc_pool_stop(p);
@@ -146,36 +273,35 @@ void wefti_rpc_pool_free(rpc_pool_t *p)
     if (!p)
         return;
     pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->work);
+    pthread_cond_destroy(&p->call_one);
     wefti_free(p);
 }
 
 bool wefti_rpc_pool_put(rpc_pool_t *p, rpc_request_t *r, uint32_t most, uint32_t most_of_peer)
 {
-    pthread_mutex_lock(&p->lock);
-    bool ok = p->waiting < most && r->share->waiting < most_of_peer;
-    bool wake = ok && p->idle;
+    bool call = false;
+    lock(p);
+    bool ok = atomic_load_explicit(&p->waiting, memory_order_relaxed) < most && r->share->waiting < most_of_peer;
     if (ok) {
         wefti_list_push_back(&p->queue, &r->pool_link);
         r->queued = true;
         r->share->waiting++;
-        p->waiting++;
+        atomic_fetch_add_explicit(&p->waiting, 1, memory_order_relaxed);
+        call = calls(p);
     }
     pthread_mutex_unlock(&p->lock);
-    if (wake)
-        pthread_cond_signal(&p->work);
+    if (call)
+        pthread_cond_signal(&p->call_one);
     return ok;
 }
 
 bool wefti_rpc_pool_take_back(rpc_pool_t *p, rpc_request_t *r, bool *begun_out)
 {
-    pthread_mutex_lock(&p->lock);
+    lock(p);
     bool queued = r->queued;
     if (queued) {
         wefti_list_remove(&r->pool_link);
-        r->queued = false;
-        r->share->waiting--;
-        p->waiting--;
+        unqueue(p, r);
     }
     *begun_out = r->begun;
     pthread_mutex_unlock(&p->lock);
@@ -184,8 +310,8 @@ bool wefti_rpc_pool_take_back(rpc_pool_t *p, rpc_request_t *r, bool *begun_out)
 
 uint32_t wefti_rpc_pool_waiting(rpc_pool_t *p, uint32_t *running_out)
 {
-    pthread_mutex_lock(&p->lock);
-    uint32_t n = p->waiting;
+    lock(p);
+    uint32_t n = atomic_load_explicit(&p->waiting, memory_order_relaxed);
     *running_out = p->running;
     pthread_mutex_unlock(&p->lock);
     return n;
@@ -193,10 +319,10 @@ uint32_t wefti_rpc_pool_waiting(rpc_pool_t *p, uint32_t *running_out)
 
 void wefti_rpc_pool_stop(rpc_pool_t *p)
 {
-    pthread_mutex_lock(&p->lock);
-    p->stop = true;
+    lock(p);
+    atomic_store_explicit(&p->stop, true, memory_order_relaxed);
     pthread_mutex_unlock(&p->lock);
-    pthread_cond_broadcast(&p->work);
+    pthread_cond_broadcast(&p->call_one);
 }
 
 bool wefti_rpc_pool_gone(const rpc_pool_t *p)

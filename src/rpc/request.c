@@ -1,7 +1,9 @@
 /* rpc/request.c - requests on the heap: made, ended early, handed to the driver by other threads, freed.
  *
  * rpc/serve.h has their states. What another thread asks for is done at once if that thread can drive. Otherwise it becomes bits
- * in `work`, and the request goes onto a list (base/mpsc.h) that the driver works off. respond.c has the program's calls.
+ * in `work`, and the request goes onto a list (base/mpsc.h) that the driver works off. While the driver works on a request, it
+ * keeps it: a function that answers and returns at once is released together with its answer, and is not handed in twice.
+ * respond.c has the program's calls.
  *
  * Promise: whoever claims `answered` brings the request to its end, and nobody else does. It is freed once: when it is over,
  * released, and nothing of ours refers to it. tests/wire/rpc_service.c, tests/wire/rpc_threads.c,
@@ -353,24 +355,38 @@ void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
     wefti_part(rt);
 }
 
-static void work_off(rpc_state_t *rs, void (*work)(rpc_request_t *r, uint32_t work))
+/* oldest first: answers leave in the order they were given */
+static void work_off(rpc_state_t *rs, void (*work_on)(rpc_request_t *r))
 {
-    /* oldest first: answers leave in the order they were given */
     for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at; at = next) {
-        rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
         next = wefti_mpsc_next(at);
-        work(r, atomic_exchange(&r->work, 0));
+        work_on(wefti_container_of(at, rpc_request_t, handed));
     }
+}
+
+static void work_on(rpc_request_t *r)
+{
+    uint32_t work = 0;
+    do {
+        work = atomic_exchange(&r->work, WORK_BUSY) & ~(uint32_t)WORK_BUSY;
+        if (work & WORK_RELEASE) { /* nobody else has it, so nothing comes after this */
+            atomic_store(&r->work, 0);
+            do_work(r, work);
+            return;
+        }
+        do_work(r, work);
+        work = WORK_BUSY;
+    } while (!atomic_compare_exchange_strong(&r->work, &work, 0));
 }
 
 void wefti_rpc_handed_in(wefti_call_t *c)
 {
-    work_off(wefti_container_of(c, rpc_state_t, call), do_work);
+    work_off(wefti_container_of(c, rpc_state_t, call), work_on);
 }
 
-static void only_release(rpc_request_t *r, uint32_t work)
+static void only_release(rpc_request_t *r)
 {
-    r->released = r->released || work & WORK_RELEASE;
+    r->released = atomic_exchange(&r->work, 0) & WORK_RELEASE || r->released;
 }
 
 void wefti_rpc_handed_in_late(rpc_state_t *rs)

@@ -59,6 +59,7 @@ uint64_t wefti_once_age(rpc_book_t *b, uint64_t now);
 /* --- pool.c: threads of a service ------------------------------------------------------------------------------------- */
 
 typedef struct rpc_pool rpc_pool_t;
+extern uint32_t wefti_rpc_pool_processors; /* 0: those of this process; tests say how many, so that threads spin or do not */
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out);
 /* Have a thread run it. False: too many wait already, or too many of its peer. */
 bool wefti_rpc_pool_put(rpc_pool_t *pool, rpc_request_t *r, uint32_t most, uint32_t most_of_peer);
@@ -171,7 +172,8 @@ void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 
 /* --- requests --------------------------------------------------------------------------------------------------------- */
 
-enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8 };
+/* WORK_BUSY: the driver works on it, and looks again before it turns to another. */
+enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8, WORK_BUSY = 16 };
 enum { LEFT_BY_RUNTIME = 1, LEFT_BY_PROGRAM = 2 };
 
 struct rpc_request {

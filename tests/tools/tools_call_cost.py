@@ -19,7 +19,7 @@ def every_part_has_a_figure():
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     r = json.loads(done.stdout)
     assert 0 < r["encode_ns"] and 0 < r["dispatch_ns"] and abs(r["encode_ns"] + r["dispatch_ns"] - r["ns"]) < 0.02, r
-    assert r["encode_ns"] < r["call_ns"] and 0 < r["am_ns"], r
+    assert r["encode_ns"] < r["call_ns"] and 0 < r["am_ns"] and 0 < r["pool_ns"], r
 
 
 def a_wrong_option_is_refused():
