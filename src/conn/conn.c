@@ -168,6 +168,18 @@ static void up_record(void *lane_user, const void *bytes, size_t n)
     own_record(link, kind, rec, n);
 }
 
+static void up_ahead(void *lane_user, const wefti_ahead_t *recs, unsigned n)
+{
+    wefti_link_t *link = lane_user;
+    if (!link->deliver)
+        return;
+    for (int i = 0; i < WEFTI_TRAFFIC_N; i++) {
+        const wefti_traffic_t *t = link->conn->traffic[i];
+        if (t && t->ahead)
+            t->ahead(&link->ep->pub, recs, n);
+    }
+}
+
 static void up_announced(void *lane_user, const void *bytes, size_t n, uint64_t total, wefti_pull_t *p)
 {
     wefti_link_t *link = lane_user;
@@ -267,6 +279,7 @@ static const wefti_fabric_up_t upcalls = {
     .wire_message = up_wire_message,
     .wire_closed = up_wire_closed,
     .record = up_record,
+    .ahead = up_ahead,
     .announced = up_announced,
     .withdrawn = wefti_payload_withdrawn,
     .space = up_space,

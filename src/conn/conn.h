@@ -53,6 +53,9 @@ typedef struct wefti_traffic {
     /* kind: the record's first byte, which is not read again. The bytes are the peer's: base/wild.h. announced: with
      * wefti_out_announce() */
     void (*record)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+    /* Records of any kind that come next, for a traffic that set rt->fabric->look_ahead. They may change until then, or never
+     * come: fetch memory, and change nothing. */
+    void (*ahead)(weft_ep_t *ep, const wefti_ahead_t *recs, unsigned n);
     void (*announced)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
     void (*withdrawn)(wefti_in_t *in);             /* its sender took it back, or the lane is closed: gone when this returns. Not
                                                       called where in->user is NULL: the traffic let go of it in ep_down */

@@ -53,6 +53,12 @@ struct wefti_xfer {
 
 /* --- upcalls: filled in by conn ----------------------------------------------------------------------------------- */
 
+#define WEFTI_AHEAD_MAX 16u /* records that are told of together */
+typedef struct wefti_ahead {
+    const void *rec;
+    size_t n;
+} wefti_ahead_t;
+
 typedef struct wefti_fabric_up {
     /* wires */
     /* A wire arrived at an acceptor. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
@@ -68,6 +74,9 @@ typedef struct wefti_fabric_up {
 
     /* lanes */
     void (*record)(void *lane_user, const void *rec, size_t n);            /* valid during the call */
+    /* These records are here, and come next, unless something ends the lane: time to fetch the memory they will need. Only
+     * while wefti_fabric_t.look_ahead, and only from transports that can. The bytes may change until record(). */
+    void (*ahead)(void *lane_user, const wefti_ahead_t *recs, unsigned n);
     /* A payload of `total` bytes waits at the peer. `p` is ours until pull() or refuse(). */
     void (*announced)(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
     /* The lane was closed: p (neither pulled nor refused) is gone when this returns. */
@@ -84,6 +93,7 @@ struct wefti_fabric {
     const wefti_fabric_up_t *up; /* set by conn before any acceptor, wire or lane exists */
     wefti_transport_t *transports[4];      /* in order of preference */
     unsigned n_transports;
+    bool look_ahead;             /* up->ahead is wanted: what records need is spread over more memory than a cache holds */
 };
 
 typedef struct wefti_fabric_ops {

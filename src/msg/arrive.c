@@ -132,6 +132,21 @@ void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
     credit_came(ep, &word);
 }
 
+void wefti_msg_ahead(weft_ep_t *ep, const wefti_ahead_t *recs, unsigned n)
+{
+    uint64_t tags[WEFTI_AHEAD_MAX];
+    unsigned n_tags = 0;
+    for (unsigned i = 0; i < n; i++) {
+        const wefti_wild_t *rec = wefti_wild(recs[i].rec);
+        msg_head_t head;
+        if (recs[i].n < sizeof head || wefti_wild_u8(rec) != REC_EAGER)
+            continue;
+        wefti_wild_take(&head, rec, sizeof head);
+        tags[n_tags++] = head.tag;
+    }
+    wefti_msg_fetch_posted(msg_state(ep->rt), ep, tags, n_tags);
+}
+
 void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in)
 {
     msg_offer_t offer = {.tag = 0};

@@ -8,20 +8,26 @@
  * are compared by the number each got at its post. A message is in two tables (by endpoint and tag, by tag) and two lists, so
  * that an exact receive costs the same however many wait. Receives with a partial mask scan.
  *
+ * With many receives each match finds its memory in no cache. So the fabric tells of some messages before they come, and the
+ * lines of all of their receives are fetched at once, instead of one after the other.
+ *
  * tests/unit/msg_match.c compares all of it with a list that is scanned from the front. */
 #include "msg/state.h"
 
 #define FIRST_BUCKETS_LOG2 8
+#define GLANCES 2u /* receives of other tags that are passed over when memory is fetched */
+#define MANY 4096u /* receives that take more memory than a processor keeps near: about 1 MiB */
 
 static uint64_t key_of(weft_ep_id_t ep, uint64_t tag)
 {
-    /* Fibonacci hashing of both halves; the table takes the top bits. */
+    /* Fibonacci hashing of both halves; the table takes the top bits. Multiplied once: numbers in a row are spread evenly. By
+     * the square of this number they are not, and fill a tenth of the chains: tests/unit/msg_match.c. */
     return (tag ^ (tag >> 29)) * UINT64_C(0x9e3779b97f4a7c15) + ep * UINT64_C(0xd1b54a32d192ed03);
 }
 
 static wefti_list_t *bucket(const msg_table_t *t, uint64_t key)
 {
-    return &t->buckets[(key * UINT64_C(0x9e3779b97f4a7c15)) >> t->shift];
+    return &t->buckets[key >> t->shift];
 }
 
 static weft_status_t table_init(msg_table_t *t)
@@ -66,6 +72,13 @@ static uint64_t posted_key(wefti_list_t *l)
     return key_of(msg_recv(op)->ep ? msg_recv(op)->ep->id : 0, op->tag);
 }
 
+__attribute__((cold, noinline)) static void grow_posted(msg_state_t *ms)
+{
+    table_grow(&ms->exact, posted_key);
+    if (ms->exact.n >= MANY)
+        ms->rt->fabric->look_ahead = true; /* for good: where there are fewer again, little is lost */
+}
+
 void wefti_msg_post(msg_state_t *ms, weft_op_t *op)
 {
     msg_recv_t *r = msg_recv(op);
@@ -74,7 +87,7 @@ void wefti_msg_post(msg_state_t *ms, weft_op_t *op)
     wefti_list_push_back(r->ep ? &msg_ep(r->ep)->posted : &ms->of_any, &r->owner_link);
     if (r->mask == WEFT_TAG_FULL) {
         if (__builtin_expect(ms->exact.n >= ms->exact.cap, 0))
-            table_grow(&ms->exact, posted_key);
+            grow_posted(ms);
         wefti_list_push_back(bucket(&ms->exact, posted_key(link)), link);
         ms->exact.n++;
         ms->exact_of_any += !r->ep;
@@ -137,6 +150,57 @@ weft_op_t *wefti_msg_take_posted(msg_state_t *ms, weft_ep_t *ep, uint64_t tag)
     if (op)
         wefti_msg_unpost(ms, op);
     return op;
+}
+
+static inline void fetch(const void *p)
+{
+    __builtin_prefetch(p, 1); /* all of it will be written to */
+}
+
+/* The lines of it that a match and the next post touch. */
+static void fetch_op(const weft_op_t *op)
+{
+    enum { HOT = offsetof(weft_op_t, priv) + offsetof(wefti_opx_t, scratch) + offsetof(msg_recv_t, x) };
+    for (size_t at = 0; at < HOT; at += 64)
+        fetch((const char *)op + at);
+    fetch((const char *)op + HOT - 1);
+}
+
+/* The first of its tag, if it is not far into the chain, else the one where the look ends; the chain itself: there is none. */
+static wefti_list_t *glance(const wefti_list_t *chain, uint64_t tag)
+{
+    wefti_list_t *l = chain->next;
+    for (unsigned i = 0; i < GLANCES && l != chain && wefti_op_of_link(l)->tag != tag; i++)
+        l = l->next;
+    return l;
+}
+
+/* In steps, each for all of them: what one step reads was asked for in the step before, and comes while that goes on. */
+void wefti_msg_fetch_posted(const msg_state_t *ms, const weft_ep_t *ep, const uint64_t *tags, unsigned n)
+{
+    const wefti_list_t *chains[WEFTI_AHEAD_MAX];
+    weft_ep_id_t id = wefti_list_empty(&msg_ep(ep)->posted) ? 0 : ep->id;
+    if (ms->exact.n < MANY)
+        return;
+    for (unsigned i = 0; i < n; i++) {
+        chains[i] = bucket(&ms->exact, key_of(id, tags[i]));
+        fetch(chains[i]);
+    }
+    for (unsigned i = 0; i < n; i++)
+        if (!wefti_list_empty(chains[i]))
+            fetch_op(wefti_op_of_link(chains[i]->next));
+    for (unsigned i = 0; i < n; i++) { /* its neighbours in both of its lists are written to when it is taken out */
+        wefti_list_t *l = glance(chains[i], tags[i]);
+        if (l == chains[i])
+            continue;
+        if (l != chains[i]->next)
+            fetch_op(wefti_op_of_link(l));
+        fetch(l->next);
+        fetch(l->prev);
+        const wefti_list_t *owner = &msg_recv(wefti_op_of_link(l))->owner_link;
+        fetch(owner->next);
+        fetch(owner->prev);
+    }
 }
 
 /* --- messages that wait ---------------------------------------------------------------------------------------------------- */

@@ -57,6 +57,7 @@ static const wefti_traffic_t traffic = {
     .ep_up = ep_up,
     .record = wefti_msg_record,
     .announced = wefti_msg_announced,
+    .ahead = wefti_msg_ahead,
     .withdrawn = wefti_msg_withdrawn,
     .ep_down = ep_down,
     .ep_free = ep_free,

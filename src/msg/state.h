@@ -134,6 +134,9 @@ void wefti_msg_unpost(msg_state_t *ms, weft_op_t *op);
 weft_op_t *wefti_msg_take_posted(msg_state_t *ms, weft_ep_t *ep, uint64_t tag); /* the receive that was posted first and
                                                                                    matches; unposted */
 
+/* Messages with these tags come next: fetch the receives that they will match, all at the same time. Changes nothing. */
+void wefti_msg_fetch_posted(const msg_state_t *ms, const weft_ep_t *ep, const uint64_t *tags, unsigned n);
+
 void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg);                   /* a message waits */
 void wefti_msg_unhold(msg_state_t *ms, weft_msg_t *msg);
 /* the one that arrived first; stays */
@@ -178,6 +181,7 @@ void wefti_msg_drop(weft_msg_t *msg); /* the same, and its sender is told that n
 void wefti_msg_arrive_down(weft_ep_t *ep, bool discard);
 void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoint goes: claims outlive it */
 void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+void wefti_msg_ahead(weft_ep_t *ep, const wefti_ahead_t *recs, unsigned n);
 void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_msg_withdrawn(wefti_in_t *in);
 

@@ -1,13 +1,16 @@
 /* rma/batch.c - many accesses in one post, and waiting for earlier ones.
  *
- * A batch is an array of accesses whose ends are counted; items that a mapped region takes at once do without. Cancelling a batch
- * cancels those of its accesses that are still under way. A flush waits in its remote until every earlier access has ended.
+ * A batch is an array of accesses whose ends are counted; items that a mapped region takes at once do without, and many of them
+ * are done each time that the region is entered. Cancelling a batch cancels those of its accesses that are still under way. A
+ * flush waits in its remote until every earlier access has ended.
  *
  * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c. */
 #include "rma/mapped.h"
 
 #define BATCH_MAX 65536u
 #define FENCED ((weft_status_t)1) /* of an item that has not begun: there was a fence before it */
+#define VISIT_ITEMS 256u          /* that are done in one visit of mapped memory: its owner and other threads wait meanwhile */
+#define VISIT_BYTES (64u << 10)   /* and their bytes, unless the first has more */
 
 /* --- batches ----------------------------------------------------------------------------------------------------------- */
 
@@ -60,44 +63,93 @@ static inline void item_came(const weft_rma_item_t *items, size_t n, size_t i)
         wefti_rma_came(items[i].remote);
 }
 
-static weft_status_t item_check(weft_runtime_t *rt, const weft_rma_item_t *it, size_t i)
+static bool item_is_good(const weft_runtime_t *rt, const weft_rma_item_t *it)
 {
-    if (!it->remote || it->remote->rt != rt || (it->what != WEFT_RMA_DO_READ && it->what != WEFT_RMA_DO_WRITE) ||
-        (!it->buf && it->len))
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "item %zu needs a remote of the same runtime as the first, a buffer, and something to do", i);
-    return WEFT_OK;
+    return it->remote && it->remote->rt == rt && (it->what == WEFT_RMA_DO_READ || it->what == WEFT_RMA_DO_WRITE) &&
+           (it->buf || !it->len);
 }
 
-/* Nobody is under way, and it is small and mapped: done here and now, if so. */
-static bool at_once(weft_rma_item_t *it)
+/* How many items have to be looked at to see every first one of a remote: all of them, or one if there is but one remote.
+ * 0: one of them is not good. */
+static size_t check(const weft_rma_item_t *items, size_t n)
 {
-    weft_remote_t *r = it->remote;
-    if (!r->slot || it->len > RMA_AT_ONCE || atomic_load_explicit(&r->n_live, memory_order_relaxed) ||
-        (it->len && wefti_mem_device_of(it->buf, NULL)) || rma_enter(r))
-        return false;
-    bool read = it->what == WEFT_RMA_DO_READ;
-    if (it->len)
-        memcpy(read ? it->buf : r->bytes + it->offset, read ? r->bytes + it->offset : it->buf, it->len);
-    if (read)
-        rma_count_read(&r->count, it->len);
-    else
-        rma_count_write(&r->count, it->len);
-    wefti_count_up(&r->fast, 1);
-    it->status = rma_leave(r);
-    return true;
+    const weft_runtime_t *rt = items[0].remote ? items[0].remote->rt : NULL;
+    size_t most = 1;
+    for (size_t i = 0; i < n; i++) {
+        if (__builtin_expect(!item_is_good(rt, &items[i]), 0)) {
+            (void)wefti_fail(WEFT_ERR_INVALID,
+                             "item %zu needs a remote of the same runtime as the first, a buffer, and something to do", i);
+            return 0;
+        }
+        most = items[i].remote == items[0].remote ? most : n;
+    }
+    return most;
 }
 
 /* Its turn: may it? The fence before it stands, whatever becomes of it. */
-static weft_status_t item_fits(weft_rma_item_t *it)
+static inline weft_status_t item_fits(weft_rma_item_t *items, size_t i)
 {
-    if (it->status == FENCED)
-        it->remote->epoch++;
-    it->status = (weft_status_t)atomic_load_explicit(&it->remote->state, memory_order_relaxed);
-    if (!it->status)
-        it->status =
-            wefti_rma_fits(it->remote, it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE, it->offset, it->len);
+    weft_rma_item_t *it = &items[i];
+    weft_remote_t *r = it->remote;
+    uint32_t rights = it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE;
+    if (first_of_remote(items, i) && it->status == FENCED)
+        r->epoch++;
+    it->status = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
+    if (__builtin_expect(!it->status && !rma_fits(r, rights, it->offset, it->len), 0))
+        it->status = wefti_rma_fits(r, rights, it->offset, it->len); /* says why not */
     return it->status;
+}
+
+/* Small, and its buffer is in memory that the processor can touch. */
+static inline bool is_plain(const weft_rma_item_t *it)
+{
+    return it->len <= RMA_AT_ONCE && !(it->len && wefti_mem_device_of(it->buf, NULL));
+}
+
+/* Carry out item `first`, and those behind it that can be done within one visit of its remote's memory, which was entered:
+ * entering and leaving take longer than a short copy. Returns the first that was not done. */
+static size_t visit(weft_rma_item_t *items, size_t n, size_t first, uint64_t *bytes_out)
+{
+    weft_remote_t *r = items[first].remote;
+    uint64_t bytes_read = 0, bytes_written = 0, reads = 0;
+    size_t i = first, end = n - first < VISIT_ITEMS ? n : first + VISIT_ITEMS;
+    do {
+        const weft_rma_item_t *it = &items[i++];
+        if (it->what == WEFT_RMA_DO_READ) {
+            reads++;
+            bytes_read += it->len;
+            if (it->len)
+                rma_copy(it->buf, r->bytes + it->offset, it->len);
+        } else {
+            bytes_written += it->len;
+            if (it->len)
+                rma_copy(r->bytes + it->offset, it->buf, it->len);
+        }
+    } while (i < end && items[i].remote == r && !item_fits(items, i) && is_plain(&items[i]) &&
+             bytes_read + bytes_written + items[i].len <= VISIT_BYTES);
+    wefti_count_up(&r->count.reads, reads);
+    wefti_count_up(&r->count.writes, i - first - reads);
+    wefti_count_up(&r->count.bytes_read, bytes_read);
+    wefti_count_up(&r->count.bytes_written, bytes_written);
+    wefti_count_up(&r->fast, i - first);
+    *bytes_out += bytes_read + bytes_written;
+    return i;
+}
+
+/* Nobody is under way, and item `first` is small and mapped, or must not be done at all: done here and now, with those behind it
+ * of the same remote for which that is so. Returns the first that was not done. */
+static size_t at_once(weft_rma_item_t *items, size_t n, size_t first, uint64_t *bytes_out)
+{
+    weft_remote_t *r = items[first].remote;
+    if (item_fits(items, first))
+        return first + 1;
+    if (!r->slot || !is_plain(&items[first]) || atomic_load_explicit(&r->n_live, memory_order_relaxed) || rma_enter(r))
+        return first;
+    size_t end = visit(items, n, first, bytes_out);
+    weft_status_t st = rma_leave(r);
+    for (size_t i = first; __builtin_expect(st, 0) && i < end; i++) /* nobody knows before which of them it was taken from us */
+        items[i].status = st;
+    return end;
 }
 
 static void item_begin(rma_batch_t *b, size_t i)
@@ -111,7 +163,7 @@ static void item_begin(rma_batch_t *b, size_t i)
                        .len = it->len,
                        .buf = it->buf,
                        .device = it->len ? wefti_mem_device_of(it->buf, NULL) : NULL};
-    weft_status_t st = item_fits(it);
+    weft_status_t st = item_fits(b->items, i);
     if (!st)
         st = wefti_rma_begin(acc);
     if (st)
@@ -126,10 +178,8 @@ static weft_status_t batch_start(weft_op_t *op)
     size_t n = p->n, first = 0;
     uint64_t done = 0; /* bytes of this post: what is more than a mapped access may be takes turns with others */
     rma_state_t *rs = items[0].remote->rs;
-    while (first < n && done < RMA_AT_ONCE && (item_fits(&items[first]) || at_once(&items[first]))) {
-        done += items[first].status ? 0 : items[first].len;
-        item_came(items, n, first++);
-    }
+    for (size_t end; first < n && done < RMA_AT_ONCE && (end = at_once(items, n, first, &done)) > first; first = end)
+        item_came(items, n, end - 1); /* those before it are of the same remote */
     if (first == n) {
         finish(op, items, n, WEFT_OK);
         return WEFT_OK;
@@ -174,7 +224,7 @@ static void batch_skip(weft_op_t *op)
 {
     const rma_post_t *p = wefti_op_scratch(op, rma_post_t);
     for (size_t i = 0; i < p->n; i++) {
-        (void)item_fits(&p->items[i]); /* its fence stands */
+        (void)item_fits(p->items, i); /* its fence stands */
         p->items[i].status = WEFT_ERR_CANCELLED;
         item_came(p->items, p->n, i);
     }
@@ -187,17 +237,14 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
 {
     if (!items || !n || !op || n > BATCH_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "a batch needs 1 to %u items and an operation", BATCH_MAX);
-    for (size_t i = 0; i < n; i++) {
-        weft_status_t st = item_check(items[0].remote ? items[0].remote->rt : NULL, &items[i], i);
-        if (st)
-            return st;
-    }
+    size_t most = check(items, n), coming = 0;
+    if (!most)
+        return WEFT_ERR_INVALID;
     weft_runtime_t *rt = items[0].remote->rt;
     weft_status_t st = wefti_op_prepare(rt, op, &batch_kind);
     if (st)
         return st;
-    size_t coming = 0;
-    while (coming < n && !(first_of_remote(items, coming) && (st = wefti_rma_coming(items[coming].remote))))
+    while (coming < most && !(first_of_remote(items, coming) && (st = wefti_rma_coming(items[coming].remote))))
         coming++;
     if (st) {
         wefti_op_unprepare(op);
@@ -205,8 +252,9 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
     }
     *wefti_op_scratch(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
     op->from = items[0].remote->owner;
-    for (size_t i = 0; i < n; i++) /* a fence that is called from now on is not before it, whenever the driver begins */
-        items[i].status = first_of_remote(items, i) && atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
+    for (size_t i = 0; i < most; i++) /* a fence that is called from now on is not before it, whenever the driver begins */
+        if (first_of_remote(items, i))
+            items[i].status = atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
     st = wefti_op_post(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (!st)
         return WEFT_OK;

@@ -23,6 +23,23 @@ static inline weft_status_t rma_leave(weft_remote_t *r)
     return __builtin_expect(ours, 1) ? WEFT_OK : WEFT_ERR_STALE;
 }
 
+/* wefti_rma_fits(), where nobody asks why not. */
+static inline bool rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len)
+{
+    return (r->rights & rights) == rights && offset <= r->len && len <= r->len - offset;
+}
+
+/* memcpy, with the sizes that programs use most spelled out: a call costs as much as the copy. */
+static inline void rma_copy(void *dst, const void *src, size_t n)
+{
+    if (n == 8)
+        memcpy(dst, src, 8);
+    else if (n == 4)
+        memcpy(dst, src, 4);
+    else
+        memcpy(dst, src, n);
+}
+
 /* Do one atomic on memory that the processor can touch, and give the word before. */
 static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width, uint64_t operand, uint64_t compare)
 {

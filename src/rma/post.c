@@ -63,7 +63,7 @@ static inline bool plain(const weft_remote_t *r, weft_op_t *op, uint32_t rights,
 {
     return r->slot && len <= RMA_AT_ONCE && !atomic_load_explicit(&r->n_live, memory_order_relaxed) &&
            !atomic_load_explicit(&r->coming, memory_order_relaxed) && !atomic_load_explicit(&r->state, memory_order_relaxed) &&
-           (r->rights & rights) == rights && offset <= r->len && len <= r->len - offset && wefti_op_plain(r->rt, op);
+           rma_fits(r, rights, offset, len) && wefti_op_plain(r->rt, op);
 }
 
 static inline void done(weft_remote_t *r, weft_op_t *op, uint64_t len)
@@ -74,17 +74,6 @@ static inline void done(weft_remote_t *r, weft_op_t *op, uint64_t len)
     op->from = r->owner;
     wefti_opx(op)->rt = r->rt;
     atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE, memory_order_release);
-}
-
-/* memcpy, with the sizes that programs use most spelled out: a call costs as much as the copy. */
-static inline void copy(void *dst, const void *src, size_t n)
-{
-    if (n == 8)
-        memcpy(dst, src, 8);
-    else if (n == 4)
-        memcpy(dst, src, 4);
-    else
-        memcpy(dst, src, n);
 }
 
 /* --- posts ------------------------------------------------------------------------------------------------------------- */
@@ -114,7 +103,7 @@ weft_status_t weft_rma_read(weft_remote_t *r, uint64_t offset, void *buf, size_t
 {
     if (__builtin_expect(r && op && buf && plain(r, op, WEFT_RMA_READ, offset, len) && !wefti_mem_device_of(buf, NULL), 1) &&
         rma_enter(r) == WEFT_OK) {
-        copy(buf, r->bytes + offset, len);
+        rma_copy(buf, r->bytes + offset, len);
         rma_count_read(&r->count, len);
         done(r, op, len);
         return WEFT_OK;
@@ -126,7 +115,7 @@ weft_status_t weft_rma_write(weft_remote_t *r, uint64_t offset, const void *buf,
 {
     if (__builtin_expect(r && op && buf && plain(r, op, WEFT_RMA_WRITE, offset, len) && !wefti_mem_device_of(buf, NULL), 1) &&
         rma_enter(r) == WEFT_OK) {
-        copy(r->bytes + offset, buf, len);
+        rma_copy(r->bytes + offset, buf, len);
         rma_count_write(&r->count, len);
         done(r, op, len);
         return WEFT_OK;

@@ -14,6 +14,7 @@ typedef struct model {
     unsigned n_held;
 } model_t;
 
+static wefti_fabric_t fabric;
 static weft_runtime_t rt;
 static msg_state_t ms;
 static weft_ep_t eps[EPS];
@@ -21,6 +22,8 @@ static msg_ep_t ep_states[EPS];
 
 static void set_up(void)
 {
+    fabric.look_ahead = false;
+    rt.fabric = &fabric;
     ms.rt = &rt;
     wefti_list_init(&ms.claimed);
     CHECK_OK(wefti_msg_match_init(&ms));
@@ -168,6 +171,89 @@ TEST(tables_grow_with_what_waits_and_chains_stay_short)
         CHECK(wefti_msg_take_posted(&ms, &eps[i % EPS], (uint64_t)i << 32) == &ops[i]);
     free(ops);
     wefti_msg_match_free(&ms);
+}
+
+/* Tags as programs make them: numbers with a step, and fields side by side. How many receives are looked at for a message. */
+TEST(tags_that_programs_use_are_spread_well)
+{
+    enum { N = 60000 };
+    static const struct {
+        uint64_t step;
+        unsigned field; /* bits of a lower field with 16 values; 0: none */
+    } ways[] = {{1, 0},
+                {2, 0},
+                {3, 0},
+                {7, 0},
+                {8, 0},
+                {10, 0},
+                {17, 0},
+                {64, 0},
+                {100, 0},
+                {255, 0},
+                {256, 0},
+                {257, 0},
+                {999, 0},
+                {1000, 0},
+                {4096, 0},
+                {65536, 0},
+                {1 << 20, 0},
+                {UINT64_C(1) << 32, 0},
+                {UINT64_C(1) << 40, 0},
+                {1, 8},
+                {1, 16},
+                {1, 32}};
+    weft_op_t *ops = (weft_op_t *)calloc(N, sizeof *ops);
+    for (unsigned way = 0; way < sizeof ways / sizeof *ways; way++) {
+        set_up();
+        for (unsigned i = 0; i < N; i++) {
+            ops[i].tag = ways[way].field ? (uint64_t)(i / 16) << ways[way].field | i % 16 : i * ways[way].step;
+            msg_recv(&ops[i])->ep = &eps[0];
+            msg_recv(&ops[i])->mask = WEFT_TAG_FULL;
+            wefti_msg_post(&ms, &ops[i]);
+        }
+        uint64_t looks = 0;
+        for (uint32_t b = 0; b < ms.exact.cap; b++) {
+            unsigned n = 0;
+            wefti_list_each(l, &ms.exact.buckets[b])
+                looks += ++n;
+        }
+        if (looks > 5 * N / 2)
+            FAIL("a step of %llu, a field of %u bits: %.2f looks at each message", (unsigned long long)ways[way].step,
+                 ways[way].field, (double)looks / N);
+        for (unsigned i = 0; i < N; i++)
+            wefti_msg_unpost(&ms, &ops[i]);
+        wefti_msg_match_free(&ms);
+    }
+    free(ops);
+}
+
+/* What is fetched for messages that are told of changes nothing, whatever their tags are and whoever waits. */
+TEST(messages_that_are_told_of_ahead_find_the_same_receives)
+{
+    enum { N = 10000 };
+    weft_op_t *ops = (weft_op_t *)calloc(N, sizeof *ops);
+    wefti_rng_t rng = {77};
+    for (unsigned any = 0; any < 2; any++) {
+        set_up();
+        for (unsigned i = 0; i < N; i++) {
+            ops[i].tag = i / 4; /* some chains have several of a tag */
+            msg_recv(&ops[i])->ep = any ? NULL : &eps[0];
+            msg_recv(&ops[i])->mask = WEFT_TAG_FULL;
+            wefti_msg_post(&ms, &ops[i]);
+            CHECK_EQ(fabric.look_ahead, i >= 4096);
+        }
+        for (unsigned i = 0, first = 0; i < N; i++) {
+            uint64_t tags[WEFTI_AHEAD_MAX];
+            for (unsigned k = 0; k < WEFTI_AHEAD_MAX; k++)
+                tags[k] = wefti_rng_below(&rng, N / 2); /* half of them are nobody's */
+            wefti_msg_fetch_posted(&ms, &eps[i % EPS], tags, i % (WEFTI_AHEAD_MAX + 1));
+            CHECK(wefti_msg_take_posted(&ms, &eps[0], i / 4) == &ops[first++]);
+        }
+        CHECK_EQ(ms.exact.n, 0);
+        CHECK(wefti_list_empty(&ep_states[0].posted) && wefti_list_empty(&ms.of_any));
+        wefti_msg_match_free(&ms);
+    }
+    free(ops);
 }
 
 static int fail_all(size_t n)

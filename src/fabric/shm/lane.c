@@ -246,11 +246,29 @@ static void commit(wefti_lane_t *l, size_t n)
 
 /* --- receiving ---------------------------------------------------------------------------------------------------- */
 
+/* Tell of the records that come next; they stay where they are. Apart, so that lanes without need do not pay for it. */
+__attribute__((noinline)) static void look_ahead(const wefti_shm_lane_t *lane)
+{
+    wefti_ring_rx_t rx = lane->rx; /* a position of our own */
+    wefti_ahead_t ahead[WEFTI_AHEAD_MAX];
+    wefti_ring_rec_t rec;
+    unsigned n = 0;
+    while (n < WEFTI_AHEAD_MAX && wefti_ring_peek(&rx, &rec) == WEFTI_RING_RECORD && rec.type == WEFTI_SHM_REC) {
+        ahead[n++] = (wefti_ahead_t){rec.bytes, rec.n};
+        rx.pos += rx.step;
+    }
+    if (n > 1)
+        lane->lane.transport->fabric->up->ahead(lane->lane.user, ahead, n);
+}
+
 unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
 {
+    const bool ahead = lane->lane.transport->fabric->look_ahead;
     wefti_ring_rec_t rec;
     unsigned n = 0;
     while (n < WEFTI_SHM_POLL_BUDGET) {
+        if (WEFTI_UNLIKELY(ahead) && n % WEFTI_AHEAD_MAX == 0)
+            look_ahead(lane);
         wefti_ring_got_t got = wefti_ring_peek(&lane->rx, &rec);
         if (got == WEFTI_RING_EMPTY)
             break;
