@@ -374,9 +374,14 @@ def a_process_that_an_element_left_is_gone_with_its_cgroup():
     needs_cgroups()
     files = {"a.o.py": "#@ limits: {mem: 64M, cpu: 0.5}\nimport os, subprocess\ndef main(params, action):\n"
                        "    subprocess.Popen(['sleep', '600'], start_new_session=True)\n    return os.getcwd()\n",
-             "b.o.py": "#@ parents: [a]\n#@ limits: {mem: 64M}\nimport glob\ndef main(params, action):\n"
+             "b.o.py": "#@ parents: [a]\n#@ limits: {mem: 64M}\nimport glob, time\ndef main(params, action):\n"
                        "    scratch = params['a'][0].split('/')[-2]\n"
-                       "    return [open(p).read().split() for p in glob.glob(f'/sys/fs/cgroup/**/{scratch}/0-a/cgroup.procs', recursive=True)]\n"}
+                       "    for _ in range(200):\n"
+                       "        left = [open(p).read().split() for p in glob.glob(f'/sys/fs/cgroup/**/{scratch}/0-a/cgroup.procs', recursive=True)]\n"
+                       "        if all(len(pids) < 2 for pids in left):\n"
+                       "            break\n"
+                       "        time.sleep(0.1)  # a has given its result, and has not exited yet\n"
+                       "    return left\n"}
     for way, done, said in held(files):
         assert done.returncode == 0, done.stderr
         if way == "cgroup":
