@@ -380,12 +380,15 @@ int perf_many(perf_opts_t *opts)
     }
     perf_ticks_calibrate(); /* in the parent, so that all have the same */
     c.pids = calloc(n, sizeof *c.pids);
-    c.board = mmap(NULL, c.size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!c.pids || c.board == MAP_FAILED) {
+    void *shared = mmap(NULL, c.size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!c.pids || shared == MAP_FAILED) {
         tool_error("out of memory");
         free(c.pids);
+        if (shared != MAP_FAILED)
+            munmap(shared, c.size);
         return TOOL_FAILED;
     }
+    c.board = shared;
     bool well = start(&c, 0) && await(&c, &c.board->listening, 1, 0, "listening");
     for (unsigned i = 1; i < n && well; i++)
         well = start(&c, i);
