@@ -46,13 +46,20 @@ typedef struct crew {
     unsigned n;
 } crew_t;
 
+/* What each of n endpoints takes of this process's memory. */
+static double bytes_each(const perf_link_t *l, uint64_t n)
+{
+    const uint64_t now = perf_rss();
+    return now > l->rss_before ? (double)(now - l->rss_before) / (double)n : 0;
+}
+
 /* --- the server ----------------------------------------------------------------------------------------------- */
 
 static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
 {
     (void)listener; /* it ends with the runtime */
     (void)ep;
-    ++*(uint64_t *)user;
+    atomic_fetch_add((_Atomic uint64_t *)user, 1); /* the runtime's thread may call this */
 }
 
 /* Drive, or let the runtime's thread drive, for a millisecond. */
@@ -63,14 +70,14 @@ static weft_status_t serve_a_while(perf_link_t *l)
     return st ? st : weft_op_wait(&op, WEFT_FOREVER);
 }
 
-static int serve_points(perf_link_t *l, board_t *b, const uint64_t *n_eps)
+static int serve_points(perf_link_t *l, board_t *b, const _Atomic uint64_t *n_eps)
 {
     const uint64_t all = l->opts->clients * l->opts->endpoints;
     perf_run_t run = {0};
     weft_status_t st = WEFT_OK;
     for (uint32_t at = 0, next; !st && (next = atomic_load(&b->point)) != OVER; st = serve_a_while(l)) {
-        if (*n_eps == all && b->server_endpoint_bytes <= 0)
-            b->server_endpoint_bytes = (double)(perf_rss() - l->rss_before) / (double)all;
+        if (atomic_load(n_eps) == all && b->server_endpoint_bytes <= 0)
+            b->server_endpoint_bytes = bytes_each(l, all);
         if (next == at)
             continue;
         if (at)
@@ -94,7 +101,7 @@ static int server(const perf_opts_t *opts, board_t *b)
     weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
     weft_listener_t *listener;
     perf_link_t link;
-    uint64_t n_eps = 0;
+    _Atomic uint64_t n_eps = 0;
     int rc = perf_link_open(&link, opts, "the clients");
     if (rc)
         return rc;
@@ -125,8 +132,11 @@ static weft_status_t connect_all(perf_link_t *l, const char *uri)
             st = WEFT_ERR_NOMEM;
         if (!st)
             st = weft_op_wait(&op, l->timeout_ns);
-        if (st)
+        if (st) {
+            if (!weft_op_done(&op)) /* it is on this stack */
+                tool_cancel(&op);
             return st;
+        }
     }
     perf_link_note_transport(l);
     return WEFT_OK;
@@ -219,7 +229,7 @@ static int client(const perf_opts_t *opts, board_t *b, unsigned nth)
         perf_link_drop(&link, false);
         rc = TOOL_FAILED;
     } else {
-        part->endpoint_bytes = (double)(perf_rss() - link.rss_before) / (double)link.n_eps;
+        part->endpoint_bytes = bytes_each(&link, link.n_eps);
         if (!nth)
             memcpy(b->transport, link.transport, sizeof b->transport);
         rc = client_points(&link, b, part);
