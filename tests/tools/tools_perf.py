@@ -385,6 +385,14 @@ def many_clients_call_one_server():
             assert r["endpoint_bytes"] > 0 and r["peer_endpoint_bytes"] > 0, r
 
 
+def the_heading_says_who_has_a_core():
+    cores = len(os.sched_getaffinity(0))
+    for mode, enough in (("caller", False), ("thread", cores >= 4)):
+        done = weft.must("perf", "--fork", "--test", "tag_lat", "--size", "8", "--iters", "10", "--mode", mode)
+        assert ("a core for each thread" in done) == enough, (mode, cores, done)
+        assert ("one core each" in done) == (cores >= 2 and not enough), (mode, cores, done)
+
+
 def children_of(pid):
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
         return [int(word) for word in file.read().split()]
@@ -475,6 +483,6 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           remote_memory_gives_a_line_each, the_path_is_the_best_there_is_unless_asked_for,
           remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
           calls_give_a_line_each, calls_of_every_size_and_window_are_answered, many_clients_call_one_server,
-          a_process_of_many_is_killed,
+          a_process_of_many_is_killed, the_heading_says_who_has_a_core,
           idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
           a_server_that_keeps_serves_one_client_after_another, a_key_is_needed_on_both_sides)

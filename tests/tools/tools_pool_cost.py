@@ -1,21 +1,11 @@
 """bench/pool_cost, which says what a function on a thread of its service costs, makes its calls and prints figures that can be true."""
 import json
-import os
-import subprocess
 
 from lib import weft
 
 
-def pool_cost(*args):
-    path = os.path.join(os.path.dirname(weft.command()), "pool_cost")
-    if not os.access(path, os.X_OK):
-        raise weft.Skip(f"there is no {path}")
-    return subprocess.run([path, *args], env=weft.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=60, check=False)
-
-
 def both_ways_have_figures():
-    done = pool_cost("--seconds", "0.2", "--clients", "2", "--threads", "2", "--window", "4")
+    done = weft.bench("pool_cost", "--seconds", "0.2", "--clients", "2", "--threads", "2", "--window", "4")
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     r = json.loads(done.stdout)
     assert (r["clients"], r["threads"], r["window"]) == (2, 2, 4), r
@@ -25,7 +15,7 @@ def both_ways_have_figures():
 
 def a_wrong_option_is_refused():
     for args in (("--second", "1"), ("--seconds", "0"), ("--threads", "0"), ("--clients",), ("1",)):
-        done = pool_cost(*args)
+        done = weft.bench("pool_cost", *args)
         assert done.returncode == 2 and done.stderr and not done.stdout, f"{args}: exit status {done.returncode}\n{done.stderr}"
 
 

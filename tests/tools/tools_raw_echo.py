@@ -1,7 +1,5 @@
 """bench/raw_echo, what Weft is measured against, moves what it says it moves: every way, on shared memory and TCP."""
 import json
-import os
-import subprocess
 
 from lib import weft
 
@@ -9,12 +7,7 @@ TLS = {"shm": "posix,sysv,cma,self", "tcp": "tcp"}
 
 
 def raw_echo(*args, tls="shm"):
-    path = os.path.join(os.path.dirname(weft.command()), "raw_echo")
-    if not os.access(path, os.X_OK):
-        raise weft.Skip(f"there is no {path}")
-    return subprocess.run([path, *args], env=weft.environment(UCX_TLS=TLS[tls], UCX_LOG_LEVEL="error", UCX_WARN_UNUSED_ENV_VARS="n"),
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
-                          check=False)
+    return weft.bench("raw_echo", *args, env=weft.environment(UCX_TLS=TLS[tls], UCX_LOG_LEVEL="error", UCX_WARN_UNUSED_ENV_VARS="n"))
 
 
 def figures(*args, tls):

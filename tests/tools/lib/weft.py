@@ -68,6 +68,15 @@ def run(*args, env=None, timeout=60):
                           stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
 
 
+def bench(name, *args, env=None):
+    """A program of bench/ that was built beside the command, finished; skips where it was not."""
+    path = os.path.join(os.path.dirname(command()), name)
+    if not os.access(path, os.X_OK):
+        raise Skip(f"there is no {path}")
+    return subprocess.run([path, *args], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+
 def must(*args, **kw):
     done = run(*args, **kw)
     assert done.returncode == 0, f"weft {' '.join(args)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
