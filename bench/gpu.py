@@ -40,7 +40,9 @@ ROWS = [
     ("GPU to GPU over TCP", "tag_bw", "cuda", [("64M", ">= 0.9")], RATIO, None, ["--transports", "tcp"]),
     ("GPU to GPU, tag, each in its stream", "tag_lat", "cuda", [("8", ""), ("64k", "")], US, None, ["--stream"]),
     ("GPU to GPU, in 4 streams", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None, ["--stream", "--streams", "4"]),
-    ("GPU to GPU, in 16 streams", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None, ["--stream", "--streams", "16"]),
+    ("GPU to GPU, in 7 streams", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None, ["--stream", "--streams", "7"]),
+    ("GPU to GPU, in 16 streams, `CUDA_DEVICE_MAX_CONNECTIONS=32`", "tag_bw", "cuda", [("1M", ""), ("64M", "")], GB, None,
+     ["--stream", "--streams", "16"]),
 ]
 BYTES = {"k": 1 << 10, "M": 1 << 20}
 
@@ -57,8 +59,9 @@ def perf(options, test, memory, sizes, more):
     """The JSON lines of one run."""
     command = [options.weft, "perf", "--fork", "--json", "--seconds", f"{options.seconds}s", "--timeout", "20s", "--test", test,
                "--memory", memory, "--size", ",".join(sizes), *([] if "--transports" in more else ["--transports", "shm"]), *more]
+    env = clean_env(CUDA_DEVICE_MAX_CONNECTIONS="32") if "16" in more else clean_env()
     try:
-        run = subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=120, check=False)
+        run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired:
         raise Failed("no end after 120 s") from None
     lines = [json.loads(line) for line in run.stdout.splitlines()]

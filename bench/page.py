@@ -16,6 +16,7 @@ SECTIONS = [  # of bench/run, in the order of the page
     ("active", "Active messages", "Weft beside `ucx_perftest`, and beside the least program on UCP that does the same (`bench/peers/raw_echo.c`)."),
     ("remote", "Remote memory", "Mapped: the owner's memory is mapped on the same host. Checked: the owner does and checks each access."),
     ("calls", "Calls", "Each system is driven in the way that suits it best."),
+    ("cores", "Many cores", "64 B calls of many client processes, beside the least program on epoll that does it (`bench/peers/epoll_echo.c`)."),
     ("python", "Python", "The package `weft` beside the C API and raw UCX."),
 ]
 OTHERS = {"ucx": "raw UCX", "raw": "least program on UCP"}

@@ -6,7 +6,8 @@ from common import Failed, holds, ratios, show
 
 FIELD = {"us": "avg_us", "p50 us": "p50_us", "/s": "msg_s", "MiB/s": "mb_s", "ns": "ns", "%": "percent"}
 
-# others: (what it is, how it is measured, by what its figure is multiplied, bound on ours / that); bound: on our figure itself
+# others: (what it is, how it is measured, by what its figure is multiplied, bound on ours / that); bound: on our figure itself.
+# ours is None: this build cannot do it, and the row says "-".
 Row = collections.namedtuple("Row", "part name unit ours others bound", defaults=("",))
 
 
@@ -34,13 +35,13 @@ def measure_row(bench, section, row, n):
     return got
 
 
-def table(bench, section, rows, title):
+def table(bench, section, rows, title, rounds=None, where="one core for each side"):
     """Measure and print all rows, under a head for each part."""
-    rounds = bench.args.rounds
+    rounds = rounds or bench.args.rounds
     found, broken, failures = [[] for _ in rows], {}, collections.Counter()
     for n in range(rounds):
         for i, row in enumerate(rows):
-            if i in broken:
+            if i in broken or not row.ours:
                 continue
             bench.progress(f"round {n + 1} of {rounds}: {row.name}, {row.part}")
             try:
@@ -50,7 +51,7 @@ def table(bench, section, rows, title):
                 if failures[i] > rounds // 3:
                     broken[i] = str(e)
     bench.progress("")
-    print(f"{title}: medians of {rounds} rounds, alternating, one core for each side\n")
+    print(f"{title}: medians of {rounds} rounds, alternating, {where}\n")
     head = f"{'what':<27} {'unit':>6} {'beside':<20} {'that':>10} {'weft':>10} {'ratio':>7}  {'(low-high)':<13} bound"
     part = None
     for i, row in enumerate(rows):
@@ -59,6 +60,8 @@ def table(bench, section, rows, title):
             print(f"{part}\n{head}")
         if i in broken:
             print(f"{row.name:<27} {row.unit:>6} failed: {broken[i]}"[:100])
+        elif not row.ours:
+            print(f"{row.name:<27} {row.unit:>6} {'-':<20} {'-':>10} {'-':>10} {'-':>7}")
         else:
             print_row(bench, section, row, found[i])
     print()

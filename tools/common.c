@@ -1,7 +1,7 @@
 /* tools/common.c - sentences, numbers, words and terminals for the commands.
  *
  * A parser takes the whole string or fails, and then leaves its output alone. tests/tools/tools_options.py checks them. */
-#include "common.h"
+#include "session.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -54,7 +54,10 @@ const char *tool_advice(weft_status_t st)
 {
     switch (st) {
     case WEFT_ERR_AUTH:
-        return "; give both sides the same --key-file";
+        return tool_has_certificate()
+                   ? "; each side needs a certificate of an authority that the other accepts, and that of the server the host by "
+                     "which it was called (weft key cluster makes them)"
+                   : "; give both sides the same --key-file";
     case WEFT_ERR_VERSION:
         return "; use the same version of weft on both sides";
     case WEFT_ERR_UNREACHABLE:

@@ -95,6 +95,6 @@ void tool_json_end(tool_json_t *j); /* the end of the object, newline and flush 
 
 extern const tool_command_t tool_root; /* the weft command itself */
 extern const tool_command_t tool_call_command, tool_completion_command, tool_element_command, tool_info_command, tool_key_command,
-    tool_mem_command, tool_perf_command, tool_run_command, tool_serve_command;
+    tool_mem_command, tool_perf_command, tool_policy_command, tool_run_command, tool_serve_command;
 
 #endif

@@ -1,7 +1,8 @@
 /* tools/listen.c - where the servers of commands listen, and who may connect.
  *
- * Without a key a server listens on this machine only, unless --no-key-needed is given: nobody opens memory or functions to a
- * network by accident. tests/tools/tools_mem.py and tests/tools/tools_serve.py check it. */
+ * Without a key or certificates a server listens on this machine only, unless --no-key-needed is given: nobody opens memory or
+ * functions to a network by accident. tests/tools/tools_mem.py and tests/tools/tools_serve.py check it. */
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -33,15 +34,24 @@ static const char *first_open_to_others(const char *uris)
     return uris;
 }
 
+/* Certificates are asked for at tcp://, too, of whoever comes from another machine: unless WEFT_TLS is off. */
+static bool proves_by_certificates(void)
+{
+    char *tls = tool_configured("WEFT_TLS");
+    bool off = tls && !strcmp(tls, "off");
+    free(tls);
+    return !off && tool_has_certificate();
+}
+
 bool tool_may_listen(const tool_texts_t *uris, const char *harm)
 {
-    if (tool_has_key())
+    if (tool_has_key() || proves_by_certificates())
         return true;
     for (unsigned i = 0; i < uris->n; i++) {
         const char *uri = first_open_to_others(uris->at[i]);
         if (uri) {
             tool_error("%.*s is open to other machines, and there is no key: whoever connects could %s; give --key-file PATH, or "
-                       "--no-key-needed if all who can connect may",
+                       "certificates (--tls-cert, --tls-key, --tls-ca), or --no-key-needed if all who can connect may",
                        (int)strcspn(uri, ","), uri, harm);
             return false;
         }

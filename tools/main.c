@@ -11,8 +11,17 @@
 #include "common.h"
 
 static const tool_command_t *const commands[] = {
-    &tool_call_command, &tool_completion_command, &tool_element_command, &tool_info_command,  &tool_key_command,
-    &tool_mem_command,  &tool_perf_command,       &tool_run_command,     &tool_serve_command, NULL,
+    &tool_call_command,
+    &tool_completion_command,
+    &tool_element_command,
+    &tool_info_command,
+    &tool_key_command,
+    &tool_mem_command,
+    &tool_perf_command,
+    &tool_policy_command,
+    &tool_run_command,
+    &tool_serve_command,
+    NULL,
 };
 
 const tool_command_t tool_root = {

@@ -65,26 +65,72 @@ uint64_t tool_now(void)
 
 /* --- the runtime and what is configured ---------------------------------------------------------------------- */
 
+/* A file as the variable of that name has it. */
+static bool take_file(const char *variable, const char *path)
+{
+    if (!setenv(variable, path, 1))
+        return true;
+    tool_error("out of memory");
+    return false;
+}
+
 static bool take_key_file(void *net, const char *path)
 {
     (void)net;
     return tool_use_key_file(path);
 }
 
-static bool refuse_tls(void *net, const char *list)
+static bool take_tls_cert(void *net, const char *path)
 {
     (void)net;
-    tool_error("--tls is called --transports now: give --transports %s", list ? list : "LIST");
-    return false;
+    return take_file("WEFT_TLS_CERT", path);
+}
+
+static bool take_tls_key(void *net, const char *path)
+{
+    (void)net;
+    return take_file("WEFT_TLS_KEY", path);
+}
+
+static bool take_tls_ca(void *net, const char *path)
+{
+    (void)net;
+    return take_file("WEFT_TLS_CA", path);
+}
+
+static bool take_tls(void *net, const char *list)
+{
+    tool_error("--tls is now --transports; it will go in 0.3");
+    ((tool_net_t *)net)->transports = list;
+    return true;
 }
 
 const tool_opt_t tool_net_options[] = {
     {"key-file", "PATH", "file with the pre-shared key; both sides need the same", TO_TAKE(take_key_file)},
+    {"tls-cert", "FILE", "the certificate of this side for tls:// (weft key cluster makes it)", TO_TAKE(take_tls_cert)},
+    {"tls-key", "FILE", "its private key", TO_TAKE(take_tls_key)},
+    {"tls-ca", "FILE", "the authorities whose certificates are accepted", TO_TAKE(take_tls_ca)},
     {"transports", "LIST", "all, shm, tcp, or a list of those and of UCX's names (default: as configured)",
      TO_TEXT(tool_net_t, transports)},
     {"heartbeat", "TIME", "a silent peer is lost within this time (default: as configured)",
      TO_TIME(tool_net_t, heartbeat_ns, 100 * WEFT_MILLISECOND, TOOL_DAY)},
-    {"tls", "[LIST]", NULL, TO_TAKE(refuse_tls)},
+    {"tls", "LIST", NULL, TO_TAKE(take_tls)},
+    {0},
+};
+
+static bool take_shards(void *net, const char *text)
+{
+    uint64_t n;
+    if (!tool_take_count("shards", text, 0, WEFT_SHARDS_MAX, &n))
+        return false;
+    ((tool_net_t *)net)->shards = n ? (uint32_t)n : WEFT_SHARDS_AUTO;
+    return true;
+}
+
+const tool_opt_t tool_shards_options[] = {
+    {"shards", "N",
+     "threads that drive it, each with connections of its own; 0: one on each core (default: as configured, WEFT_SHARDS)",
+     TO_TAKE(take_shards)},
     {0},
 };
 
@@ -96,6 +142,7 @@ int tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft
     ro.progress = progress;
     ro.transports = net->transports;
     ro.heartbeat_ns = net->heartbeat_ns;
+    ro.shards = net->shards || net->configured_shards ? net->shards : 1;
     tool_raise_file_limit();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of write() */
     tool_signals(&set);
@@ -134,17 +181,24 @@ char *tool_configured(const char *name)
     return w.value;
 }
 
-bool tool_has_key(void)
+static bool is_configured(const char *name)
 {
-    char *value = tool_configured("WEFT_KEY_FILE");
+    char *value = tool_configured(name);
     free(value);
     return value != NULL;
 }
 
+bool tool_has_key(void)
+{
+    return is_configured("WEFT_KEY_FILE");
+}
+
+bool tool_has_certificate(void)
+{
+    return is_configured("WEFT_TLS_CERT");
+}
+
 bool tool_use_key_file(const char *path)
 {
-    if (!setenv("WEFT_KEY_FILE", path, 1))
-        return true;
-    tool_error("out of memory");
-    return false;
+    return take_file("WEFT_KEY_FILE", path);
 }

@@ -11,8 +11,11 @@
 typedef struct tool_net {
     const char *transports; /* NULL: as configured */
     uint64_t heartbeat_ns;  /* 0: as configured */
+    uint32_t shards;        /* of a server: 0: one, or as configured (WEFT_SHARDS) with configured_shards */
+    bool configured_shards;
 } tool_net_t;
-extern const tool_opt_t tool_net_options[]; /* --key-file, --transports and --heartbeat */
+extern const tool_opt_t tool_net_options[];    /* --key-file, --tls-cert, --transports, --heartbeat ... */
+extern const tool_opt_t tool_shards_options[]; /* --shards, for servers */
 
 /* Open a runtime. Signals are blocked in its threads, SIGPIPE is ignored. TOOL_OK, or the exit status after a sentence. */
 int tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft_runtime_t **rt_out);
@@ -21,6 +24,8 @@ int tool_runtime_open(weft_progress_mode_t progress, const tool_net_t *net, weft
 char *tool_configured(const char *name);
 /* Is a key file configured, or given with --key-file? */
 bool tool_has_key(void);
+/* Is a certificate configured, or given with --tls-cert? */
+bool tool_has_certificate(void);
 /* What is opened from now on uses this key file. False, after a sentence: out of memory. */
 bool tool_use_key_file(const char *path);
 
@@ -60,8 +65,8 @@ uint64_t tool_now(void);
 
 /* --- listening --------------------------------------------------------------------------------------------- */
 
-/* Is there a key, or can only this machine connect to all of them? If not: a sentence; `harm` is what anyone who connects could
- * do. */
+/* Is there a key or a certificate, or can only this machine connect to all of them? If not: a sentence; `harm` is what anyone
+ * who connects could do. */
 bool tool_may_listen(const tool_texts_t *uris, const char *harm);
 /* Listen. The services of the runtime serve every peer, and its endpoint is closed when the peer is gone. TOOL_OK, or the exit
  * status after a sentence. */

@@ -13,7 +13,9 @@
  *          kept here. A message takes 256 bytes of it beside its own. Beyond it sends wait, in order, at the sender; nothing is
  *          dropped, and other peers are not affected. The last quarter is kept for large payloads, of which only the header
  *          travels, and for urgent messages.
- * Threads: any. Handlers and completions run where the runtime delivers them. */
+ * Threads: any. Handlers and completions run where the runtime delivers them.
+ * Shards:  on a runtime with several, receives from any endpoint are served oldest first, and complete on the first shard; one
+ *          that names the endpoint comes before them, whichever was posted first. */
 #ifndef WEFT_AM_H
 #define WEFT_AM_H
 

@@ -44,6 +44,17 @@ typedef void (*weft_accept_fn)(weft_listener_t *listener, weft_ep_t *ep, void *u
  * is told that status. `name` is the peer's instance name, `address` where it comes from. Runs in progress. */
 typedef weft_status_t (*weft_admit_fn)(const char *name, const char *address, void *user);
 
+/* Who wants to become an endpoint. Strings are valid during the call. */
+typedef struct weft_newcomer {
+    size_t size;
+    const char *name, *address; /* as weft_admit_fn has them: what it says of itself, and where it comes from */
+    const char *identity;       /* what it proved: as in weft_ep_info_t */
+    const char *cipher;         /* of TLS; "": it did not come over tls:// */
+    bool authenticated;         /* it proved the key, or its certificate */
+} weft_newcomer_t;
+/* As weft_admit_fn, and knows more of the peer. Runs in progress. */
+typedef weft_status_t (*weft_admit_peer_fn)(const weft_newcomer_t *peer, void *user);
+
 typedef struct weft_listen_opts {
     size_t size;
     weft_accept_fn accept;   /* NULL: take endpoints with weft_listener_accept() */
@@ -54,16 +65,21 @@ typedef struct weft_listen_opts {
                                 for a new one. Default is: 1024 */
     const struct weft_ep_hooks *hooks; /* for every accepted endpoint; copied */
     uint64_t reconnect_ns;   /* how long a lost endpoint is kept for its peer's return, if its hook says so. Default is: 30 s */
+    weft_admit_peer_fn admit_peer; /* asked after `admit`: both have to take the peer. NULL: nobody more is asked */
+    const struct weft_tls_opts *tls; /* certificates of this listener's own (weft_tls_opts_t of weft/runtime.h); read during the
+                                call. NULL: the runtime's */
 } weft_listen_opts_t;
 #define WEFT_LISTEN_OPTS_INIT WEFT_INIT(weft_listen_opts_t)
 
 /* Listen on `uri`: "tcp://127.0.0.1:13337", "tcp://[::1]:0" (0 picks a port), "tcp://0.0.0.0:0", "tcp://eth0:0" (a device's
- * addresses), "unix:///path" or "unix://@name" (this machine only), or several joined by commas. The listener binds nothing
- * but what is named. But a runtime, of a server or a client, opens one more port with the first peer that it reaches over the
- * transport tcp: for data, picked by the system, on all network devices or those of `interfaces` (docs/guide/configuration.md).
+ * addresses), "tls://" in place of "tcp://" (encrypted: docs/design/tls.md), "unix:///path" or "unix://@name" (this machine
+ * only), or several joined by commas. The listener binds nothing but what is named. But a runtime, of a server or a client,
+ * opens one more port with the first peer that it reaches over the transport tcp: for data, picked by the system, on all network
+ * devices or those of `interfaces` (docs/guide/configuration.md).
  *
  * Owns:    *listener_out is yours until weft_listener_close().
- * Fails:   WEFT_ERR_INVALID (malformed uri), WEFT_ERR_ADDRESS (in use, not of this machine, no such device),
+ * Fails:   WEFT_ERR_INVALID (malformed uri, certificates that cannot be used), WEFT_ERR_UNSUPPORTED (TLS, without OpenSSL),
+ *          WEFT_ERR_ADDRESS (in use, not of this machine, no such device),
  *          WEFT_ERR_LIMIT, WEFT_ERR_NOMEM, WEFT_ERR_STATE (inside a callback of another runtime), WEFT_ERR_CLOSED.
  *          *listener_out is untouched and nothing stays bound. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen_opts_t *opts,
@@ -121,11 +137,15 @@ typedef struct weft_ep_opts {
                                      a close, and the last one closes it. Default is: a connection of its own */
     bool no_retry;                /* fail at once when nobody is there. Default is: try again until the connect timeout, with
                                      pauses from 50 ms to 1 s, since the server may only be about to start */
+    uint32_t shard;               /* on which shard of the runtime it is: 1 for the first, and so on. Default is: the shard whose
+                                     callback this is, else the one with the least to do; the first if it is `shared` */
+    const struct weft_tls_opts *tls; /* certificates of this endpoint's own (weft_tls_opts_t of weft/runtime.h); read during the
+                                     call, and used by each reconnect. Not with `shared`. NULL: the runtime's */
 } weft_ep_opts_t;
 #define WEFT_EP_OPTS_INIT WEFT_INIT(weft_ep_opts_t)
 
-/* Open an endpoint to `uri` ("tcp://host:port", "tcp://[::1]:port", "unix://@name"; several joined by commas are tried in order),
- * or to opts->address with uri NULL. opts may be NULL.
+/* Open an endpoint to `uri` ("tcp://host:port", "tcp://[::1]:port", "tls://host:port", "unix://@name"; several joined by
+ * commas are tried in order), or to opts->address with uri NULL. opts may be NULL.
  *
  * Returns at once. `op` completes when the peer has answered, or the connect timeout is over, with WEFT_OK, WEFT_ERR_REFUSED
  * (nobody listens there, or the listener said no), _UNREACHABLE, _AUTH, _VERSION, _TIMEOUT, _ADDRESS (no such name),
@@ -133,8 +153,8 @@ typedef struct weft_ep_opts {
  * before the peer has answered wait for it; if it never does they complete with the error the connect completed with.
  *
  * Owns:    *ep_out is yours until weft_ep_close(). `uri` and `opts` are copied.
- * Fails:   WEFT_ERR_INVALID (malformed uri or address), WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. Nothing was started and *ep_out
- *          is untouched. */
+ * Fails:   WEFT_ERR_INVALID (malformed uri or address, certificates that cannot be used), WEFT_ERR_UNSUPPORTED (certificates,
+ *          without OpenSSL), WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. Nothing was started and *ep_out is untouched. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts,
                                                     weft_op_t *op, weft_ep_t **ep_out);
 
@@ -181,11 +201,14 @@ typedef struct weft_ep_info {
     const char *peer_address;  /* where it is, as a URI */
     const char *transport;     /* "shm", "tcp", "ucx"; "" before */
     uint64_t peer_capabilities; /* WEFT_CAN_* */
-    bool authenticated;        /* both sides proved the key */
+    bool authenticated;        /* both sides proved the key, or their certificates */
     bool same_host;
     uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received; /* received: arrived here, taken by a receive or not */
     uint64_t ams_sent, ams_received, am_bytes_sent, am_bytes_received; /* active messages, headers included */
     uint64_t am_held, am_held_bytes; /* of them, waiting or kept here now, and what of the window that takes */
+    const char *cipher;        /* of TLS, "TLS_AES_128_GCM_SHA256"; "": the two did not meet over tls:// */
+    const char *identity;      /* who the peer is: the first name in its certificate, else the name of the key that it proved; "":
+                                  neither has one */
 } weft_ep_info_t;
 #define WEFT_EP_INFO_INIT WEFT_INIT(weft_ep_info_t)
 /* Strings are valid until the endpoint is closed. */

@@ -7,6 +7,11 @@
  * The driver is the thread that drives the runtime: inside a callback, a hook, a timer or weft_ext_call() one is on it. Functions
  * that say "driver only" do nothing elsewhere, and return WEFT_ERR_STATE where they return a status.
  *
+ * A runtime with several shards (weft/runtime.h) has a driver for each. The program's runtime is the first of them, the head, and
+ * the others are runtimes too, which only extensions see. An extension is the head's alone and hears only of the head's
+ * endpoints, unless it says `shards`: then every shard has it, with state of its own, and hooks, calls, timers and operations
+ * belong to the shard that they name.
+ *
  * Before 1.0 this header may change with each minor version: build an extension against the version that it runs with. */
 #ifndef WEFT_EXTEND_H
 #define WEFT_EXTEND_H
@@ -30,6 +35,7 @@ typedef struct weft_ext {
                                 free for programs */
     size_t state_size;       /* bytes of state per runtime, zeroed: `state` below. At most 2^30 */
     size_t ep_state_size;    /* bytes of state per endpoint, zeroed: `ep_state` below. At most 2^30 */
+    bool shards;             /* every shard has it, the head first; shards close before the head. Default is: only the head */
 
     /* A runtime opens; nobody uses it yet. It may do what a callback may: set handlers and timers, post operations, listen, open
      * endpoints, which have no state of extensions that were registered after this one. It cannot wait or close the runtime:
@@ -68,6 +74,11 @@ WEFT_API weft_status_t weft_ext_register(const weft_ext_t *ext);
 WEFT_API void *weft_ext_state(const weft_runtime_t *rt, const weft_ext_t *ext);
 /* The same of an endpoint; NULL also once the endpoint is gone. Driver only. */
 WEFT_API void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext);
+
+/* The head: the runtime that the program has. That of one with one shard is itself. NULL for NULL. Any thread. */
+WEFT_API weft_runtime_t *weft_ext_head(const weft_runtime_t *rt);
+/* The shard that has the endpoint, for calls, timers and operations on its driver. NULL for NULL. Any thread. */
+WEFT_API weft_runtime_t *weft_ext_ep_shard(const weft_ep_t *ep);
 
 /* --- a runtime that may be closed at any time -------------------------------------------------------------------- */
 

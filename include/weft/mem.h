@@ -92,7 +92,8 @@ WEFT_API weft_status_t weft_mem_kind_remove(const weft_mem_kind_t *kind);
 
 /* Allocate in a kind (NULL: host). n 0 counts as 1. Fails: WEFT_ERR_NOMEM, WEFT_ERR_SYSTEM. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mem_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out);
-/* Free it: the same kind and n. ptr NULL is allowed. */
+/* Free it: the same kind and n. ptr NULL is allowed. Memory of CUDA's kinds, and page-locked memory, goes back to the system
+ * later if a stream of a GPU waits for an operation now (op->streams). */
 WEFT_API void weft_mem_free(const weft_mem_kind_t *kind, void *ptr, size_t n);
 /* Copy between any two kinds (NULL: look, with weft_mem_kind_of). Whole when it returns. The ranges do not overlap.
  * Fails: WEFT_ERR_NOMEM, WEFT_ERR_SYSTEM. */

@@ -3,6 +3,10 @@
  * A message carries a 64-bit tag. A receive matches a message when (message tag & mask) == (receive tag & mask). Messages
  * of one endpoint match in the order they were sent; receives match in the order they were posted.
  *
+ * Shards: on a runtime with several, receives from any endpoint match in the order they were posted, and so do those of one
+ * endpoint; but a receive that names the endpoint comes before one from any, whichever was posted first. Receives from any
+ * endpoint complete on the first shard: their callbacks run there.
+ *
  * Memory:  a receiver holds at most recv_window bytes per peer of messages nobody has asked for. Beyond that, senders wait: the
  *          bytes stay in the sender's buffer, nothing is dropped, and a receive that is posted later still finds its message.
  *          Buffers may be of any kind (weft/mem.h); the pieces of one message are all in memory that the processor can touch, or
@@ -82,8 +86,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_wait(weft_ep_t *ep, void *b
                                                           uint64_t timeout_ns, size_t *len_out);
 
 /* Look for a message that has arrived and that no receive has matched: WEFT_OK and its envelope, or WEFT_ERR_NOTFOUND. Drives a
- * caller-driven runtime once. ep NULL: any endpoint. The message stays. Inside a callback of another
- * runtime: WEFT_ERR_STATE. */
+ * caller-driven runtime once. ep NULL: any endpoint; inside a callback of a runtime with several shards, any of the shard whose
+ * callback it is. The message stays. Inside a callback of another runtime, and for an endpoint of another shard inside a
+ * callback: WEFT_ERR_STATE. */
 typedef struct weft_msg_envelope {
     uint64_t tag;
     uint64_t len;

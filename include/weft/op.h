@@ -76,7 +76,14 @@ typedef uint64_t weft_ep_id_t;
  *
  * after: what this stream is given after the post waits until the operation is complete, however it ends. The program looks at
  * op.status all the same: kernels that run after a failed receive find what was there before. The runtime has to be driven
- * meanwhile, so a thread that alone drives it must not wait for such a stream. */
+ * meanwhile, so a thread that alone drives it must not wait for such a stream.
+ *
+ * A GPU has eight queues for the streams of a process, or as many as CUDA_DEVICE_MAX_CONNECTIONS says (at most 32), and a stream
+ * that waits holds up all that is behind it in its queue. So one stream less than there are queues can wait for operations at a
+ * time: with one more the post fails with WEFT_ERR_LIMIT. Up to four less (four of eight) they cost nothing; with more, copies
+ * within the GPU go through host memory. While a stream waits, no thread may call what waits for the whole GPU: cudaFree,
+ * cudaFreeHost, cudaHostUnregister, cudaIpcCloseMemHandle. CUDA lets no other thread copy meanwhile, so the operation would never
+ * be complete. weft_mem_free() can be called: the memory goes when no stream waits. */
 typedef struct weft_op_streams {
     size_t size;
     void *before, *before_event;
@@ -163,7 +170,8 @@ WEFT_API weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_
 
 /* --- timers ------------------------------------------------------------------------------------------------- */
 
-/* Complete `op` with WEFT_OK after delay_ns. It can be cancelled like any operation. */
+/* Complete `op` with WEFT_OK after delay_ns. It can be cancelled like any operation. Of a runtime with several shards it is on
+ * the shard whose callback this is, else on the first. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t *op);
 
 /* --- composition -------------------------------------------------------------------------------------------- */
@@ -179,15 +187,15 @@ typedef enum weft_group_mode {
  * completes before all of its members have (a cancelled member still has to release its buffers); one that was not posted yet
  * when the group is cancelled leaves it. A member belongs to the library until the group is complete: neither free it nor post
  * it again before. One that is there twice is WEFT_ERR_STATE; so is one that belongs to another group, though the group may
- * complete with that. op->count of the group is the number of members that succeeded; with ANY, op->winner is the index of the
- * first. */
+ * complete with that (on a runtime with several shards, whose members may be of any of them, when the others have ended).
+ * op->count of the group is the number of members that succeeded; with ANY, op->winner is the index of the first. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);
 
 /* --- cancellation tokens -------------------------------------------------------------------------------------- */
 
-/* A token cancels every operation posted with it, and every child token, once. Counted: hold/drop; made with one
- * reference. A child keeps its parent alive. parent may be NULL. */
+/* A token cancels every operation posted with it, on whichever shard of its runtime, and every child token, once. Counted:
+ * hold/drop; made with one reference. A child keeps its parent alive. parent may be NULL. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_token_new(weft_runtime_t *rt, weft_token_t *parent, weft_token_t **token_out);
 WEFT_API void weft_token_hold(weft_token_t *token);
 WEFT_API void weft_token_drop(weft_token_t *token);
@@ -198,9 +206,9 @@ WEFT_API bool weft_token_cancelled(const weft_token_t *token);
 
 /* --- completion queues ------------------------------------------------------------------------------------------ */
 
-/* A queue collects the completions of operations whose `queue` it is. The event fd (weft_queue_fd) is readable while the queue
- * is not empty; it exists from the first call of weft_queue_fd on, and costs one system call per burst, not per
- * completion. Pop from one thread at a time. */
+/* A queue collects the completions of operations whose `queue` it is, of all shards of its runtime. The event fd
+ * (weft_queue_fd) is readable while the queue is not empty; it exists from the first call of weft_queue_fd on, and costs one
+ * system call per burst, not per completion. Pop from one thread at a time. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out);
 /* Take up to n completed operations, waiting up to timeout_ns for the first (0: do not wait). Returns how many; drives
  * progress on a caller-driven runtime. 0 in a forked child, where the queue is the parent's. */

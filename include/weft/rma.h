@@ -37,7 +37,8 @@
  * Ends:    a call on a region that was freed, or a remote that was dropped, returns WEFT_ERR_CLOSED, or NULL; also when another
  *          thread closes the runtime. A remote may be dropped after that. Do not drop it while another thread is inside of a call
  *          with it.
- * Threads: any, for everything here; notify functions run in progress. */
+ * Threads: any, for everything here; notify functions run in progress. On a runtime with several shards peers of all of them use
+ * a region at the same time, and a notify function runs on the thread of the shard whose peer it is. */
 #ifndef WEFT_RMA_H
 #define WEFT_RMA_H
 

@@ -107,50 +107,65 @@ WEFT_API void weft_reply_release(weft_reply_t *reply);
 
 /* --- values ----------------------------------------------------------------------------------------------------------- */
 
-#define WEFT_VALUE_OF(name, ctype, number, field) \
+/* Field by field, as whole words: compilers then make a value where it is wanted. A union that is zeroed and set in part goes
+ * through memory, where the next load waits for several stores: as long as a tenth of a call. */
+#define WEFT_VALUE_OF(name, ctype, number, word) \
     static inline weft_value_t weft_##name(ctype x) \
     { \
-        weft_value_t v = {number, 0, {0}}; \
-        v.field = x; \
+        union { ctype of; word bits; } as; \
+        weft_value_t v; \
+        as.of = x; \
+        v.type = number; \
+        v.zero = 0; \
+        v.u64 = as.bits; /* the machine is little-endian */ \
+        v.view.n = 0; \
         return v; \
     }
-WEFT_VALUE_OF(bool, bool, WEFT_T_BOOL, b)
-WEFT_VALUE_OF(i8, int8_t, WEFT_T_I8, i8)
-WEFT_VALUE_OF(i16, int16_t, WEFT_T_I16, i16)
-WEFT_VALUE_OF(i32, int32_t, WEFT_T_I32, i32)
-WEFT_VALUE_OF(i64, int64_t, WEFT_T_I64, i64)
-WEFT_VALUE_OF(u8, uint8_t, WEFT_T_U8, u8)
-WEFT_VALUE_OF(u16, uint16_t, WEFT_T_U16, u16)
-WEFT_VALUE_OF(u32, uint32_t, WEFT_T_U32, u32)
-WEFT_VALUE_OF(u64, uint64_t, WEFT_T_U64, u64)
-WEFT_VALUE_OF(f32, float, WEFT_T_F32, f32)
-WEFT_VALUE_OF(f64, double, WEFT_T_F64, f64)
+WEFT_VALUE_OF(bool, bool, WEFT_T_BOOL, uint8_t)
+WEFT_VALUE_OF(i8, int8_t, WEFT_T_I8, uint8_t)
+WEFT_VALUE_OF(i16, int16_t, WEFT_T_I16, uint16_t)
+WEFT_VALUE_OF(i32, int32_t, WEFT_T_I32, uint32_t)
+WEFT_VALUE_OF(i64, int64_t, WEFT_T_I64, uint64_t)
+WEFT_VALUE_OF(u8, uint8_t, WEFT_T_U8, uint8_t)
+WEFT_VALUE_OF(u16, uint16_t, WEFT_T_U16, uint16_t)
+WEFT_VALUE_OF(u32, uint32_t, WEFT_T_U32, uint32_t)
+WEFT_VALUE_OF(u64, uint64_t, WEFT_T_U64, uint64_t)
+WEFT_VALUE_OF(f32, float, WEFT_T_F32, uint32_t)
+WEFT_VALUE_OF(f64, double, WEFT_T_F64, uint64_t)
 #undef WEFT_VALUE_OF
 /* n bytes of text, n elements of a vector of `type` (WEFT_T_F64 for [f64]), a tensor, n tensors. */
 static inline weft_value_t weft_text(const char *text, size_t n)
 {
-    weft_value_t v = {WEFT_T_STRING, 0, {0}};
+    weft_value_t v;
+    v.type = WEFT_T_STRING;
+    v.zero = 0;
     v.view.data = text;
     v.view.n = n;
     return v;
 }
 static inline weft_value_t weft_vector(uint32_t type, const void *data, size_t n)
 {
-    weft_value_t v = {WEFT_T_VECTOR | type, 0, {0}};
+    weft_value_t v;
+    v.type = WEFT_T_VECTOR | type;
+    v.zero = 0;
     v.view.data = data;
     v.view.n = n;
     return v;
 }
 static inline weft_value_t weft_tensor(const weft_tensor_t *tensor)
 {
-    weft_value_t v = {WEFT_T_TENSOR, 0, {0}};
+    weft_value_t v;
+    v.type = WEFT_T_TENSOR;
+    v.zero = 0;
     v.tensors.at = tensor;
     v.tensors.n = 1;
     return v;
 }
 static inline weft_value_t weft_tensors(const weft_tensor_t *tensors, size_t n)
 {
-    weft_value_t v = {WEFT_T_VECTOR | WEFT_T_TENSOR, 0, {0}};
+    weft_value_t v;
+    v.type = WEFT_T_VECTOR | WEFT_T_TENSOR;
+    v.zero = 0;
     v.tensors.at = tensors;
     v.tensors.n = n;
     return v;
@@ -172,6 +187,9 @@ typedef struct weft_client_opts {
     uint64_t reconnect_ns;     /* first pause before a lost server is tried again; doubles up to 5 s. Default is: 50 ms */
     uint64_t stall_ns;         /* a server that announced results or values of streams, and sends nothing of them for so long,
                                   loses its connection. UINT64_MAX: never. Default is: 30 s */
+    uint32_t connections;      /* to each server, 1 to 64. A call goes to one with few calls under way; calls over different ones
+                                  have no order among themselves. A server with several shards uses as many cores for this client.
+                                  Not over an endpoint of the program. Default is: 1 */
 } weft_client_opts_t;
 #define WEFT_CLIENT_OPTS_INIT WEFT_INIT(weft_client_opts_t)
 
@@ -198,7 +216,7 @@ typedef struct weft_client_stats {
     uint64_t calls, ok, failed, cancelled, timed_out; /* since it was opened; failed: with any other code */
     uint64_t retried;
     uint64_t under_way, waiting;                     /* now; waiting: of them, those not sent yet */
-    uint32_t instances, connected;                   /* known now, connected to now */
+    uint32_t instances, connected;                   /* known now; connections that are up now */
 } weft_client_stats_t;
 #define WEFT_CLIENT_STATS_INIT WEFT_INIT(weft_client_stats_t)
 WEFT_API weft_status_t weft_client_get_stats(weft_client_t *client, weft_client_stats_t *stats_out);

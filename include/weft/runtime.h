@@ -13,6 +13,13 @@
  *                         returns 0, then weft_runtime_arm(); if that says WEFT_ERR_AGAIN, progress again. Poll no longer
  *                         than weft_runtime_next_timeout().
  *
+ * Shards: a runtime with a thread of its own may have several, each with a thread and connections of its own, so that a service
+ * uses as many cores as the machine has. It stays one object: one address, one set of services, handlers and regions, one close.
+ * A new connection goes to the shard that has the least to do, and stays there. Its callbacks, hooks, handlers and functions run
+ * on the thread of that shard, and those of other shards at the same time: what they share needs locks, or is kept once for each
+ * shard (weft_runtime_shard()). What one endpoint sends arrives in its order, as ever; between endpoints there is no order.
+ * Operations of all shards share queues, tokens and groups, and can be waited for together.
+ *
  * Other threads hand what they post to the thread that drives. If they post faster than it can follow, they are slowed down:
  * with more than 8,192 posts waiting, each further one takes up to a millisecond. */
 #ifndef WEFT_RUNTIME_H
@@ -31,6 +38,19 @@ typedef enum weft_progress_mode {
     WEFT_PROGRESS_LOOP = 3
 } weft_progress_mode_t;
 
+/* What TLS proves with: certificates of our own, in files in PEM. For a runtime (then also for all that it listens at and calls),
+ * or for one listener or endpoint. NULL in a field: what the runtime has, or the variable says. A key that the runtime has
+ * serves beside them. docs/design/tls.md. */
+typedef struct weft_tls_opts {
+    size_t size;
+    const char *cert;            /* WEFT_TLS_CERT: our certificate and those between it and the authority */
+    const char *key;             /* WEFT_TLS_KEY: its private key */
+    const char *ca;              /* WEFT_TLS_CA: the authorities whose certificates are believed */
+    const char *mode;            /* of a runtime, NULL elsewhere. WEFT_TLS: "auto", "off" or "required". Default is: auto, TLS
+                                    at tcp:// with peers elsewhere if there is a key or certificates */
+} weft_tls_opts_t;
+#define WEFT_TLS_OPTS_INIT WEFT_INIT(weft_tls_opts_t)
+
 /* Zero in any field means: as configured by environment or file, and the stated default if it is not configured.
  * Strength: this struct, then the environment (WEFT_*), then the file named by WEFT_CONFIG_FILE. `weft info` lists all. */
 typedef struct weft_runtime_opts {
@@ -43,9 +63,11 @@ typedef struct weft_runtime_opts {
                                     Default is: all */
     const char *interfaces;      /* WEFT_INTERFACES: network devices that may be used, comma separated. Default is: all */
     const void *key;             /* WEFT_KEY_FILE: pre-shared key, 16 to 65536 bytes; NULL for none. A key from "weft key new" is
-                                    used as it is; anything else counts as typed by a person, and is stretched with Argon2id,
-                                    which takes 60 ms and 32 MiB once per process (docs/design/security.md). Copied, wiped on
-                                    close. */
+                                    used as it is, and there may be several lines of them, each with a name behind it: the
+                                    first is proved to those who are called, and all are accepted. Anything else counts as
+                                    typed by a person, and is stretched with Argon2id, which takes 60 ms and 32 MiB once per
+                                    process (docs/design/security.md). Copied, wiped on close. The file is read again when it
+                                    changes: connections of a key that is no longer in it end. */
     size_t key_len;
     uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a silent peer is lost within this time, perhaps before all of it has
                                     passed. Default is: 5 s. One thread of the process sends heartbeats, whatever the program
@@ -69,7 +91,15 @@ typedef struct weft_runtime_opts {
                                     drives it, so that peers lose a program that hangs. Then drive it a few times per bound, the
                                     smaller of both sides'. Default is: not */
     bool key_random;             /* `key` is 32 random bytes, used as they are. Both sides must set it */
+    uint32_t shards;             /* WEFT_SHARDS: threads that drive it, each with connections of its own: 1 to WEFT_SHARDS_MAX, or
+                                    WEFT_SHARDS_AUTO for one on each core that the process may use. More than one need
+                                    WEFT_PROGRESS_THREAD, which is then the default; WEFT_SHARDS counts for no other.
+                                    Default is: 1 */
+    const weft_tls_opts_t *tls;  /* certificates; copied, and read when TLS is first needed. NULL: as the variables say */
 } weft_runtime_opts_t;
+
+#define WEFT_SHARDS_MAX 128u
+#define WEFT_SHARDS_AUTO UINT32_MAX
 
 #define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)
 
@@ -87,9 +117,10 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_open(const weft_runtime_opts
  * Threads: any, while others use it: their waits end, with WEFT_ERR_CLOSED where nothing better came, and their calls return
  *          WEFT_ERR_CLOSED. Objects of the runtime that are used after that say the same, until some more runtimes were closed.
  * Fails:   WEFT_ERR_STATE inside a callback of any runtime, and if a callback of another thread does not return for ten
- *          seconds: then it stays open. The same if an extension does not leave it (weft_ext_leave()) for as long: then
- *          everything has ended, and it has to be called again. WEFT_ERR_CLOSED: it is closed, or another thread closes it.
- *          In a forked child it frees what it can and returns WEFT_ERR_FORKED. NULL is allowed. */
+ *          seconds: then it stays open, though of several shards some may be closed; call it again. The same if an extension
+ *          does not leave it (weft_ext_leave()) for as long: then everything has ended, and it has to be called again.
+ *          WEFT_ERR_CLOSED: it is closed, or another thread closes it. In a forked child it frees what it can and returns
+ *          WEFT_ERR_FORKED. NULL is allowed. */
 WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
 
 /* Drive a caller-driven or loop-driven runtime once; how many events it handled (0: nothing to do). Any thread; if
@@ -97,9 +128,9 @@ WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
 WEFT_API unsigned weft_runtime_progress(weft_runtime_t *rt);
 
 /* Run fn(user) once in the runtime's progress: on its thread, or on the thread that drives it, as a callback of it; never
- * inside this call. For what has to be done where callbacks run: looking up an endpoint, a step of a scheduler. op (may be
- * NULL) completes after fn returned; if it is cancelled or its time is over before its turn, fn is not called, and op says
- * why.
+ * inside this call. Of several shards it is the one whose callback calls this, else the first. For what has to be done where
+ * callbacks run: looking up an endpoint, a step of a scheduler. op (may be NULL) completes after fn returned; if it is cancelled
+ * or its time is over before its turn, fn is not called, and op says why.
  *
  * Threads: any.
  * Fails:   WEFT_ERR_INVALID, WEFT_ERR_NOMEM, WEFT_ERR_CLOSED, WEFT_ERR_FORKED: fn is not called. */
@@ -139,10 +170,25 @@ typedef struct weft_runtime_stats {
     uint64_t device_bounced;                   /* pieces sent through device memory of the library's own */
     uint64_t device_staged;                    /* pieces sent or received through page-locked memory and the transport */
     uint64_t device_imports;                   /* times that device memory of a peer was opened */
+    /* Shards: */
+    uint64_t shards;                           /* how many these counters are the sum of */
+    uint64_t connections;                      /* open ones, those in their hello included */
+    uint64_t busy;                             /* thousandths of one processor that its own threads have used lately */
+    uint64_t checksum_errors;                  /* times that bytes were changed on the way, and WEFT_CHECKSUM found it */
+    uint64_t policy_refused;                   /* what the policy did not allow to peers: connections, bindings, requests */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
-/* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime), _CLOSED, _FORKED: *stats_out is untouched. */
+/* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime, or of one with several shards), _CLOSED,
+ * _FORKED: *stats_out is untouched. */
 WEFT_API weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);
+
+/* How many shards it has; 0 for NULL. */
+WEFT_API uint32_t weft_runtime_shards(const weft_runtime_t *rt);
+/* The shard of it whose callback this is: 0 to weft_runtime_shards() - 1. UINT32_MAX: this thread is in no callback of it. */
+WEFT_API uint32_t weft_runtime_shard(const weft_runtime_t *rt);
+/* Counters of one shard alone. Fails: as weft_runtime_get_stats(); _RANGE: it has no such shard; _STATE: inside a callback of
+ * another shard. */
+WEFT_API weft_status_t weft_runtime_get_shard_stats(weft_runtime_t *rt, uint32_t shard, weft_runtime_stats_t *stats_out);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,8 @@
  *     weft_service_publish(service, NULL, NULL);                               so that weft://calc finds it
  *
  * A service answers over every endpoint of its runtime. Its functions run in progress, or on threads of the service. They answer
- * before they return, or keep the request and answer later, from any thread.
+ * before they return, or keep the request and answer later, from any thread. On a runtime with several shards a function runs in
+ * the progress of the shard that its request came to, and so may run several times at once, unless it says `serial`.
  *
  * Limits:  a service has a limit of requests and of bytes, and one peer at most its part of both. A call beyond them is answered
  *          WEFT_CODE_RESOURCE_EXHAUSTED at once, and not run. A peer that does not take its replies is not read from any more:
@@ -102,6 +103,8 @@ typedef struct weft_function_opts {
     bool fetch;              /* begin it before the data of large arguments is here: it fetches it itself (weft_request_fetch) */
     weft_release_fn release; /* called with user (as buf) and NULL when the function is removed and the last of its requests is
                                 released: `user` is handed over. NULL: it is borrowed */
+    bool serial;             /* for a runtime with several shards (weft/runtime.h): requests of such functions run one at a time,
+                                in the progress of the first shard, as all do where there is one shard. Not with `threads` */
 } weft_function_opts_t;
 #define WEFT_FUNCTION_OPTS_INIT WEFT_INIT(weft_function_opts_t)
 
@@ -131,6 +134,7 @@ struct weft_request {
     uint64_t fetch_len;       /* bytes of arguments that are not here yet (weft_function_opts_t.fetch) */
     weft_stream_t *stream;    /* where the signature has one; NULL otherwise. Valid as long as the request: keep it */
     bool once;
+    uint32_t shard;           /* of its runtime, where it came to */
 };
 
 /* From inside the function: keep the request and its arguments until weft_request_release(). Use the result from then on; on a
@@ -153,6 +157,10 @@ WEFT_API weft_status_t weft_request_fail(weft_request_t *request, weft_code_t co
 /* The same with a number of another category. */
 WEFT_API weft_status_t weft_request_fail_with(weft_request_t *request, weft_code_t code, uint32_t category, int32_t value,
                                               const char *message);
+
+/* Who calls: the identity of the peer that it came from (weft_ep_info_t), "" if it has none, or its endpoint is gone. At most cap
+ * bytes with the zero at the end; returns how many it has without. Any thread. */
+WEFT_API size_t weft_request_identity(const weft_request_t *request, char *buf, size_t cap);
 
 /* Is it cancelled, past its deadline, its caller gone, or the service closing? Then nobody waits for the answer. Any thread. */
 WEFT_API bool weft_request_cancelled(const weft_request_t *request);

@@ -44,8 +44,8 @@ extern "C" {
     X(WEFT_ERR_CLOSED,     -6,  "the endpoint, listener or runtime is closed") \
     X(WEFT_ERR_REFUSED,    -7,  "the peer refused the connection") \
     X(WEFT_ERR_UNREACHABLE,-8,  "no way to reach the peer") \
-    X(WEFT_ERR_AUTH,       -9,  "authentication failed: the authentication keys differ, only one side has one, or a region key " \
-                                "is not genuine") \
+    X(WEFT_ERR_AUTH,       -9,  "authentication failed: the two need the same key, or certificates that the other accepts; or " \
+                                "a region key is not genuine") \
     X(WEFT_ERR_VERSION,    -10, "the peer speaks a protocol version this library does not") \
     X(WEFT_ERR_PROTOCOL,   -11, "the peer sent bytes that break the protocol") \
     X(WEFT_ERR_TRUNCATED,  -12, "the message is longer than the buffer; it was discarded and nothing was written") \
@@ -65,7 +65,8 @@ extern "C" {
     X(WEFT_ERR_CORRUPT,    -25, "the bytes do not match their checksum") \
     X(WEFT_ERR_CALL,       -26, "the function or its server answered with a failure; the reply has its code and message") \
     X(WEFT_ERR_PENDING,    -27, "the wait ran out of time; the operation is still under way") \
-    X(WEFT_ERR_DONE,       -28, "the operation is complete already")
+    X(WEFT_ERR_DONE,       -28, "the operation is complete already") \
+    X(WEFT_ERR_PERMISSION, -29, "the policy does not allow that to who asks")
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, value, text) name = (value),

@@ -12,6 +12,7 @@
 #include <weft/mem.h>
 #include <weft/msg.h>
 #include <weft/op.h>
+#include <weft/policy.h>
 #include <weft/registry.h>
 #include <weft/rma.h>
 #include <weft/rpc.h>

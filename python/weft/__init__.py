@@ -17,7 +17,8 @@ from ._core import (AddressError, AgainError, AuthError, CallError, CancelledErr
                     Endpoint,
                     ForkedError, InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op,
                     OwnedBuffer, PeerError,
-                    PendingError, ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError,
+                    PendingError, PermissionDeniedError, ProtocolError, RangeError, RefusedError, Registry, RejectedError,
+                    Request, RightsError,
                     StaleError, StateError, Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError,
                     Watch, WeftError, __version__)
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from ._registry import Change, Entry
     from ._runtime import Notification, Runtime, am_handler, client, connect, listen, region, registry, runtime
     from ._serving import BlockingServer, Server
+    from ._tls import TLS
     from .array import RemoteArray
     from .service import Service
 else:
     # Loaded at first use: an element that runs for milliseconds must not load asyncio.
     _WHERE = {name: module for module, names in {
         "codes": "", "array": "RemoteArray", "service": "Service", "_client": "Client", "_registry": "Change Entry",
-        "_serving": "BlockingServer Server", "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
+        "_serving": "BlockingServer Server", "_tls": "TLS", "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
         "_runtime": "Notification Runtime am_handler client connect listen region registry runtime"}.items()
               for name in (module, *names.split())}
 
@@ -57,12 +59,12 @@ __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallErr
            "Client", "ClosedError",
            "CorruptError", "DoneError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message",
            "Method",
-           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "PendingError", "ProtocolError", "RangeError",
-           "RefusedError",
+           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "PendingError", "PermissionDeniedError",
+           "ProtocolError", "RangeError", "RefusedError",
            "Registry",
            "RejectedError",
            "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError",
-           "Tensor",
+           "TLS", "Tensor",
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError",
            "__version__",
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen",

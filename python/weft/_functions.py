@@ -24,9 +24,11 @@ class Function:
 
     def __init__(self, name: str, signature: str, function: Callable[..., Any], kind: str, slots: list[_hints.Slot], number: int
                  | None,
-                 thread: bool | None, into: Callable[[Request], Any] | None, fetch: bool, takes: list[tuple[str, bool]]) -> None:
+                 thread: bool | None, into: Callable[[Request], Any] | None, fetch: bool, takes: list[tuple[str, bool]],
+                 serial: bool = False) -> None:
         self.name, self.signature, self.function, self.kind = name, signature, function, kind
         self.slots, self.number, self.thread, self.into, self.fetch = slots, number, thread, into, fetch
+        self.serial = serial
         values = [slot for slot in slots if slot.what == "value"]
         self.mask = sum(1 << i for i, slot in enumerate(values) if slot.kind.list)
         self.stream = next((slot for slot in slots if slot.what == "stream"), None)

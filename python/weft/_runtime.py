@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _core
 from ._client import Client
 from ._core import Endpoint, Listener, Message, Op, Region, Registry
+from ._tls import AnyTLS, files, secure
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -46,38 +47,51 @@ class Runtime(_core.Runtime):
 
     Everything made from it belongs to that loop and its thread. `async with` closes it, its endpoints first, so that nothing that
     was sent is lost.
+
+    `tls`: certificates, a weft.TLS; or True: those that are configured, or the key. What it listens at and what it calls is then
+    encrypted: tcp://host:port means tls://host:port.
     """
 
     def __init__(self, *, progress: str = "loop", loop: asyncio.AbstractEventLoop | None = None, name: str | None = None,
                  transports: str | None = None,
                  interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
                  connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
-                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
+                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False, tls: AnyTLS = None) -> None:
         if loop is None and progress == "loop":
             loop = _running_loop()
         super().__init__(progress=progress, loop=loop, name=name, transports=transports, interfaces=interfaces, key=key,
                          heartbeat=heartbeat,
                          connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
-                         am_hold=am_hold, key_random=key_random)
+                         am_hold=am_hold, key_random=key_random, tls=files(tls))
+        self._tls = tls is not None
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: set[Any] = set()
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
-                retry: bool = True) -> Op[Endpoint]:
-        """Connect to a listener's address, such as tcp://host:port or unix://@name; several joined by commas are tried in order.
+                retry: bool = True, tls: AnyTLS = None) -> Op[Endpoint]:
+        """Connect to a listener's address, such as tcp://host:port, tls://host:port or unix://@name; several joined by commas are
+        tried in order.
 
-        Where nobody listens yet it tries again until the connect timeout is over, unless `retry` is false.
+        Where nobody listens yet it tries again until the connect timeout is over, unless `retry` is false. `tls`: certificates of
+        this connection's own; it is then encrypted, also at an address that begins with tcp://.
         """
-        op: Op[Endpoint] = self._connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
+        op: Op[Endpoint] = self._connect(self._where(uri, tls), timeout=timeout, source=source, shared=shared, retry=retry,
+                                         tls=files(tls))
         return op
 
-    def listen(self, uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:
+    def listen(self, uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None, tls: AnyTLS
+               = None) -> Listener:
         """Listen on an address; port 0 picks one, and the listener's `uri` has it.
 
         `handler`, a function or coroutine function, is called with each new endpoint. Without one, `await listener.accept()`.
+        `tls`: certificates of this listener's own; it is then encrypted, also at an address that begins with tcp://.
         """
-        listener: Listener = self._listen(uri, None if handler is None else self._called(handler), backlog=backlog)
+        listener: Listener = self._listen(self._where(uri, tls), None if handler is None else self._called(handler),
+                                          backlog=backlog, tls=files(tls))
         return listener
+
+    def _where(self, uri: str, tls: AnyTLS = None) -> str:
+        return secure(uri) if self._tls or tls is not None else uri
 
     def am_handler(self, id: int, handler: MessageHandler | None) -> None:
         """Have active messages of an id given to `handler`, a function or coroutine function; None takes it away."""
@@ -92,8 +106,8 @@ class Runtime(_core.Runtime):
         sent again is sent at most `tries` times (3), to at most `instances` servers (16); a lost one is tried again after
         `reconnect` seconds (0.05).
         """
-        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
-                      timeout=timeout, reconnect=reconnect)
+        return Client(self, self._where(uri), service=service, instance=instance, registry=registry, tries=tries,
+                      instances=instances, timeout=timeout, reconnect=reconnect)
 
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
         """A registry: dir:///run/weft, redis://host, etcd://host:2379, memory://name; None is the configured one
@@ -193,14 +207,14 @@ def runtime() -> Runtime:
 
 
 def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
-            retry: bool = True) -> Op[Endpoint]:
+            retry: bool = True, tls: AnyTLS = None) -> Op[Endpoint]:
     """Connect with the loop's own runtime: see Runtime.connect()."""
-    return runtime().connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
+    return runtime().connect(uri, timeout=timeout, source=source, shared=shared, retry=retry, tls=tls)
 
 
-def listen(uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:
+def listen(uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None, tls: AnyTLS = None) -> Listener:
     """Listen with the loop's own runtime: see Runtime.listen()."""
-    return runtime().listen(uri, handler, backlog=backlog)
+    return runtime().listen(uri, handler, backlog=backlog, tls=tls)
 
 
 def am_handler(id: int, handler: MessageHandler | None) -> None:

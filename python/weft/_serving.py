@@ -21,6 +21,7 @@ import logging
 import operator
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -28,6 +29,7 @@ from . import _core
 from ._core import Request
 from ._functions import BlockingIncoming, END, Function, Incoming, IncomingInThread, answer, fail, send
 from ._loops import Runner
+from ._tls import secure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,7 +90,7 @@ class _Base:
     def _serve(self, function: Function) -> None:
         self._index[function.name] = self._core.add(function.signature, self._handler(function), number=function.number,
                                                     fetch=function.fetch or function.into is not None,
-                                                    peer=function.wants_request)
+                                                    peer=function.wants_request, serial=function.serial)
 
     @property
     def uri(self) -> str:
@@ -107,7 +109,7 @@ class _Base:
 
     def listen(self, uri: str) -> str:
         """Let callers in at an address; port 0 picks one, and what is returned has it."""
-        bound = self._core.listen(uri)
+        bound = self._core.listen(secure(uri) if getattr(self._runtime, "_tls", False) else uri)
         self._uris.append(bound)
         return bound
 
@@ -142,6 +144,7 @@ class Server(_Base):
         self._loop: asyncio.AbstractEventLoop = runtime.loop
         self._threads = checked_threads(threads)
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._line = asyncio.Lock()  # whoever has it runs a function that is serial
         self._tasks: dict[asyncio.Task[None], tuple[Request, bool]] = {}  # task: its request, may it be cancelled
         super().__init__(runtime, name, functions, **limits)
 
@@ -156,7 +159,7 @@ class Server(_Base):
         return bool(self._threads or function.thread or function.stream is not None)
 
     def _handler(self, function: Function) -> Callable[[Request], None]:
-        if function.kind != "plain" or function.into is not None or self._in_thread(function):
+        if function.kind != "plain" or function.into is not None or function.serial or self._in_thread(function):
             threaded = self._in_thread(function)
             return lambda request: self._begin(function, request, threaded)
 
@@ -200,21 +203,11 @@ class Server(_Base):
     async def _run(self, function: Function, request: Request, threaded: bool) -> None:
         told: BaseException | None = None
         try:
-            values = await self._values(function, request)
-            incoming: Any = None
-            if function.stream is not None:
-                incoming = IncomingInThread(function, request, self._loop) if threaded else Incoming(function, request)
-            if threaded:
-                result = await self._beside(functools.partial(function.call, values, request, incoming))
+            if function.serial:
+                async with self._line:
+                    told = await self._work(function, request, threaded)
             else:
-                result = function.call(values, request, incoming)
-            if function.kind == "coroutine":
-                result = await result
-            elif function.kind == "async generator":
-                await self._give(request, result)
-            elif function.kind == "generator":
-                await self._give_plain(request, result, threaded)
-            told = answer(function, request, None if function.streams else result)
+                told = await self._work(function, request, threaded)
         except Exception as error:
             told = fail(function, request, error)
         except BaseException as error:
@@ -223,6 +216,24 @@ class Server(_Base):
                 raise
         if told is not None:
             self._report(function, told)
+
+    async def _work(self, function: Function, request: Request, threaded: bool) -> BaseException | None:
+        """Call it and answer; what is to be reported."""
+        values = await self._values(function, request)
+        incoming: Any = None
+        if function.stream is not None:
+            incoming = IncomingInThread(function, request, self._loop) if threaded else Incoming(function, request)
+        if threaded:
+            result = await self._beside(functools.partial(function.call, values, request, incoming))
+        else:
+            result = function.call(values, request, incoming)
+        if function.kind == "coroutine":
+            result = await result
+        elif function.kind == "async generator":
+            await self._give(request, result)
+        elif function.kind == "generator":
+            await self._give_plain(request, result, threaded)
+        return answer(function, request, None if function.streams else result)
 
     async def _values(self, function: Function, request: Request) -> tuple[Any, ...]:
         if function.fetch:
@@ -314,14 +325,23 @@ class BlockingServer(_Base):
         checked_threads(threads)
         self._local = threading.local()
         self._threads: list[threading.Thread] = []
+        self._line: threading.Thread | None = None  # the one for functions that are serial
         super().__init__(runtime, name, functions, **limits)
         count = min(32, (os.cpu_count() or 1) + 4) if threads is None else max(1, threads)
         for n in range(count):
-            self._threads.append(threading.Thread(target=work, args=(self._core, self._local), name=f"weft-{name}-{n}",
-                                                  daemon=True))
-        self._threads.append(threading.Thread(target=tell, args=(self._core,), name=f"weft-{name}-cancelled", daemon=True))
-        for thread in self._threads:
-            thread.start()
+            self._start_thread(str(n), work, self._core.take, self._local)
+        self._start_thread("cancelled", tell, self._core)
+
+    def _start_thread(self, name: str, target: Callable[..., None], *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=args, name=f"weft-{self.name}-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _serve(self, function: Function) -> None:
+        super()._serve(function)
+        if function.serial and self._line is None:
+            self._line = self._start_thread("serial", work, self._core.take_serial, self._local)
 
     def _handler(self, function: Function) -> Callable[[Request], None]:
         local, name = self._local, self.name
@@ -375,9 +395,10 @@ class BlockingServer(_Base):
         self._servers.discard(self)
         if not self.closed:
             self._core.close(timeout)
+        until = time.monotonic() + CLOSE_TIMEOUT
         for thread in self._threads:
             if thread is not threading.current_thread() and thread.is_alive():
-                thread.join(CLOSE_TIMEOUT)
+                thread.join(max(0.0, until - time.monotonic()))
 
     def _end(self) -> None:
         """The runtime is closed."""
@@ -403,10 +424,10 @@ def declared(name: str, function: Callable[..., Any], options: dict[str, Any]) -
     return next(iter(service._functions.values()))
 
 
-def work(core: _core.Service, local: threading.local) -> None:
+def work(take: Callable[[], Any], local: threading.local) -> None:
     """A thread of a blocking server: one request after the other, until the service ends."""
     try:
-        while (taken := core.take()) is not None:
+        while (taken := take()) is not None:
             function, request = taken
             del taken
             function(request)

@@ -26,6 +26,7 @@ from ._client import BlockingClient as Client
 from ._core import BlockingEndpoint as Endpoint
 from ._core import BlockingListener as Listener
 from ._core import Registry
+from ._tls import AnyTLS, files, secure
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,17 +45,23 @@ __all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Ru
 
 
 class Runtime(_core.Runtime):
-    """One progress engine for threads that wait."""
+    """One progress engine for threads that wait.
+
+    `shards`: so many threads of the library drive it, each with connections of its own: for services that many clients call. 0 is
+    one on each core, and None as configured (WEFT_SHARDS): docs/guide/shards.md. `tls`: certificates, as for weft.Runtime.
+    """
 
     def __init__(self, *, progress: str = "thread", name: str | None = None, transports: str | None = None,
                  interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
                  connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
-                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
+                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False, shards: int
+                 | None = None, tls: AnyTLS = None) -> None:
         if progress == "loop":
             raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
         super().__init__(progress=progress, name=name, transports=transports, interfaces=interfaces, key=key, heartbeat=heartbeat,
                          connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
-                         am_hold=am_hold, key_random=key_random)
+                         am_hold=am_hold, key_random=key_random, shards=shards, tls=files(tls))
+        self._tls = tls is not None
         self._servers: set[Any] = set()
         self._lock = threading.Lock()
         self._handlers: dict[int, tuple[threading.Thread, threading.Event]] = {}
@@ -62,18 +69,23 @@ class Runtime(_core.Runtime):
         _all.add(self)
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
-                retry: bool = True) -> Endpoint:
+                retry: bool = True, tls: AnyTLS = None) -> Endpoint:
         """Connect to a listener's address; returns when the peer has answered.
 
-        Where nobody listens yet it tries again until the connect timeout is over, unless `retry` is false.
+        Where nobody listens yet it tries again until the connect timeout is over, unless `retry` is false. `tls`: certificates of
+        this connection's own; it is then encrypted, also at an address that begins with tcp://.
         """
-        ep: Endpoint = self._connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
+        ep: Endpoint = self._connect(self._where(uri, tls), timeout=timeout, source=source, shared=shared, retry=retry,
+                                     tls=files(tls))
         return ep
 
-    def listen(self, uri: str, *, backlog: int | None = None) -> Listener:
-        """Listen on an address; accept() waits for the next peer."""
-        listener: Listener = self._listen(uri, None, backlog=backlog)
+    def listen(self, uri: str, *, backlog: int | None = None, tls: AnyTLS = None) -> Listener:
+        """Listen on an address; accept() waits for the next peer. `tls` as for connect()."""
+        listener: Listener = self._listen(self._where(uri, tls), None, backlog=backlog, tls=files(tls))
         return listener
+
+    def _where(self, uri: str, tls: AnyTLS = None) -> str:
+        return secure(uri) if self._tls or tls is not None else uri
 
     def am_handler(self, id: int, handler: MessageHandler | None) -> None:
         """Have active messages of an id given to `handler`, a function; None takes it away, and returns when it is not running
@@ -92,9 +104,12 @@ class Runtime(_core.Runtime):
                     raise _core.StateError(f"id {id} has a handler: take it away first, with am_handler({id}, None)")
                 if not callable(handler):
                     raise TypeError("handler is a function of a message, or None")
-                self.stats()  # raises if the runtime is closed
+                try:  # raises if the runtime is closed, or cannot receive from whoever sends
+                    first = self.am_recv_any(id, timeout=1e-6)
+                except _core.TimeoutError:
+                    first = None
                 stop = threading.Event()
-                thread = threading.Thread(target=_serve, args=(self, id, handler, stop), name=f"weft-am-{id}", daemon=True)
+                thread = threading.Thread(target=_serve, args=(self, id, handler, stop, first), name=f"weft-am-{id}", daemon=True)
                 self._handlers[id] = (thread, stop)
                 thread.start()
                 return
@@ -115,8 +130,8 @@ class Runtime(_core.Runtime):
                tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float
                | None = None) -> Client:
         """A client of a service, whose calls wait: see weft.Runtime.client()."""
-        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
-                      timeout=timeout, reconnect=reconnect)
+        return Client(self, self._where(uri), service=service, instance=instance, registry=registry, tries=tries,
+                      instances=instances, timeout=timeout, reconnect=reconnect)
 
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
         """A registry, whose calls wait: see weft.Runtime.registry()."""
@@ -152,11 +167,11 @@ def _report() -> None:
     threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
-def _serve(own: Runtime, id: int, handler: MessageHandler, stop: threading.Event) -> None:
+def _serve(own: Runtime, id: int, handler: MessageHandler, stop: threading.Event, first: Any) -> None:
     """Give the messages of an id to a function, until it is taken away or the runtime closed."""
-    while not stop.is_set():
+    while not stop.is_set() or first is not None:
         try:
-            message = own.am_recv_any(id, timeout=0.25)
+            message, first = first if first is not None else own.am_recv_any(id, timeout=0.25), None
         except _core.TimeoutError:
             continue  # check whether the handler was removed
         except _core.WeftError:
@@ -205,14 +220,14 @@ def runtime() -> Runtime:
 
 
 def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
-            retry: bool = True) -> Endpoint:
+            retry: bool = True, tls: AnyTLS = None) -> Endpoint:
     """Connect with the process's own runtime: see Runtime.connect()."""
-    return runtime().connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
+    return runtime().connect(uri, timeout=timeout, source=source, shared=shared, retry=retry, tls=tls)
 
 
-def listen(uri: str, *, backlog: int | None = None) -> Listener:
+def listen(uri: str, *, backlog: int | None = None, tls: AnyTLS = None) -> Listener:
     """Listen with the process's own runtime: see Runtime.listen()."""
-    return runtime().listen(uri, backlog=backlog)
+    return runtime().listen(uri, backlog=backlog, tls=tls)
 
 
 def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int

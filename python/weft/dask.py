@@ -15,7 +15,8 @@ reads and writes with CommClosedError, and never with half a message. tests/pyth
 test_dask_gpu.py hold us to it.
 
 Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`,
-`key`, `heartbeat`, `gpu-memory`. A peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set. A
+`key`, `heartbeat`, `gpu-memory`, `tls-cert`, `tls-key`, `tls-ca`. A peer that is silent for `distributed.comm.timeouts.tcp` is
+lost, if no heartbeat is set. A
 worker that computes is not silent, whoever holds the interpreter's lock: heartbeats have a thread of their own. One that was
 stopped, or whose host is cut off, is.
 """
@@ -33,6 +34,7 @@ from . import _dask_gpu as gpu
 from ._core import AddressError, AuthError, Endpoint, InvalidError, Op, VersionError, WeftError
 from ._core import Listener as _Door
 from ._dask_frames import pack, unpack
+from ._dask_tls import Security, of_weft, wanted
 from ._runtime import Runtime
 
 if TYPE_CHECKING:  # so that type checks do not depend on the installed distributed
@@ -82,7 +84,7 @@ else:
 
     gpu.register()
 
-__all__ = ["Backend", "Comm", "Connector", "Listener"]
+__all__ = ["Backend", "Comm", "Connector", "Listener", "Security"]
 
 logger = logging.getLogger(__name__)
 
@@ -123,17 +125,23 @@ class _Home:
         await self.runtime.close()
 
 
-def _options() -> tuple[float, gpu.Allocator | None, dict[str, Any]]:
+def _ours() -> dict[str, Any]:
     # from the environment the names come with underscores
     ours = {name.replace("_", "-"): value for name, value in (config.get("distributed.comm.weft", None) or {}).items()}
-    known = {"transports", "interfaces", "key", "heartbeat", "gpu-memory"}
+    known = {"transports", "interfaces", "key", "heartbeat", "gpu-memory", "tls-cert", "tls-key", "tls-ca"}
     strange = sorted(set(ours) - known)
     if strange:
         raise ValueError(f"distributed.comm.weft has {', '.join(strange)} in Dask's configuration, which is none of "
                          f"{', '.join(sorted(known))}")
+    return ours
+
+
+def _options() -> tuple[float, gpu.Allocator | None, dict[str, Any]]:
+    ours = _ours()
     options: dict[str, Any] = {name: str(ours[name]) for name in ("transports", "interfaces") if ours.get(name)}
     if ours.get("key"):
         options["key"] = ours["key"].encode() if isinstance(ours["key"], str) else bytes(ours["key"])
+    options["tls"] = of_weft(ours)
     heartbeat = ours.get("heartbeat")
     if heartbeat is None and not os.environ.get("WEFT_HEARTBEAT"):
         heartbeat = config.get("distributed.comm.timeouts.tcp")
@@ -164,15 +172,6 @@ def _home() -> _Home:
     return own
 
 
-def _refuse_encryption(address: str, arguments: dict[str, Any]) -> None:
-    if arguments.get("require_encryption"):
-        raise RuntimeError(f"Dask's configuration asks for encryption, and Weft does not encrypt: {PREFIX}{address} is not "
-                           f"used. Use tls://, or turn "
-                           "distributed.comm.require-encryption off and have a tunnel do it. A key (distributed.comm.weft.key "
-                           "or WEFT_KEY_FILE) "
-                           "keeps strangers out, and does not encrypt either")
-
-
 # --- comms ----------------------------------------------------------------------------------------------------------------------
 
 class Comm(_Comm):
@@ -184,7 +183,7 @@ class Comm(_Comm):
         self._over = False
         self._local_addr, self._peer_addr = local, peer
         info = ep.info
-        self._extra = {"transport": info["transport"], "authenticated": info["authenticated"]}
+        self._extra = {name: info[name] for name in ("transport", "authenticated", "cipher", "identity")}
         super().__init__(deserialize=deserialize)
         # one that passes frames on without looking, as a scheduler does, wants them in memory of the host
         self._device = home.device if deserialize else None
@@ -210,7 +209,8 @@ class Comm(_Comm):
 
     @property
     def extra_info(self) -> dict[str, Any]:
-        """Over which transport it goes, and whether both sides proved the key."""
+        """Over which transport it goes, whether both sides proved who they are, the cipher ("": none), and the name in the peer's
+        certificate."""
         return self._extra
 
     def closed(self) -> bool:
@@ -336,15 +336,15 @@ class Connector(_Connector):
 
     async def connect(self, address: str, deserialize: bool = True, **arguments: Any) -> Comm:
         """A comm to a listener's address, `host:port`."""
-        _refuse_encryption(address, arguments)
+        tls = wanted(PREFIX + address, arguments, _ours())
         host, port = parse_host_port(address)
         home = _home()
         try:
-            ep = await home.runtime.connect(f"tcp://{unparse_host_port(host, port)}", retry=False)
+            ep = await home.runtime.connect(f"tcp://{unparse_host_port(host, port)}", retry=False, tls=tls)
         except (AuthError, VersionError) as error:  # a second try cannot succeed
             raise FatalCommClosedError(f"cannot connect to {PREFIX}{address}: {error}") from error
         except InvalidError as error:
-            raise ValueError(f"{PREFIX}{address} is no address: {error}") from error
+            raise ValueError(f"{PREFIX}{address} cannot be called: {error}") from error
         except WeftError as error:
             raise CommClosedError(f"cannot connect to {PREFIX}{address}: {error}") from error
         return Comm(home, ep, PREFIX + _local_host(host) + ":0", PREFIX + address, deserialize)
@@ -358,7 +358,7 @@ class Listener(_Listener):
     def __init__(self, address: str, handler: Callable[[Comm], Awaitable[None]], deserialize: bool = True,
                  allow_offload: bool = True, default_host: str | None = None, default_port: int = 0, **arguments: Any) -> None:
         super().__init__()
-        _refuse_encryption(address, arguments)
+        self._tls = wanted(PREFIX + address, arguments, _ours())
         self._host, self._port = parse_host_port(address, default_port)
         self._default_host, self._handler = default_host, handler
         self._deserialize, self._allow_offload = deserialize, allow_offload
@@ -371,7 +371,8 @@ class Listener(_Listener):
         home = _home()
         uri = f"tcp://{unparse_host_port(self._host or '0.0.0.0', self._port)}"
         try:
-            self._door = home.runtime.listen(uri, self._accepted, backlog=int(config.get("distributed.comm.socket-backlog")))
+            self._door = home.runtime.listen(uri, self._accepted, backlog=int(config.get("distributed.comm.socket-backlog")),
+                                             tls=self._tls)
         except AddressError as error:
             busy = os.strerror(errno.EADDRINUSE) in str(error)
             raise OSError(errno.EADDRINUSE if busy else errno.EADDRNOTAVAIL, str(error)) from error

@@ -152,7 +152,7 @@ def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]
                     value = each.throw(error)
         except StopIteration:
             pass
-    with weft.blocking.Runtime(progress="caller" if args.mode == "blocking" else "thread", **options) as runtime:
+    with weft.blocking.Runtime(progress="caller" if args.mode == "blocking" else "thread", shards=1, **options) as runtime:
         if uri is not None:
             with runtime.connect(uri, timeout=args.timeout, retry=False) as ep:
                 for point in points:
@@ -226,7 +226,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     add("--mode", choices=["asyncio", "uvloop", "blocking", "thread"], default="asyncio",
         help="blocking: whoever waits drives; thread: a thread of the runtime does")
     add("--transports", metavar="LIST", help="all, shm, tcp, or names of UCX's")
-    add("--tls", help=argparse.SUPPRESS)
+    add("--tls", metavar="LIST", help=argparse.SUPPRESS)
     add("--seconds", type=positive, default=1.0, help="about how long to measure each point (1)")
     add("--iters", type=count, default=0, help="exactly how many messages instead, after --warmup (a tenth)")
     add("--warmup", type=count)
@@ -236,7 +236,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     add("--plot", metavar="OUT.PNG", help="draw the figures (needs matplotlib)")
     args = parser.parse_args(argv)
     if args.tls is not None:
-        parser.error(f"--tls is called --transports now: give --transports {args.tls}")
+        print("weft.perf: --tls is now --transports; it will go in 0.3", file=sys.stderr)
+        args.transports = args.tls
     if (args.window or 1) > MOST_WINDOW:
         parser.error(f"--window is at most {MOST_WINDOW}")
     if args.mode in ("blocking", "thread") and "awaits" in args.test:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._serving import Options
+    from ._tls import AnyTLS
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")  # as in service.h
@@ -92,30 +93,31 @@ class Service:
     @overload
     def function(self, *, signature: str | None = None, name: str | None = None, idempotent: bool = False, oneway: bool = False,
                  number: int | None = None, thread: bool | None = None, into: Callable[[Request], Any] | None = None,
-                 fetch: bool = False) -> Callable[[F], F]: ...
+                 fetch: bool = False, serial: bool = False) -> Callable[[F], F]: ...
 
     def function(self, function: Any = None, *, signature: str | None = None, name: str | None = None, idempotent: bool = False,
                  oneway: bool = False, number: int | None = None, thread: bool | None = None,
-                 into: Callable[[Request], Any] | None = None, fetch: bool = False) -> Any:
+                 into: Callable[[Request], Any] | None = None, fetch: bool = False, serial: bool = False) -> Any:
         """Offer a function: a plain one, a coroutine function, or a generator of either kind, which gives a stream.
 
         Its type hints become the signature; `signature` says it exactly instead. A parameter of type weft.Request gets the
         request. `name` is that on the wire. `idempotent`: it may be run again after a failure. `oneway`: nobody waits for it.
         `thread`: run it in a thread of the server's (True) or in the event loop (False), whatever the server's `threads` say.
         `into` is called with the request before the data of large arguments comes, and gives the buffer that it goes to;
-        arguments view it. `fetch`: the function takes the request alone, and calls request.fetch() itself.
+        arguments view it. `fetch`: the function takes the request alone, and calls request.fetch() itself. `serial`: of all such
+        functions of a server one request runs at a time, from its begin to its answer, whatever threads and shards there are.
         """
         local = sys._getframe(1).f_locals
 
         def add(function: F) -> F:
             self._add(function, local, signature=signature, name=name, idempotent=idempotent, oneway=oneway, number=number,
-                      thread=thread, into=into, fetch=fetch)
+                      thread=thread, into=into, fetch=fetch, serial=serial)
             return function
         return add if function is None else add(function)
 
     def _add(self, function: Callable[..., Any], local: dict[str, Any] | None, *, signature: str | None = None, name: str
              | None = None, idempotent: bool = False, oneway: bool = False, number: int | None = None, thread: bool | None = None,
-             into: Callable[[Request], Any] | None = None, fetch: bool = False) -> Function:
+             into: Callable[[Request], Any] | None = None, fetch: bool = False, serial: bool = False) -> Function:
         if not callable(function):
             raise TypeError(f"{function!r} cannot be called: a function, a coroutine function or a generator is wanted")
         kind = _kind(function)
@@ -137,7 +139,7 @@ class Service:
         if own in self._functions:
             raise _core.StateError(f"the service {self.name!r} has a function {own!r} already")
         made = Function(own, text, function, kind, slots, number, thread, into, fetch,
-                        [(type_, stream) for _, type_, stream in takes])
+                        [(type_, stream) for _, type_, stream in takes], serial)
         self._functions[own] = made
         return made
 
@@ -168,12 +170,16 @@ class Service:
         return made
 
     def serve(self, uri: str | None = DEFAULT_URI, *, registry: Any = None, address: str | None = None,
-              runtime: _core.Runtime | None = None, drain: float = 10.0, **options: Unpack[Options]) -> Serving:
+              runtime: _core.Runtime | None = None, shards: int | None = None, drain: float = 10.0, tls: AnyTLS = None,
+              **options: Unpack[Options]) -> Serving:
         """Serve at an address for as long as a block runs: `async with` in an event loop, `with` without one, where functions run
         in threads.
 
         `registry`: enter it there; an object of weft.registry(), a uri, or True for the configured one. `address` is what others
-        then find, if it is not the listener's. At the end no new calls are taken, and those under way have `drain` seconds.
+        then find, if it is not the listener's. `shards`: without an event loop, serve on a runtime of the block's own that so
+        many threads of the library drive (0: one on each core), each with connections of its own. At the end no new calls are
+        taken, and those under way have `drain` seconds. `tls`: certificates (weft.TLS), or True for those that are configured:
+        serve on a runtime of the block's own that is reached over TLS alone, also at an address that begins with tcp://.
 
         `threads`: in an event loop, plain functions run in so many threads (0: in the loop itself); without one, all functions
         do. `requests`, `queue`, `bytes`, `payload_max`: how many requests at one time, how many of them waiting for a thread,
@@ -183,11 +189,15 @@ class Service:
         `requests`, `queue`, `bytes` and `remembered`, 50 if nobody says. `stall`: seconds after which a caller that announced
         arguments and sends nothing of them loses its connection, 30 if nobody says; math.inf: never.
         """
-        return Serving(self, uri, registry, address, runtime, drain, options)
+        if shards is not None and runtime is not None:
+            raise ValueError("a runtime that is given has its shards: open it with shards=, and leave them out here")
+        if tls is not None and runtime is not None:
+            raise ValueError("a runtime that is given has its certificates: open it with tls=, and leave them out here")
+        return Serving(self, uri, registry, address, runtime, shards, drain, tls, options)
 
     def serve_forever(self, uri: str | None = DEFAULT_URI, *, ready: Callable[[BlockingServer], object] | None = None,
-                      registry: Any = None, address: str | None = None, runtime: _core.Runtime | None = None, drain: float = 10.0,
-                      **options: Unpack[Options]) -> None:
+                      registry: Any = None, address: str | None = None, runtime: _core.Runtime | None = None, shards: int
+                      | None = None, drain: float = 10.0, tls: AnyTLS = None, **options: Unpack[Options]) -> None:
         """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end.
 
         `ready` is called with the server once it takes calls; without it a line on stderr says where it listens. The other
@@ -200,7 +210,8 @@ class Service:
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None
         try:
-            with self.serve(uri, registry=registry, address=address, runtime=runtime, drain=drain, **options) as server:
+            with self.serve(uri, registry=registry, address=address, runtime=runtime, shards=shards, drain=drain,
+                            tls=tls, **options) as server:
                 if ready is not None:
                     ready(server)
                 else:
@@ -220,9 +231,10 @@ class Serving:
     """A service at an address, for a block: what serve() gives."""
 
     def __init__(self, service: Service, uri: str | None, registry: Any, address: str | None,
-                 runtime: _core.Runtime | None, drain: float, options: Options) -> None:
+                 runtime: _core.Runtime | None, shards: int | None, drain: float, tls: AnyTLS, options: Options) -> None:
         self._service, self._uri, self._registry, self._address = service, uri, registry, address
-        self._runtime, self._drain, self._options = runtime, drain, options
+        self._runtime, self._shards, self._drain, self._tls, self._options = runtime, shards, drain, tls, options
+        self._own: Any = None  # the runtime that was opened for the block
         self._server: Any = None
 
     def _open(self, runtime: _core.Runtime) -> Any:
@@ -241,11 +253,20 @@ class Serving:
         return server
 
     async def __aenter__(self) -> Server:
-        from ._runtime import runtime
-        own = self._runtime or runtime()
+        from ._runtime import Runtime, runtime
+        if self._shards is not None:
+            raise _core.StateError("an event loop drives one shard: use `with` for a service on several, in a thread of its own")
+        if self._tls is not None:
+            self._own_is_free()
+            self._own = Runtime(tls=self._tls)
+        own = self._own or self._runtime or runtime()
         if own.loop is None:
             raise _core.StateError("the runtime is a blocking one: use `with`, or a weft.Runtime")
-        server: Server = self._open(own)
+        try:
+            server: Server = self._open(own)
+        except BaseException:
+            await self._end_own_in_loop()
+            raise
         return server
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -261,10 +282,22 @@ class Serving:
             except _core.WeftError:
                 if kind is None:  # else the exception of the block is raised
                     raise
+            finally:
+                await self._end_own_in_loop()
 
     def __enter__(self) -> BlockingServer:
-        from .blocking import runtime
-        own = self._runtime or runtime()
+        from .blocking import Runtime, runtime
+        if self._shards is not None or self._tls is not None:
+            self._own_is_free()
+            self._own = Runtime(shards=self._shards, tls=self._tls)
+            try:
+                return self._started(self._own)
+            except BaseException:
+                self._end_own()
+                raise
+        return self._started(self._runtime or runtime())
+
+    def _started(self, own: _core.Runtime) -> BlockingServer:
         if own.loop is not None:
             raise _core.StateError("the runtime is that of an event loop: use `async with`, or a weft.blocking.Runtime")
         server: BlockingServer = self._open(own)
@@ -283,3 +316,19 @@ class Serving:
             except _core.WeftError:
                 if kind is None:  # else the exception of the block is raised
                     raise
+            finally:
+                self._end_own()
+
+    def _own_is_free(self) -> None:
+        if self._own is not None:
+            raise _core.StateError("the block runs already: call serve() once for each")
+
+    async def _end_own_in_loop(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            await own.close()
+
+    def _end_own(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()

@@ -83,12 +83,13 @@ static const wefti_traffic_t traffic = {
 static void shutdown(weft_runtime_t *rt)
 {
     wefti_am_recv_shutdown(am_state(rt));
+    wefti_wants_shutdown(am_state(rt)->wants, rt);
 }
 
 static bool idle(weft_runtime_t *rt)
 {
     const am_state_t *as = am_state(rt);
-    return wefti_list_empty(&as->posted_of_any) && !as->draining && !atomic_load(&as->called);
+    return wefti_list_empty(&as->posted_of_any) && wefti_wants_idle(as->wants, rt) && !as->draining && !atomic_load(&as->called);
 }
 
 static void room_free(weft_runtime_t *rt)
@@ -96,6 +97,9 @@ static void room_free(weft_runtime_t *rt)
     am_state_t *as = am_state(rt);
     wefti_am_blocks_free(as);
     wefti_am_ports_free(as);
+    wefti_wants_holds(as->wants, rt, false);
+    if (wefti_head(rt) == rt)
+        wefti_wants_free(as->wants);
     wefti_free(as);
 }
 
@@ -119,6 +123,13 @@ weft_status_t wefti_am_attach(weft_runtime_t *rt)
     if (!as)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the active messages of a runtime");
     as->rt = rt;
+    if (wefti_head(rt) != rt) {
+        weft_status_t st = wefti_wants_attach(rt, &wefti_am_wants, &am_state(wefti_head(rt))->wants, &as->wants);
+        if (st) {
+            wefti_free(as);
+            return st;
+        }
+    }
     wefti_list_init(&as->posted);
     wefti_list_init(&as->posted_of_any);
     wefti_list_init(&as->arrived);

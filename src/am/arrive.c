@@ -15,16 +15,25 @@ static void waits_still(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
     if (__builtin_expect(e->box.flow.peer_starving, 0) &&
-        (!wefti_list_empty(&e->posted) || !wefti_list_empty(&am_state(ep->rt)->posted_of_any)))
+        (!wefti_list_empty(&e->posted) || !wefti_list_empty(&am_state(ep->rt)->posted_of_any) ||
+         wefti_wants_some(am_state(ep->rt)->wants)))
         wefti_flow_waits(ep, &e->box.flow);
 }
 
-/* Nobody is there for it: it waits, in a block of its own. */
-static void wait_here(am_msg_t *m)
+/* Nobody is there for it: it waits, in a block of its own. If its endpoint closes, only a receive from any endpoint that waits
+ * on another shard can still have it. */
+static void wait_here(am_msg_t *m, bool closing)
 {
+    if (wefti_wants_some(m->as->wants))
+        wefti_wants_before(m->as->wants, m->as->rt);
     am_msg_t *block = wefti_am_block(m);
-    if (block && wefti_am_hold(block))
+    if (block && wefti_am_hold(block)) {
+        if (!wefti_am_offer(block) && closing) {
+            wefti_am_turn_down(block, WEFT_AM_NOT_TAKEN);
+            wefti_am_let_go(block);
+        }
         return;
+    }
     wefti_am_turn_down(block ? block : m, WEFT_AM_NOT_TAKEN);
     if (block)
         wefti_am_let_go(block);
@@ -83,18 +92,21 @@ static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *
     handle(m, port);
 }
 
-enum { SHORT_MIN = 16, SHORT_MAX = 64 };
+enum { SHORT_MIN = 16, SHORT_MAX = 128, SHORT_WORDS = 40 };
 
-/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes. Pieces of a constant size, which may overlap, cost no
- * call of memcpy. */
+/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes, behind which there is padding to the next word. A few words
+ * cost no call of memcpy; and where sender and receiver are one core, a word that was just stored is loaded at once, and a
+ * longer piece that several stores have made is not. */
 static inline void take_short(uint8_t *to, const wefti_wild_t *from, uint32_t n)
 {
-    wefti_wild_take(to, from, 16);
-    if (n > 32) {
-        wefti_wild_take(to + 16, wefti_wild_skip(from, 16), 16);
-        wefti_wild_take(to + n - 32, wefti_wild_skip(from, n - 32), 16);
+    if (__builtin_expect(n > SHORT_WORDS, 0)) {
+        wefti_wild_take(to, from, n);
+        return;
     }
-    wefti_wild_take(to + n - 16, wefti_wild_skip(from, n - 16), 16);
+    wefti_wild_take(to, from, 8);
+    wefti_wild_take(to + 8, wefti_wild_skip(from, 8), 8);
+    for (uint32_t at = 16; at < n; at += 8)
+        wefti_wild_take(to + at, wefti_wild_skip(from, at), 8);
 }
 
 /* To a handler of the library's own: bytes that stay as they are. */
@@ -108,6 +120,19 @@ static void handle_own(am_msg_t *m, const am_port_t *port)
     take_short(here, wefti_wild(m->pub.header), m->pub.header_len);
     m->pub.header = here;
     handle(m, port);
+}
+
+/* Nobody takes it now. Apart, so that messages for a handler do not pay for it. */
+static __attribute__((noinline)) void nobody_takes(am_msg_t *m)
+{
+    bool closing = wefti_ep_is_closing(m->ep);
+    if (closing && !wefti_wants_some(m->as->wants)) {
+        wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
+        wefti_am_finish(m);
+        return;
+    }
+    wait_here(m, closing);
+    waits_still(m->ep);
 }
 
 /* m is on our caller's stack. */
@@ -131,13 +156,7 @@ static void deliver(am_msg_t *m)
                 return;
             }
     }
-    if (wefti_ep_is_closing(m->ep)) {
-        wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
-        wefti_am_finish(m);
-        return;
-    }
-    wait_here(m);
-    waits_still(m->ep);
+    nobody_takes(m);
 }
 
 /* --- records --------------------------------------------------------------------------------------------------------------- */
@@ -207,7 +226,8 @@ static void eager(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
     uint64_t confirm = 0;
     const void *header;
     uint32_t in_record;
-    wefti_wild_take(&head, rec, sizeof head);
+    wefti_wild_take(&head.word, rec, sizeof head.word);
+    wefti_wild_take(&head.id, wefti_wild_skip(rec, offsetof(am_head_t, id)), 8); /* and header_len */
     head.word.kind = REC_EAGER;
     size_t at = sizeof head;
     if (__builtin_expect(head.word.flags & F_CONFIRM, 0)) {

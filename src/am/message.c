@@ -134,6 +134,7 @@ am_msg_t *wefti_am_block(am_msg_t *from)
     wefti_flow_hold(&am_ep(m->ep)->box.flow, m->cost);
     as->held_bytes += m->cost;
     as->held_msgs++;
+    wefti_wants_holds(as->wants, as->rt, true);
     return m;
 }
 
@@ -259,6 +260,7 @@ void wefti_am_let_go(am_msg_t *m)
     wefti_free(m->own);
     as->held_bytes -= m->cost;
     as->held_msgs--;
+    wefti_wants_holds(as->wants, as->rt, as->held_msgs);
     uint32_t cost = m->cost;
     block_free(m);
     if (ep) {

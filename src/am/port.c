@@ -243,6 +243,15 @@ static void leave_behind(am_state_t *as, am_port_t *port)
     }
 }
 
+/* The same for receives that wait on all shards, once the handler is gone. */
+static void offer_rest(am_state_t *as, uint32_t id)
+{
+    am_port_t *port;
+    for (wefti_list_t *l; wefti_wants_some(as->wants) && (port = am_port(as, id)) && (l = wefti_list_first(&port->arrived));)
+        if (!wefti_am_offer(wefti_container_of(l, am_msg_t, port_link)))
+            return;
+}
+
 static weft_status_t handle_start(weft_op_t *op)
 {
     am_handle_t h = *wefti_op_scratch(op, am_handle_t);
@@ -253,6 +262,7 @@ static weft_status_t handle_start(weft_op_t *op)
             leave_behind(as, port);
             port->fn = NULL;
             port_unuse(as, port);
+            offer_rest(as, h.id);
         }
     } else if (port && port->fn) {
         return wefti_fail(WEFT_ERR_STATE, "id %u has a handler; take it away first", h.id);
@@ -271,10 +281,8 @@ static weft_status_t handle_start(weft_op_t *op)
 
 static const wefti_op_kind_t handle_kind = {.name = "am handle", .start = handle_start, .cancel = wefti_op_no_cancel};
 
-weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, void *user, weft_op_t *done)
+weft_status_t wefti_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, void *user, weft_op_t *done)
 {
-    if (!rt || id == WEFT_AM_ANY_ID)
-        return wefti_fail(WEFT_ERR_INVALID, rt ? "WEFT_AM_ANY_ID is no id a handler could have" : "the runtime is NULL");
     weft_op_t *own = NULL;
     if (!done) {
         done = own = wefti_op_own();
@@ -289,4 +297,20 @@ weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, voi
     if (st)
         wefti_free(own);
     return st;
+}
+
+static weft_status_t handle_on_shard(wefti_part_t *part)
+{
+    const am_handle_t *h = part->arg;
+    return wefti_am_handle(part->rt, h->id, h->fn, h->user, &part->op);
+}
+
+weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, void *user, weft_op_t *done)
+{
+    if (!rt || id == WEFT_AM_ANY_ID)
+        return wefti_fail(WEFT_ERR_INVALID, rt ? "WEFT_AM_ANY_ID is no id a handler could have" : "the runtime is NULL");
+    if (!wefti_sharded(rt))
+        return wefti_am_handle(rt, id, fn, user, done);
+    am_handle_t h = {fn, user, id};
+    return wefti_on_all_shards(wefti_head(rt), done, handle_on_shard, &h);
 }

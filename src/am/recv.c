@@ -98,9 +98,9 @@ static const wefti_op_kind_t recv_kind = {
 
 static weft_status_t prepare(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op)
 {
-    weft_status_t st = wefti_ep_check_of(ep, rt);
+    weft_status_t st = wefti_ep_check_of(ep, &rt);
     if (!st)
-        st = wefti_op_prepare(rt, op, &recv_kind);
+        st = wefti_op_prepare(rt, op, !ep && wefti_sharded(rt) ? &wefti_am_any_kind : &recv_kind);
     if (st)
         return st;
     am_recv_t *r = am_recv(op);
@@ -140,7 +140,7 @@ weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given,
     r->header_cap = o.header_cap;
     r->into = into;
     op->len = cap;
-    return wefti_op_post(rt, op);
+    return wefti_op_post(wefti_opx(op)->rt, op); /* the endpoint's shard, or the head */
 }
 
 weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op)
@@ -151,7 +151,7 @@ weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_
     if (st)
         return st;
     am_recv(op)->take = true;
-    return wefti_op_post(rt, op);
+    return wefti_op_post(wefti_opx(op)->rt, op);
 }
 
 /* --- endings --------------------------------------------------------------------------------------------------------------- */

@@ -35,7 +35,7 @@ enum {
 
 typedef struct am_head {
     wefti_word_t word;
-    uint32_t id;
+    uint32_t id;          /* aligned to 8, with header_len: written and read as one */
     uint32_t header_len;
 } am_head_t;
 
@@ -91,6 +91,7 @@ typedef struct am_state {
     wefti_list_t kept;            /* all messages that the program has (am_msg_t.all_link) */
     wefti_spares_t spares[AM_CLASSES]; /* blocks */
     uint64_t held_bytes, held_msgs;
+    wefti_wants_t *wants;         /* receives from any endpoint of a runtime with several shards; else NULL */
 
     wefti_list_t drains;
     weft_op_t drain_op;           /* completes at once; its callback hands waiting messages to new handlers */
@@ -204,6 +205,7 @@ typedef struct am_recv {
     union {
         uint64_t seq;         /* while it waits */
         weft_ep_t *source;    /* while it pulls */
+        wefti_want_t *want;   /* any.c */
     };
     uint32_t id;
     bool take;                /* header first */
@@ -283,6 +285,13 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into);
 /* Check and note where a payload goes. */
 weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_iov_t *iov, size_t iov_n,
                             const weft_mem_kind_t *kind, uint64_t *cap_out);
+
+/* --- any.c: receives from any endpoint of a runtime with several shards ----------------------------------------------------- */
+
+extern const wefti_op_kind_t wefti_am_any_kind;
+extern const wefti_wants_ops_t wefti_am_wants;
+/* A block that waits (wefti_am_hold()): true if a receive from any endpoint got it. */
+bool wefti_am_offer(am_msg_t *m);
 
 /* --- send.c, recv.c, arrive.c ---------------------------------------------------------------------------------------------- */
 

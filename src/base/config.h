@@ -26,10 +26,22 @@
     X(progress, CHOICE, "caller", "caller thread loop", "who drives a runtime that was opened without saying") \
     X(spin, TIME, "auto", "0ns 1s", \
       "how long to spin before sleeping; auto: 50us on a runtime's own thread, 2ms in a caller's wait") \
+    X(shards, NUMBER, "1", "0 128", \
+      "threads that drive a runtime with threads of its own, each with connections of its own; 0: one on each core") \
     X(transports, TEXT, "all", "", "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
     X(module_path, PATH, "", "", "folder that has libweft_ucx.so; empty: beside the library, then where Weft was installed") \
     X(interfaces, TEXT, "all", "", "network devices that may be used, comma separated") \
-    X(key_file, PATH, "", "", "file with the pre-shared key, as \"weft key new\" makes it; must not be readable by others") \
+    X(key_file, PATH, "", "", "file with the pre-shared keys, as \"weft key new\" makes it; must not be readable by others") \
+    X(tls, CHOICE, "auto", "auto off required", \
+      "encrypt what leaves this host, though its address is tcp://: auto where there is a key or certificates, off only at " \
+      "tls://, required always") \
+    X(tls_cert, PATH, "", "", "our certificate and those between it and the authority, in PEM: tls:// proves with it who we are") \
+    X(tls_key, PATH, "", "", "the private key of tls_cert, in PEM; must not be readable by others") \
+    X(tls_ca, PATH, "", "", "the authorities whose certificates tls:// believes, in PEM") \
+    X(tls_crl, PATH, "", "", "which certificates were revoked, by each of the authorities, in PEM; empty: nobody looks") \
+    X(checksum, CHOICE, "off", "off on", \
+      "whether what the tcp transport sends without TLS carries a checksum; on at either end is on for both") \
+    X(policy, PATH, "", "", "file with the rules who may do what; read again when it changes") \
     X(trusted, CHOICE, "off", "off on emulated", \
       "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
     X(heartbeat, TIME, "5s", "100ms 1h", "a silent peer is lost within this time") \
@@ -48,6 +60,9 @@
     X(shm_ring, SIZE, "64k", "16k 64M pow2", "bytes of shared-memory ring per direction and peer; a power of two") \
     X(shm_copy, CHOICE, "auto", "auto kernel ring", \
       "how large messages move on one host: the kernel's cross-process copy, or in pieces through the ring") \
+    X(copy_threads, NUMBER, "3", "0 16", \
+      "threads that help to copy many bytes, at most, on processors that drivers leave over; 0: none") \
+    X(share_lanes, CHOICE, "on", "on off", "endpoints between the same two runtimes of one host share rings and a socket") \
     X(max_endpoints, NUMBER, "65536", "1 16777215", "endpoints one runtime may have") \
     X(registry, TEXT, "dir://", "", \
       "where services are found: dir:///PATH, dir:// for the default directory, redis://HOST, " \

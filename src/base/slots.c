@@ -41,44 +41,19 @@ static weft_status_t grow(wefti_slots_t *s)
     return WEFT_OK;
 }
 
-weft_status_t wefti_slots_add(wefti_slots_t *s, void *value, uint64_t *id_out)
+weft_status_t wefti_slots_add_new(wefti_slots_t *s, void *value, uint64_t *id_out)
 {
     assert(value);
     if (s->taken >= s->max)
         return WEFT_ERR_LIMIT;
-    uint32_t i;
-    if (s->first_free) {
-        i = s->first_free - 1;
-        s->first_free = s->at[i].next_free;
-    } else {
-        if (s->n == s->cap) {
-            weft_status_t st = grow(s);
-            if (st)
-                return st;
-        }
-        i = s->n++;
-        s->at[i].generation = 0;
+    if (s->n == s->cap) {
+        weft_status_t st = grow(s);
+        if (st)
+            return st;
     }
-    wefti_slot_t *slot = &s->at[i];
-    slot->value = value;
-    slot->generation++;
-    slot->next_free = 0;
+    uint32_t i = s->n++;
+    s->at[i] = (wefti_slot_t){.value = value, .generation = 1};
     s->taken++;
-    *id_out = (uint64_t)slot->generation << 32 | i;
+    *id_out = UINT64_C(1) << 32 | i;
     return WEFT_OK;
-}
-
-void wefti_slots_remove(wefti_slots_t *s, uint64_t id)
-{
-    if (!wefti_slots_get(s, id))
-        return;
-    uint32_t i = (uint32_t)id;
-    wefti_slot_t *slot = &s->at[i];
-    slot->value = NULL;
-    slot->generation++;
-    s->taken--;
-    if (!slot->generation)
-        return; /* retired */
-    slot->next_free = s->first_free;
-    s->first_free = i + 1;
 }

@@ -2,6 +2,7 @@
 #ifndef WEFTI_SPARES_H
 #define WEFTI_SPARES_H
 
+#include <stdint.h>
 #include <string.h>
 
 #include "base/alloc.h"

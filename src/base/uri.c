@@ -1,7 +1,7 @@
 /* base/uri.c - addresses as people write them.
  *
  *     list   = uri *("," uri)
- *     uri    = "tcp://" host ":" port  |  "unix://" ("/" path | "@" name)
+ *     uri    = ("tcp://" | "tls://") host ":" port  |  "unix://" ("/" path | "@" name)
  *     host   = name or device or IPv4  |  "[" IPv6 ["%" zone] "]"
  *     weft   = "weft://" name ["@" name]
  *
@@ -107,11 +107,16 @@ static weft_status_t check_name(part_t host)
     return WEFT_OK;
 }
 
-static weft_status_t no_port(part_t host)
+static const char *scheme_of(const wefti_uri_t *uri)
+{
+    return uri->scheme == WEFTI_URI_TLS ? "tls" : "tcp";
+}
+
+static weft_status_t no_port(const wefti_uri_t *uri, part_t host)
 {
     return wefti_fail(WEFT_ERR_INVALID,
-                      "tcp://%.*s%s has no port; add a port: tcp://%.*s%s:13337, or port 0 for a server to pick one", SHOWN(host),
-                      SHOWN(host));
+                      "%s://%.*s%s has no port; add a port: %s://%.*s%s:13337, or port 0 for a server to pick one",
+                      scheme_of(uri), SHOWN(host), scheme_of(uri), SHOWN(host));
 }
 
 static weft_status_t parse_tcp(part_t rest, wefti_uri_t *uri)
@@ -125,7 +130,7 @@ static weft_status_t parse_tcp(part_t rest, wefti_uri_t *uri)
         host = (part_t){rest.at + 1, (size_t)(close - rest.at) - 1};
         port = (part_t){close + 1, (size_t)(rest.at + rest.n - close) - 1};
         if (!port.n)
-            return no_port(rest);
+            return no_port(uri, rest);
         if (port.at[0] != ':')
             return wefti_fail(WEFT_ERR_INVALID, "\"%.*s%s\" after the closing bracket is not \":\" and a port", SHOWN(port));
         st = check_v6(host);
@@ -133,7 +138,7 @@ static weft_status_t parse_tcp(part_t rest, wefti_uri_t *uri)
     } else {
         const char *colon = memrchr(rest.at, ':', rest.n);
         if (!colon && rest.n)
-            return no_port(rest);
+            return no_port(uri, rest);
         if (!colon)
             return check_name(rest);
         host = (part_t){rest.at, (size_t)(colon - rest.at)};
@@ -179,21 +184,22 @@ weft_status_t wefti_uri_parse(const char **text, wefti_uri_t *uri_out)
         return wefti_fail(WEFT_ERR_INVALID, "there is nothing after the comma in \"%.120s\"", *text);
     const char *colon = memmem(whole.at, whole.n, mark, sizeof mark - 1);
     if (!colon)
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s%s\" has no scheme: tcp:// or unix://", SHOWN(whole));
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s%s\" has no scheme: tcp://, tls:// or unix://", SHOWN(whole));
 
     part_t scheme = {whole.at, (size_t)(colon - whole.at)};
     part_t rest = {colon + sizeof mark - 1, (size_t)(end - colon) - (sizeof mark - 1)};
     wefti_uri_t uri;
     weft_status_t st;
     memset(&uri, 0, sizeof uri);
-    if (scheme.n == 3 && wefti_same_text(scheme.at, "tcp", 3)) {
-        uri.scheme = WEFTI_URI_TCP;
+    bool tls = scheme.n == 3 && wefti_same_text(scheme.at, "tls", 3);
+    if (tls || (scheme.n == 3 && wefti_same_text(scheme.at, "tcp", 3))) {
+        uri.scheme = tls ? WEFTI_URI_TLS : WEFTI_URI_TCP;
         st = parse_tcp(rest, &uri);
     } else if (scheme.n == 4 && wefti_same_text(scheme.at, "unix", 4)) {
         uri.scheme = WEFTI_URI_UNIX;
         st = parse_unix(rest, &uri);
     } else {
-        st = wefti_fail(WEFT_ERR_INVALID, "scheme \"%.*s%s\" is not tcp or unix", SHOWN(scheme));
+        st = wefti_fail(WEFT_ERR_INVALID, "scheme \"%.*s%s\" is not tcp, tls or unix", SHOWN(scheme));
     }
     if (st)
         return st;
@@ -208,9 +214,9 @@ size_t wefti_uri_format(const wefti_uri_t *uri, char *buf, size_t cap)
     if (uri->scheme == WEFTI_URI_UNIX)
         n = snprintf(buf, cap, "unix://%s", uri->host);
     else if (strchr(uri->host, ':'))
-        n = snprintf(buf, cap, "tcp://[%s]:%u", uri->host, uri->port);
+        n = snprintf(buf, cap, "%s://[%s]:%u", scheme_of(uri), uri->host, uri->port);
     else
-        n = snprintf(buf, cap, "tcp://%s:%u", uri->host, uri->port);
+        n = snprintf(buf, cap, "%s://%s:%u", scheme_of(uri), uri->host, uri->port);
     return n < 0 ? 0 : (size_t)n;
 }
 

@@ -1,4 +1,5 @@
-/* base/uri.h - "tcp://host:port", "tcp://[v6]:port", "tcp://eth0:0", "unix:///path", "unix://@name"; several by commas;
+/* base/uri.h - "tcp://host:port", "tcp://[v6]:port", "tcp://eth0:0", "tls://host:port", "unix:///path", "unix://@name"; several
+ * by commas;
  * "weft://service@instance".
  *
  * Parsing only: no names are looked up here. */
@@ -10,13 +11,16 @@
 #include <stdint.h>
 #include <weft/status.h>
 
-typedef enum wefti_uri_scheme { WEFTI_URI_TCP = 1, WEFTI_URI_UNIX = 2 } wefti_uri_scheme_t;
+typedef enum wefti_uri_scheme { WEFTI_URI_TCP = 1, WEFTI_URI_UNIX = 2, WEFTI_URI_TLS = 3 } wefti_uri_scheme_t;
 
 typedef struct wefti_uri {
     wefti_uri_scheme_t scheme;
-    char host[256]; /* tcp: host without brackets; unix: the path, or '@' and the abstract name (at most 107 bytes) */
+    char host[256]; /* tcp, tls: host without brackets; unix: the path, or '@' and the abstract name (at most 107 bytes) */
     uint16_t port;
 } wefti_uri_t;
+
+/* Has it a host and a port? */
+static inline bool wefti_uri_has_port(const wefti_uri_t *uri) { return uri->scheme != WEFTI_URI_UNIX; }
 
 /* Parse the next of a comma-separated list: *text moves past it; *text points to "" after the last one.
  * WEFT_ERR_INVALID (with weft_last_error naming the part) leaves *text and *uri_out untouched. */

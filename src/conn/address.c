@@ -83,7 +83,7 @@ weft_status_t wefti_blob_decode(const void *bytes, size_t n, wefti_blob_t *out)
         weft_status_t st = wefti_uri_parse(&at, &uri);
         if (st)
             return st;
-        if (uri.scheme == WEFTI_URI_TCP && !uri.port)
+        if (wefti_uri_has_port(&uri) && !uri.port)
             return wefti_fail(WEFT_ERR_INVALID, "the address has a part with port 0");
     }
     memcpy(out->uuid, uuid, sizeof out->uuid);
@@ -143,7 +143,7 @@ static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
     for (int loopback = 0; loopback < 2; loopback++) {
         size_t before = strlen(out);
         for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-            wefti_uri_t uri = {.scheme = WEFTI_URI_TCP, .port = any->port};
+            wefti_uri_t uri = {.scheme = any->scheme, .port = any->port};
             if (!i->ifa_addr || i->ifa_addr->sa_family != (v6 ? AF_INET6 : AF_INET) || !(i->ifa_flags & IFF_UP) ||
                 !!(i->ifa_flags & IFF_LOOPBACK) != loopback)
                 continue;
@@ -170,7 +170,7 @@ static void callable(const char *bound, unsigned schemes, char *out, size_t cap)
         if (!(schemes & 1u << uri.scheme))
             continue;
         bool v4_any = !strcmp(uri.host, "0.0.0.0"), v6_any = !strcmp(uri.host, "::");
-        if (uri.scheme == WEFTI_URI_TCP && (v4_any || v6_any))
+        if (wefti_uri_has_port(&uri) && (v4_any || v6_any))
             expand(&uri, v6_any, out, cap);
         else
             add_uri(out, cap, &uri);
@@ -182,21 +182,22 @@ static weft_status_t own_uris(wefti_conn_t *conn, const char *bound)
     char *out = wefti_calloc(1, WEFTI_BLOB_TEXT_MAX + 1);
     if (!out)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for this runtime's addresses");
-    callable(bound, 1u << WEFTI_URI_TCP | 1u << WEFTI_URI_UNIX, out, WEFTI_BLOB_TEXT_MAX + 1);
+    callable(bound, 1u << WEFTI_URI_TLS | 1u << WEFTI_URI_TCP | 1u << WEFTI_URI_UNIX, out, WEFTI_BLOB_TEXT_MAX + 1);
     wefti_free(conn->own_uris);
     conn->own_uris = out;
     return WEFT_OK;
 }
 
-/* TCP first: a peer on another machine would find somebody else, or nobody, behind the name of a Unix socket. */
+/* What is encrypted first, Unix sockets last: a peer on another machine would find somebody else, or nobody, behind the name of
+ * one. */
 void wefti_address_changed(wefti_conn_t *conn)
 {
     char text[sizeof conn->reach] = "";
-    const wefti_uri_scheme_t order[] = {WEFTI_URI_TCP, WEFTI_URI_UNIX};
-    for (int i = 0; i < 2; i++)
+    const wefti_uri_scheme_t order[] = {WEFTI_URI_TLS, WEFTI_URI_TCP, WEFTI_URI_UNIX};
+    for (int i = 0; i < 3; i++)
         wefti_list_each(it, &conn->listeners) {
             const weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
-            if (!l->closed)
+            if (!l->closed && l->uri) /* a twin has none: shards.c */
                 callable(l->uri, 1u << order[i], text, sizeof text);
         }
     pthread_mutex_lock(&conn->lock);
@@ -207,6 +208,7 @@ void wefti_address_changed(wefti_conn_t *conn)
 void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX])
 {
     out[0] = 0;
+    rt = wefti_head(rt);
     if (wefti_join(rt))
         return;
     wefti_conn_t *conn = wefti_conn_of(rt);

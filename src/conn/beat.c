@@ -62,6 +62,7 @@ weft_status_t wefti_beat_begin(wefti_link_t *link)
 
 void wefti_beat_watch(wefti_link_t *link)
 {
-    if (link->wire)
-        link->conn->fabric->ops->wire_watch(link->wire, link->conn->rt->config.heartbeat);
+    wefti_wire_t *wire = link->trunk ? link->trunk->wire : link->wire;
+    if (wire)
+        link->conn->fabric->ops->wire_watch(wire, link->conn->rt->config.heartbeat);
 }

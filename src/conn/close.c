@@ -205,8 +205,8 @@ typedef struct close_scratch {
     bool begun;
 } close_scratch_t;
 
-/* Someone waits for buffers that only the end of a lingering lane sets free: that is worth more than the answer it lingers for.
- * */
+/* Someone waits for buffers that only the end of a lingering lane sets free: that is worth more than the answer it lingers
+ * for. */
 static void hurry(wefti_epx_t *ep)
 {
     if (ep->link && ep->link->state == WEFTI_LINK_LINGER && wefti_ep_any_busy(ep))

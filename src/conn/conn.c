@@ -27,6 +27,7 @@ static void work_run(wefti_conn_t *conn)
     wefti_list_splice(&batch, &conn->work);
     while ((n = wefti_list_pop(&batch)))
         wefti_ep_step(wefti_container_of(n, wefti_epx_t, work));
+    wefti_trunk_work(conn);
     /* After the endpoints: one whose link is gone has its step in the next work, behind the completions that its lane's end
      * brought. */
     while ((n = wefti_list_pop(&conn->dead))) {
@@ -38,7 +39,7 @@ static void work_run(wefti_conn_t *conn)
     }
     wefti_list_each_safe(it, &conn->listeners) {
         weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
-        if (l->closed)
+        if (l->closed && !l->n_away && !atomic_load(&l->n_coming))
             wefti_listener_free(l);
     }
 }
@@ -118,7 +119,11 @@ static __attribute__((noinline)) void own_record(wefti_link_t *link, uint8_t kin
     switch (kind) {
     case WEFTI_REC_UP:
         if (link->state < WEFTI_LINK_UP && n >= 8) {
+            if (link->guest && link->side == WEFTI_SIDE_LISTENER && !link->got_up)
+                link->owed |= WEFTI_OWE_UP;
             link->got_up = true;
+            if (link->owed)
+                wefti_link_flush(link);
             wefti_shake_rise(link);
             return;
         }
@@ -221,7 +226,8 @@ static void up_lane_failed(void *lane_user, weft_status_t why)
     else
         wefti_link_lost(link, why,
                         why == WEFT_ERR_PEER ? "its connection ended: the process or its host is gone, or it aborted the endpoint"
-                                             : "the fabric failed");
+                        : why == WEFT_ERR_PROTOCOL ? "it broke the protocol, or bytes were changed on the way"
+                                                   : "the fabric failed");
 }
 
 static void up_lane_closed(void *lane_user)
@@ -248,14 +254,26 @@ static void up_wire_message(void *wire_user, const void *bytes, size_t n)
         bool sorry = type == WEFTI_SHAKE_RETRY || type == WEFTI_SHAKE_REFUSE;
         wefti_link_lost(link, sorry ? WEFT_ERR_PEER : WEFT_ERR_PROTOCOL,
                         sorry ? "the peer took the connection back" : "bytes arrived on a wire that should be silent");
+    } else if (link->state == WEFTI_LINK_TRUNK) {
+        wefti_trunk_lost(link, WEFT_ERR_PROTOCOL, "bytes arrived on a wire that should be silent");
     }
 }
 
 static void up_wire_closed(void *wire_user, weft_status_t why)
 {
     wefti_link_t *link = wire_user;
-    bool dialling = link->state == WEFTI_LINK_DIALLING, silent = dialling || link->state == WEFTI_LINK_HELLO;
     link->wire = NULL;
+    if (link->state == WEFTI_LINK_TRUNK)
+        wefti_trunk_lost(link, why, NULL);
+    else if (!link->guest || link->state < WEFTI_LINK_RISING ||
+             (link->state == WEFTI_LINK_RISING && link->side == WEFTI_SIDE_LISTENER))
+        wefti_link_wire_ended(link, why);
+    /* else the trunk's stands for it: the listener was up, and has closed this one */
+}
+
+void wefti_link_wire_ended(wefti_link_t *link, weft_status_t why)
+{
+    bool dialling = link->state == WEFTI_LINK_DIALLING, silent = dialling || link->state == WEFTI_LINK_HELLO;
     if (link->state == WEFTI_LINK_UP) {
         if (why == WEFT_ERR_PROTOCOL)
             wefti_link_lost(link, why, "the wire carried bytes that are not ours");
@@ -269,10 +287,15 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
         why = WEFT_ERR_REFUSED;               /* it was there, and left during the hello without saying why */
     if (silent && link->ep && link->ep->dial) /* it has not said a word: it may be about to start, or to stop */
         link->ep->dial->nobody = true;
-    wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");
+    bool said = why == WEFT_ERR_AUTH || why == WEFT_ERR_PROTOCOL || why == WEFT_ERR_UNSUPPORTED || why == WEFT_ERR_INVALID;
+    wefti_link_lost(link, why,
+                    said && *weft_last_error() ? weft_last_error()
+                    : dialling                 ? "it could not be reached"
+                                               : "it ended the wire during the hello");
 }
 
 static const wefti_fabric_up_t upcalls = {
+    .wire_elsewhere = wefti_away_wire,
     .wire_accepted = wefti_listener_wire,
     .make_way = wefti_listener_make_way,
     .wire_opened = wefti_shake_opened,
@@ -295,6 +318,7 @@ static void room_shutdown(weft_runtime_t *rt)
     uint64_t now = wefti_now(rt);
     if (!conn->shut) {
         conn->shut = true;
+        wefti_recheck_stop(conn);
         conn->shut_at = now;
     }
     wefti_list_each_safe(it, &conn->listeners)
@@ -340,6 +364,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_map_free(&conn->cache);
     pthread_mutex_destroy(&conn->lock);
     wefti_free(conn->own_uris);
+    wefti_rules_close(conn);
     wefti_free(conn);
     rt->room_state[WEFTI_ROOM_CONN] = NULL;
 }
@@ -352,10 +377,12 @@ static void room_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats)
     pthread_mutex_unlock(&conn->lock);
     stats->endpoints_failed = conn->n_failed;
     stats->reconnects = conn->n_reconnects;
+    stats->policy_refused = atomic_load_explicit(&conn->refused, memory_order_relaxed);
     stats->device_direct = conn->payloads.direct_pulls;
     stats->device_relayed = conn->payloads.relayed;
     stats->device_bounced = conn->payloads.bounced;
     stats->device_staged = conn->payloads.staged;
+    stats->checksum_errors = conn->fabric->changed;
 }
 
 static const wefti_room_t room = {room_shutdown, room_idle, room_free, room_stats};
@@ -372,6 +399,9 @@ weft_status_t wefti_conn_attach(weft_runtime_t *rt)
     wefti_list_init(&conn->eps);
     wefti_list_init(&conn->links);
     wefti_list_init(&conn->dead);
+    wefti_list_init(&conn->joining);
+    wefti_list_init(&conn->waiting);
+    wefti_list_init(&conn->spent);
     wefti_list_init(&conn->listeners);
     wefti_list_init(&conn->work);
     wefti_payloads_init(&conn->payloads);
@@ -379,11 +409,19 @@ weft_status_t wefti_conn_attach(weft_runtime_t *rt)
     conn->work_op.user = conn;
     pthread_mutex_init(&conn->lock, NULL);
     wefti_slots_init(&conn->slots, (uint32_t)rt->config.max_endpoints);
-    rt->fabric->ops->random(rt->fabric, conn->uuid, sizeof conn->uuid);
+    const wefti_conn_t *head = wefti_head(rt) == rt ? NULL : wefti_conn_of(wefti_head(rt));
+    if (head) { /* to its peers, a runtime is one */
+        memcpy(conn->uuid, head->uuid, sizeof conn->uuid);
+        memcpy(conn->nonce_key, head->nonce_key, sizeof conn->nonce_key);
+    } else {
+        rt->fabric->ops->random(rt->fabric, conn->uuid, sizeof conn->uuid);
+        rt->fabric->ops->random(rt->fabric, conn->nonce_key, sizeof conn->nonce_key);
+    }
     wefti_address_host(conn->host);
     rt->fabric->up = &upcalls;
     wefti_runtime_attach(rt, WEFTI_ROOM_CONN, &room, conn);
-    return WEFT_OK;
+    weft_status_t st = wefti_identity_begin(conn);
+    return st ? st : wefti_rules_open(conn);
 }
 
 void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic)

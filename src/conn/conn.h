@@ -8,12 +8,15 @@
 #define WEFTI_CONN_H
 
 #include <weft/conn.h>
+#include <weft/policy.h>
 
 #include "base/opts.h"
 #include "base/wild.h"
 #include "conn/flow.h"
 #include "conn/payload.h"
 #include "conn/pieces.h"
+#include "conn/recheck.h"
+#include "conn/wants.h"
 #include "core/core.h"
 #include "mem/mem.h"
 
@@ -106,14 +109,25 @@ static inline bool wefti_ep_is_up(const weft_ep_t *ep)
 {
     return atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed) == WEFT_EP_UP;
 }
-/* For calls that name a runtime and one of its endpoints, or NULL: WEFT_ERR_INVALID, _CLOSED, with a sentence. */
-weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt);
+/* For calls that name a runtime and one of its endpoints, or NULL for any: *rt becomes the shard that the endpoint is of, or the
+ * head. WEFT_ERR_INVALID, _CLOSED, with a sentence. */
+weft_status_t wefti_ep_check_of(const weft_ep_t *ep, weft_runtime_t **rt);
 /* For calls that post on it: WEFT_ERR_CLOSED, with a sentence, where it was freed. */
 weft_status_t wefti_ep_fail_gone(const weft_ep_t *ep);
 static inline weft_status_t wefti_ep_check(const weft_ep_t *ep)
 {
     return __builtin_expect(wefti_ep_is_there(ep), 1) ? WEFT_OK : wefti_ep_fail_gone(ep);
 }
+
+/* weft_ep_open() on this very shard. beside: an endpoint of the peer, as it calls it, whose shard the new one should be
+ * on; 0: any. */
+weft_status_t wefti_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_ep_id_t beside, weft_op_t *op,
+                            weft_ep_t **ep_out);
+/* Who the peer of an endpoint is: weft_ep_info_t.identity, copied to buf, cut to cap bytes with the zero at the end; how many it
+ * has without. 0: it is gone, or has none. Any thread. */
+size_t wefti_ep_identity(weft_runtime_t *rt, weft_ep_id_t id, char *buf, size_t cap);
+/* What the peer of an endpoint that was dialled calls it; 0: it was never up. Driver. */
+weft_ep_id_t wefti_ep_of_peer(const weft_ep_t *ep);
 
 /* The part of the room that the rooms above see; conn/ep.h has the rest around it. */
 typedef struct wefti_conn_pub {
@@ -177,6 +191,15 @@ void wefti_ep_drained(weft_ep_t *ep);
 void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
 /* From traffic: what the peer waits for cannot be sent or kept here. The same, but the peer is not to blame. */
 void wefti_ep_cannot(weft_ep_t *ep, const char *what);
+
+/* --- the policy (policy.c) -------------------------------------------------------------------------------------------------- */
+
+/* Which policy is in force: another number after each change; 0: there has been none. Any thread. */
+uint64_t wefti_rules_number(const weft_runtime_t *rt);
+/* Is there somebody to whom it does not allow that? False: nobody needs to ask. */
+bool wefti_rules_limit(const weft_runtime_t *rt, weft_may_t action);
+/* weft_ep_may(), on the driver of the endpoint. count: a refusal is counted. */
+weft_status_t wefti_ep_may(weft_ep_t *ep, weft_may_t action, const char *name, bool count, uint64_t *limit_out);
 
 /* Walk all endpoints that the driver knows: start with *at = 0; NULL at the end. */
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);

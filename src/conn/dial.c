@@ -19,7 +19,7 @@
 
 bool wefti_ep_dial_is_final(weft_status_t why)
 {
-    return why == WEFT_ERR_AUTH || why == WEFT_ERR_VERSION || why == WEFT_ERR_INVALID;
+    return why == WEFT_ERR_AUTH || why == WEFT_ERR_VERSION || why == WEFT_ERR_INVALID || why == WEFT_ERR_PERMISSION;
 }
 
 static unsigned uris_left(const char *at)
@@ -40,9 +40,11 @@ static weft_status_t try_one(wefti_epx_t *ep, const wefti_uri_t *uri, uint64_t g
         return WEFT_ERR_NOMEM;
     weft_status_t st = wefti_timer_at(conn->rt, &link->timer, give_up_at);
     if (!st)
-        st = conn->fabric->ops->wire_dial(conn->fabric, uri, ep->dial->source, link, &link->wire);
+        st = conn->fabric->ops->wire_dial(conn->fabric, uri, ep->dial->guard, ep->dial->source, link, &link->wire);
     if (st) {
-        wefti_info("cannot call %s: %s", where, weft_last_error()[0] ? weft_last_error() : weft_status_text(st));
+        const char *text = weft_last_error()[0] ? weft_last_error() : weft_status_text(st);
+        wefti_info("cannot call %s: %s", where, text);
+        wefti_ep_explain(ep, where, st, text);
         wefti_link_drop(link);
         return st;
     }
@@ -206,7 +208,7 @@ static weft_status_t canonical(const char *text, char **out)
     for (const char *at = text; *at;) {
         wefti_uri_t uri;
         weft_status_t st = wefti_uri_parse(&at, &uri);
-        if (!st && uri.scheme == WEFTI_URI_TCP && !uri.port)
+        if (!st && wefti_uri_has_port(&uri) && !uri.port)
             st = wefti_fail(WEFT_ERR_INVALID, "\"%s\" has port 0: that picks a port to listen on; nobody can be called there",
                             text);
         if (st) {
@@ -225,6 +227,10 @@ static weft_status_t targets(wefti_conn_t *conn, const char *uri, const weft_ep_
     if (!uri == !o->address)
         return wefti_fail(WEFT_ERR_INVALID,
                           uri ? "both a uri and an address are given" : "neither a uri nor an address is given");
+    if (o->shared && o->tls)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "a shared endpoint has the certificates of its runtime: give them to that one, or do not "
+                          "share it");
     if (o->source && strlen(o->source) > 255)
         return wefti_fail(WEFT_ERR_INVALID, "the source address is %zu bytes long", strlen(o->source));
     if (uri)
@@ -267,6 +273,9 @@ static weft_status_t new_endpoint(wefti_conn_t *conn, const char *uris, const we
     weft_status_t st = new_dial(uris, o, uuid, &d);
     if (st)
         return st;
+    st = wefti_guard_own(conn->rt, o->tls, &d->guard);
+    if (st)
+        goto err_dial;
     st = wefti_ep_new(conn, &o->hooks, o->reconnect_ns, true, &ep);
     if (st)
         goto err_dial;
@@ -277,25 +286,23 @@ static weft_status_t new_endpoint(wefti_conn_t *conn, const char *uris, const we
     return WEFT_OK;
 
 err_dial:
+    wefti_guard_drop(conn->rt, d->guard);
     wefti_free(d->source);
     wefti_free(d);
     return st;
 }
 
 /* The thread is inside (wefti_join()), so that the runtime stays. */
-static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op,
+static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *o, weft_ep_id_t beside, weft_op_t *op,
                                  weft_ep_t **ep_out)
 {
-    weft_ep_opts_t o;
     wefti_blob_t blob;
     wefti_epx_t *ep = NULL;
     char *uris = NULL, *key = NULL;
     if (wefti_closing(rt))
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     wefti_conn_t *conn = wefti_conn_of(rt);
-    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_ep_opts_t");
-    if (!st)
-        st = targets(conn, uri, &o, &uris, &blob);
+    weft_status_t st = targets(conn, uri, o, &uris, &blob);
     if (st)
         return st;
     if (op) {
@@ -304,17 +311,18 @@ static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft
             goto err_uris;
     }
     bool fresh = true;
-    if (o.shared) {
-        st = wefti_cache_key(uris, o.source, uri ? NULL : blob.uuid, &key);
+    if (o->shared) {
+        st = wefti_cache_key(uris, o->source, uri ? NULL : blob.uuid, &key);
         if (st)
             goto err_op;
         ep = wefti_cache_take(conn, key);
         fresh = !ep;
     }
     if (fresh) {
-        st = new_endpoint(conn, uris, &o, uri ? NULL : blob.uuid, &key, &ep);
+        st = new_endpoint(conn, uris, o, uri ? NULL : blob.uuid, &key, &ep);
         if (st)
             goto err_key;
+        ep->dial->beside = beside;
     }
     if (op) {
         *wefti_op_scratch(op, connect_scratch_t) = (connect_scratch_t){.ep = ep};
@@ -324,7 +332,7 @@ static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft
         st = wefti_conn_do(rt, &(wefti_conn_call_t){.run = fresh ? run_begin : run_join, .ep = ep, .user_op = op});
     if (st)
         goto err_ep;
-    if (fresh && o.shared)
+    if (fresh && o->shared)
         wefti_cache_put(conn, ep); /* not before it was sure to begin: another thread could get it */
     wefti_free(key);
     wefti_free(uris);
@@ -347,14 +355,39 @@ err_uris:
     return st;
 }
 
-weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op, weft_ep_t **ep_out)
+weft_status_t wefti_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_ep_id_t beside, weft_op_t *op,
+                            weft_ep_t **ep_out)
 {
-    if (!rt || !ep_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "ep_out" : "rt");
-    weft_status_t st = wefti_join(rt);
+    weft_ep_opts_t o;
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_ep_opts_t");
+    if (!st)
+        st = wefti_join(rt);
     if (st)
         return st;
-    st = open_inside(rt, uri, opts, op, ep_out);
+    st = open_inside(rt, uri, &o, beside, op, ep_out);
     wefti_part(rt);
     return st;
+}
+
+weft_ep_id_t wefti_ep_of_peer(const weft_ep_t *ep)
+{
+    return wefti_epx(ep)->has_cookie ? wefti_epx(ep)->resume_id : 0;
+}
+
+weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op, weft_ep_t **ep_out)
+{
+    weft_ep_opts_t o;
+    if (!rt || !ep_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "ep_out" : "rt");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_ep_opts_t");
+    if (st)
+        return st;
+    uint32_t n = wefti_n_shards(rt);
+    if (o.shard > n || (o.shared && o.shard > 1)) /* shared ones are where all look for them */
+        return wefti_fail(WEFT_ERR_INVALID,
+                          o.shard > n ? "there is no shard %u: the runtime has %u"
+                                      : "a shared endpoint is on the first shard, not on shard %u of %u",
+                          o.shard, n);
+    rt = o.shard || o.shared ? wefti_shard(rt, o.shared ? 0 : o.shard - 1) : wefti_shard_for_new(rt);
+    return wefti_ep_open(rt, uri, &o, 0, op, ep_out);
 }

@@ -75,7 +75,7 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
                    ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)", conn->slots.max)
                    : wefti_fail(st, "no memory for the id of an endpoint");
     }
-    ep->pub.id = id;
+    ep->pub.id = id | (uint64_t)wefti_shard_number(conn->rt) << WEFTI_ID_SHARD;
     *ep_out = ep;
     return WEFT_OK;
 }
@@ -92,7 +92,7 @@ void wefti_ep_free(wefti_epx_t *ep)
     if (wefti_list_linked(&ep->ready))
         wefti_list_remove(&ep->ready);
     pthread_mutex_lock(&conn->lock);
-    wefti_slots_remove(&conn->slots, ep->pub.id);
+    wefti_slots_remove(&conn->slots, wefti_id_slot(ep->pub.id));
     atomic_store(&ep->pub.handle.open, 0); /* from here on nobody who has the lock looks at what is freed now */
     pthread_mutex_unlock(&conn->lock);
     wefti_ep_set_state(ep, WEFT_EP_GONE);
@@ -104,6 +104,7 @@ void wefti_ep_free(wefti_epx_t *ep)
         wefti_free(p);
     }
     if (ep->dial) {
+        wefti_guard_drop(conn->rt, ep->dial->guard);
         wefti_free(ep->dial->source);
         wefti_free(ep->dial->cache_key);
         wefti_free(ep->dial);
@@ -179,13 +180,22 @@ weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
     const wefti_hello_t *h = &link->shake->peer;
     wefti_peer_t *was = atomic_load(&ep->peer);
     const char *transport = link->lane->transport->name;
-    bool authenticated = link->shake->auth.keyed;
+    wefti_wire_t *tls = wefti_link_secured(link);
+    const char *cipher = tls ? ep->conn->fabric->ops->wire_cipher(tls) : "";
+    const wefti_key_t *key = link->shake->auth.keyed ? &link->shake->key : NULL;
+    const char *identity = wefti_link_identity(link);
+    bool authenticated = link->shake->auth.keyed || tls;
     bool same_host = !memcmp(h->host, ep->conn->host, sizeof h->host) || link->lane->transport->kind == TRANSPORT_SHM;
+    if (tls && wefti_identity_watch(ep->conn))
+        return WEFT_ERR_NOMEM;
     if (was && !strcmp(was->name, h->name) && !strcmp(was->address, link->where) && was->capabilities == h->capabilities &&
-        was->authenticated == authenticated && was->same_host == same_host && was->transport == transport)
+        was->authenticated == authenticated && was->same_host == same_host && was->transport == transport &&
+        !strcmp(was->cipher, cipher) && !strcmp(was->identity, identity) && was->by_key == !!key &&
+        (!key || (!memcmp(was->key, key->print, sizeof was->key) && !strcmp(was->key_name, key->name))))
         return WEFT_OK;
     size_t name_size = (size_t)h->name_len + 1, where_size = strlen(link->where) + 1;
-    wefti_peer_t *p = wefti_malloc(sizeof *p + name_size + where_size);
+    size_t cipher_size = strlen(cipher) + 1, identity_size = strlen(identity) + 1;
+    wefti_peer_t *p = wefti_malloc(sizeof *p + name_size + where_size + cipher_size + identity_size);
     if (!p)
         return WEFT_ERR_NOMEM;
     p->older = was;
@@ -193,9 +203,18 @@ weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
     p->transport = transport;
     p->authenticated = authenticated;
     p->same_host = same_host;
+    p->by_key = key;
+    memset(p->key, 0, sizeof p->key);
+    p->key_name[0] = 0;
+    if (key) {
+        memcpy(p->key, key->print, sizeof p->key);
+        memcpy(p->key_name, key->name, sizeof p->key_name);
+    }
     p->address = p->name + name_size;
     memcpy(p->name, h->name, name_size);
     memcpy(p->address, link->where, where_size);
+    p->cipher = memcpy(p->address + where_size, cipher, cipher_size);
+    p->identity = memcpy(p->address + where_size + cipher_size, identity, identity_size);
     atomic_store(&ep->peer, p);
     return WEFT_OK;
 }
@@ -212,7 +231,10 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     ep->pub.why_detail = 0;
     ep->pub.lane = ep->link->lane;
     wefti_ep_set_state(ep, WEFT_EP_UP);
-    wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->transport->name);
+    const wefti_peer_t *peer = atomic_load(&ep->peer);
+    wefti_info("up: %s, the peer \"%s\", over %s; %s%s%s", ep->link->where, peer->name, peer->transport,
+               peer->authenticated ? "it proved to be \"" : "it proved nothing", peer->authenticated ? peer->identity : "",
+               peer->authenticated ? "\"" : "");
     wefti_ep_connects_done(ep, WEFT_OK);
     EACH_TRAFFIC(ep, t) { /* what waited goes now, and a release function of the program's may abort the endpoint */
         if (ep->pub.lane)
@@ -324,6 +346,8 @@ void wefti_ep_step(wefti_epx_t *ep)
         ep->doom = WEFT_OK;
         wefti_link_lost(ep->link, doom, text);
     }
+    if (ep->unsure)
+        wefti_recheck_step(ep);
     if (ep->tell && --ep->tell == 0)
         wefti_close_tell(ep);
     else if (ep->tell)

@@ -29,6 +29,7 @@
 #include "conn/auth.h"
 #include "conn/conn.h"
 #include "conn/hello.h"
+#include "conn/identity.h"
 
 typedef struct wefti_conn wefti_conn_t;
 typedef struct wefti_epx wefti_epx_t;
@@ -100,7 +101,8 @@ struct wefti_conn {
     wefti_list_t links;     /* every link not yet freed */
     wefti_list_t dead;      /* links to be freed by the work */
     wefti_list_t listeners; /* every listener not yet freed */
-    uint32_t n_newcomers;   /* links in their hello, at all of them */
+    wefti_list_t joining, waiting, spent; /* links, by `turn`: trunk.c */
+    _Atomic uint32_t n_newcomers; /* links in their hello, at all of them; the head's counts those of all shards */
     wefti_list_t work;      /* endpoints to be looked at by the work */
     weft_op_t work_op;
     bool work_queued;
@@ -109,11 +111,18 @@ struct wefti_conn {
     wefti_timer_t beat;
     uint64_t beat_at;       /* when it fires; 0: it does not */
     uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
+    uint8_t nonce_key[32];  /* of all shards of a runtime: how they know each other's nonces */
     uint64_t n_failed, n_reconnects;
     wefti_count_t gone[WEFTI_TRAFFIC_N]; /* of endpoints that are no more */
     weft_listener_t *own;   /* behind weft_runtime_address() */
     char *own_uris;
     wefti_payloads_t payloads;
+    wefti_rechecks_t rechecks;
+    bool watches;           /* identity.c is one of them */
+    uint64_t guard_changes; /* how often the files of guards were others when they were last looked at */
+    struct wefti_rules *rules; /* policy.c: the head's, of all shards */
+    uint64_t rules_seen;       /* which of them the endpoints here were judged by */
+    _Atomic uint64_t refused;  /* by the policy */
 
     pthread_mutex_t lock;   /* of what follows: any thread opens, finds and closes */
     wefti_slots_t slots;
@@ -147,6 +156,7 @@ enum {
     WEFTI_LINK_RISING,       /* lane connected, waiting for the peer's UP over it */
     WEFTI_LINK_UP,
     WEFTI_LINK_LINGER,       /* CLOSE_ACK sent: waiting for the peer to go first, so that it gets it */
+    WEFTI_LINK_TRUNK,        /* no endpoint, no lane: it has the wire of several links (trunk.c) */
     WEFTI_LINK_DEAD
 };
 
@@ -155,22 +165,26 @@ enum { WEFTI_OWE_UP = 1, WEFTI_OWE_CLOSE = 2, WEFTI_OWE_ACK = 4 }; /* records th
 /* The part of a link that is only needed until it is up. */
 typedef struct wefti_shake {
     wefti_auth_t auth;
-    wefti_hello_t peer;
     uint8_t nonce[WEFTI_NONCE_SIZE];
-    uint8_t hello[WEFTI_HELLO_MAX]; /* the dialler's first message: part of the transcript */
+    wefti_key_t key; /* the one that is proved, where the runtime has keys: its own may be others meanwhile */
+    uint8_t *hello; /* the dialler's first message: part of the transcript; NULL: not sent, or not needed any more */
     size_t hello_len;
     uint8_t attempt;
     uint8_t transport_at;      /* dialler: next of our transports to try */
     bool got_peer;        /* the peer's hello was accepted */
     bool held;            /* listener: the join waits for the old link of its endpoint to be gone */
+    bool alone;           /* dialler: the lane may share nothing; it was tried */
     uint8_t *held_join;
     size_t held_len;
     weft_status_t why_not; /* of the last transport that failed */
+    bool in_the_clear;     /* one was left out, since it cannot be encrypted */
+    wefti_hello_t peer;    /* last, and its transports are last in it: one that waits has no more of them than it needs */
 } wefti_shake_t;
 
 struct wefti_link {
     wefti_epx_t *ep;          /* NULL: none yet, or none any more */
     wefti_conn_t *conn;
+    bool is_trunk;            /* it stands for others (trunk.c), and is no connection of its own */
     bool deliver;             /* records go to the traffic */
     uint8_t state;
     uint8_t side;             /* WEFTI_SIDE_* */
@@ -190,6 +204,11 @@ struct wefti_link {
     wefti_timer_t timer;       /* end of patience: hello, connect, linger */
     wefti_list_t all;          /* conn->links or conn->dead */
     char *where;               /* the peer's address as a URI */
+    wefti_link_t *trunk;       /* whose wire stands for ours; NULL: our own does */
+    wefti_list_t member;       /* its list, as long; of a trunk: that list */
+    wefti_list_t turn;         /* conn->joining, ->waiting, ->spent */
+    wefti_lane_t *carrier;     /* of a trunk */
+    bool guest;                /* its lane was made as a guest of that of another link */
 };
 
 wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where); /* NULL: no memory */
@@ -201,6 +220,8 @@ void wefti_link_abandon(wefti_link_t *link); /* both */
 /* The link is of no more use, `why`: does what that means in its state. `text` goes to the peer if it can still be told, and to
  * the log. */
 void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text);
+/* The wire that stands for it has ended. */
+void wefti_link_wire_ended(wefti_link_t *link, weft_status_t why);
 /* Close the lane of a link that lives on. */
 void wefti_link_close_lane(wefti_link_t *link);
 /* Send one of conn's own records now or as soon as there is space. */
@@ -220,6 +241,24 @@ void wefti_shake_free(wefti_shake_t *shake);
 /* Refuse a wire that never gets a link. */
 void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t status, const char *text);
 
+
+void wefti_shake_join(wefti_link_t *link); /* dialler: our half of a lane over the next transport */
+
+/* half.c: our half of a lane, for the handshake. False: there is none, and why_not says why. */
+bool wefti_half_make(wefti_link_t *link, wefti_transport_t *transport, const wefti_hello_transport_t *caps,
+                     const wefti_lane_msg_t *join, uint8_t *addr, size_t *n); /* join: the dialler's, on the listener's side */
+bool wefti_half_connect(wefti_link_t *link, const uint8_t *addr, size_t n);
+void wefti_half_give_up(wefti_link_t *link); /* it comes to nothing: the next one will not be a guest, if this was */
+
+/* trunk.c: links whose lanes share rings, and so a wire. */
+bool wefti_trunk_join(wefti_link_t *link);  /* its lane is a guest. False: it cannot be */
+void wefti_trunk_leave(wefti_link_t *link); /* its lane is closed. It may be in none */
+void wefti_trunk_up(wefti_link_t *link, const uint8_t *uuid); /* of the peer */
+void wefti_trunk_lost(wefti_link_t *trunk, weft_status_t why, const char *text); /* text: NULL where the wire ended */
+bool wefti_trunk_wait(wefti_link_t *link);  /* dialler: another one is about to have a lane that this one may share */
+void wefti_trunk_joins(wefti_link_t *link); /* dialler: its own lane is being made */
+void wefti_trunk_work(wefti_conn_t *conn);  /* the work's: those whose turn has come */
+
 /* --- endpoints ------------------------------------------------------------------------------------------------------------- */
 
 enum { WEFTI_CLOSE_NOT = 0, WEFTI_CLOSE_DRAIN, WEFTI_CLOSE_SENT, WEFTI_CLOSE_DOWN };
@@ -230,7 +269,10 @@ typedef struct wefti_peer {
     uint64_t capabilities;
     const char *transport;
     bool authenticated, same_host;
-    char *address; /* behind name */
+    char *address, *cipher, *identity; /* behind name */
+    bool by_key;                       /* it proved a key in the hello, and of which name, if it is not its certificate's */
+    uint8_t key[WEFTI_KEY_PRINT_SIZE];
+    char key_name[WEFTI_KEY_NAME_MAX + 1];
     char name[];
 } wefti_peer_t;
 
@@ -249,6 +291,8 @@ typedef struct wefti_dial {
     wefti_epx_t *cache_next;
     uint32_t shares;   /* under conn->lock */
     bool cached, forgotten; /* forgotten: never to be cached (again) */
+    weft_ep_id_t beside;    /* an endpoint of the peer on whose shard it should be; 0: any */
+    struct wefti_guard *guard; /* what its wires prove with; NULL: the runtime's */
     char uris[];
 } wefti_dial_t;
 
@@ -287,6 +331,7 @@ struct wefti_epx {
     bool dying;        /* the wire is gone; looking for what arrived before */
     bool peer_closed;  /* CLOSE arrived while closing */
     bool owner_closed;
+    bool unsure;       /* the work asks whether its peer is still welcome */
 };
 
 static inline wefti_epx_t *wefti_epx(const weft_ep_t *ep) { return (wefti_epx_t *)(uintptr_t)ep; }
@@ -368,25 +413,66 @@ struct weft_listener {
     wefti_list_t all;
     wefti_acceptor_t **acceptors;
     unsigned n_acceptors;
-    weft_admit_fn admit;
+    struct wefti_admits {
+        weft_admit_fn fn;
+        weft_admit_peer_fn peer;
+    } admits;
     void *user;
     weft_ep_hooks_t hooks;
     uint64_t reconnect_ns; /* of its endpoints; 0: the default */
     uint32_t backlog, hellos, n_ready;
+    _Atomic uint32_t all_hellos; /* of it and its twins; a twin counts at the listener it is of */
     wefti_list_t newcomers; /* links in their hello, oldest first: `hellos` of them */
     wefti_list_t accept_ops;
     wefti_list_t ready; /* endpoints nobody took yet */
     weft_op_t *close_op;
     bool closed;
+    /* shards.c. The program's listener is the head's; on other shards it has twins, which have no acceptors */
+    weft_listener_t *of;      /* of a twin: the head's; NULL: it is that */
+    uint64_t serial;          /* the same in a listener and its twins, and in no other */
+    struct wefti_away *away;  /* of the head's: one for each shard; NULL: there is one shard only */
+    uint32_t n_away;          /* of them, those whose end is awaited */
+    wefti_list_t ready_away;  /* endpoints of other shards that nobody took yet */
+    uint32_t n_ready_away;
+    _Atomic uint32_t n_coming; /* endpoints of other shards on their way here: it is not freed before they came */
+    struct wefti_away *answer; /* of a twin: to be told when it is freed; NULL: nobody waits */
 };
 
 /* Upcall: a wire arrived at one of its acceptors. */
 void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from);
+/* The same. NULL: it was turned away. */
+wefti_link_t *wefti_listener_take(weft_listener_t *l, wefti_wire_t *wire, const char *from);
+#define WEFTI_LOOK_MOST 1024 /* among so many newcomers or endpoints one is looked for that can go */
+/* A twin of the head's listener, on this shard. NULL: no memory. */
+weft_listener_t *wefti_listener_twin(wefti_conn_t *conn, weft_listener_t *of, uint64_t serial);
+
+/* guard.c: what a listener or an endpoint of these options proves with; NULL: the runtime's. As weft_listen() fails. */
+weft_status_t wefti_guard_own(weft_runtime_t *rt, const weft_tls_opts_t *given, struct wefti_guard **out);
+void wefti_guard_drop(weft_runtime_t *rt, struct wefti_guard *guard); /* NULL is allowed */
+
+/* shards.c */
+#define WEFTI_ID_SHARD 24 /* in the id of an endpoint, which shard it is of: eight bits from this one on */
+static inline uint64_t wefti_id_slot(weft_ep_id_t id) { return id & ~(UINT64_C(0xff) << WEFTI_ID_SHARD); }
+static inline uint32_t wefti_id_shard(weft_ep_id_t id) { return (uint32_t)(id >> WEFTI_ID_SHARD) & 0xff; }
+weft_status_t wefti_away_new(weft_listener_t *l);          /* for a listener of a runtime with several shards. WEFT_ERR_NOMEM */
+/* Upcall: does a wire that arrives go to another shard? */
+bool wefti_away_wire(void *listener, const wefti_loose_t *loose, uint64_t source, const char *from);
+/* A newcomer wants an endpoint back that another shard has: it goes there, with its hello. False: it cannot. */
+bool wefti_away_resume(wefti_link_t *link, uint32_t shard, const void *hello, size_t n);
+bool wefti_away_deliver(weft_listener_t *twin, wefti_epx_t *ep); /* give an endpoint to the head's listener. False: no memory */
+/* Let the oldest of them go whose peer is gone. False: there is none. */
+bool wefti_away_let_dead_go(weft_listener_t *l);
+wefti_epx_t *wefti_away_take(weft_listener_t *l);          /* the oldest endpoint of another shard that nobody took; NULL: none */
+void wefti_away_shut(weft_listener_t *l);                  /* the head's closes: its twins do, too */
+void wefti_away_freed(weft_listener_t *l);                 /* either is freed */
+void wefti_nonce_make(wefti_conn_t *conn, uint8_t *nonce);
+bool wefti_peer_is_us_or_another(const wefti_link_t *link); /* false: it shows our id, and is not us */
 /* One of its links is up, or gone: it no longer counts as someone in the hello. */
 void wefti_listener_leave(wefti_link_t *link);
 /* Upcall: no descriptor for a newcomer: let one go that has proved nothing. False: there is none. */
 bool wefti_listener_make_way(void *listener);
 void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep); /* it is up */
+void wefti_listener_offer(weft_listener_t *l);                    /* an endpoint of another shard is there for who accepts */
 void wefti_listener_shut(weft_listener_t *l);                     /* stop; freed by the work */
 void wefti_listener_free(weft_listener_t *l);                     /* the work's */
 /* On the driver; opts are whole. */

@@ -61,12 +61,15 @@ static weft_status_t fail_as_it_did(const weft_ep_t *pub)
     return wefti_fail(why, "%s", wefti_detail_get(pub->why_detail, text) ? text : weft_status_text(why));
 }
 
-weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt)
+weft_status_t wefti_ep_check_of(const weft_ep_t *ep, weft_runtime_t **rt)
 {
-    if (!ep)
+    if (!ep) {
+        *rt = wefti_head(*rt);
         return WEFT_OK;
-    if (ep->rt != rt)
+    }
+    if (!wefti_same_runtime(ep->rt, *rt))
         return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
+    *rt = ep->rt;
     return wefti_ep_check(ep);
 }
 
@@ -162,7 +165,7 @@ weft_ep_id_t weft_ep_id(const weft_ep_t *ep)
 
 weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep)
 {
-    return ep ? ep->rt : NULL;
+    return ep ? wefti_head(ep->rt) : NULL;
 }
 
 weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
@@ -172,11 +175,14 @@ weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
 
 weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id)
 {
-    if (!rt || wefti_join(rt))
+    if (!rt || wefti_id_shard(id) >= wefti_n_shards(rt))
+        return NULL;
+    rt = wefti_shard(rt, wefti_id_shard(id));
+    if (wefti_join(rt))
         return NULL;
     wefti_conn_t *conn = wefti_conn_of(rt);
     pthread_mutex_lock(&conn->lock);
-    weft_ep_t *ep = wefti_slots_get(&conn->slots, id);
+    weft_ep_t *ep = wefti_slots_get(&conn->slots, wefti_id_slot(id));
     pthread_mutex_unlock(&conn->lock);
     wefti_part(rt);
     return ep;
@@ -194,6 +200,8 @@ static weft_ep_info_t info_of(wefti_epx_t *x)
     info.transport = p ? p->transport : "";
     info.peer_capabilities = p ? p->capabilities : 0;
     info.authenticated = p && p->authenticated;
+    info.cipher = p ? p->cipher : "";
+    info.identity = p ? p->identity : "";
     info.same_host = p && p->same_host;
     EACH_TRAFFIC(x, t)
         if (t->ep_info)

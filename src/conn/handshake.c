@@ -10,7 +10,8 @@
  *
  * A transport that fails on the dialler's side makes it send another JOIN, one that fails on the listener's side makes that send
  * RETRY; `attempt` tells answers to different tries apart. Either side may end it with REFUSE and a sentence. The wire is
- * ordered, the lane is not ordered with it: the listener's UP may arrive before its LANE.
+ * ordered, the lane is not ordered with it: the listener's UP may arrive before its LANE. A lane may share the rings of an
+ * earlier one; then the listener waits for the dialler's UP (trunk.c).
  *
  * Promise: no endpoint exists, no hook runs and no transport is touched for a peer that has not proved the key (when there is
  * one); an endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c;
@@ -27,11 +28,13 @@ void wefti_shake_free(wefti_shake_t *shake)
     if (!shake)
         return;
     wefti_auth_wipe(&shake->auth);
+    explicit_bzero(&shake->key, sizeof shake->key);
+    wefti_free(shake->hello);
     wefti_free(shake->held_join);
     wefti_free(shake);
 }
 
-/* Seal and send; a wire that cannot take it is the end of the link. buf has space for the MAC. */
+/* A wire that cannot take it is the end of the link. buf has space for the MAC. */
 static bool say(wefti_link_t *link, void *buf, size_t n)
 {
     n = wefti_auth_seal(&link->shake->auth, link->side, buf, n);
@@ -61,10 +64,10 @@ void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t
 
 static const wefti_hello_transport_t *caps_of(const wefti_hello_t *h, uint8_t kind)
 {
-    for (unsigned i = 0; i < h->n_transports; i++)
-        if (h->transports[i].kind == kind)
-            return &h->transports[i];
-    return NULL;
+    unsigned i = 0;
+    while (i < h->n_transports && h->transports[i].kind != kind)
+        i++;
+    return i < h->n_transports ? &h->transports[i] : NULL;
 }
 
 /* The listener shows what its transports are only to those who have the same: others learn nothing of its host. */
@@ -86,8 +89,9 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     h->flags = rt->has_key ? WEFTI_HELLO_KEYED : 0;
     h->min_version = WEFTI_PROTOCOL_MIN;
     h->max_version = WEFTI_PROTOCOL_MAX;
-    conn->fabric->ops->random(conn->fabric, link->shake->nonce, sizeof link->shake->nonce);
+    wefti_nonce_make(conn, link->shake->nonce);
     memcpy(h->nonce, link->shake->nonce, sizeof h->nonce);
+    wefti_shake_own_key(link, h);
     memcpy(h->uuid, conn->uuid, sizeof h->uuid);
     memcpy(h->host, conn->host, sizeof h->host);
     EACH_TRAFFIC(link, t)
@@ -122,71 +126,37 @@ static bool know_hello(wefti_link_t *link, uint8_t type, const void *bytes, size
     return !st;
 }
 
-static bool make_lane(wefti_link_t *link, wefti_transport_t *transport, const wefti_hello_transport_t *caps, uint8_t *addr,
-                      size_t *n)
-{
-    wefti_lane_t *lane;
-    wefti_meeting_t with = {.side = link->side, .caps = caps->caps, .caps_n = caps->caps_len};
-    memcpy(with.binding, link->shake->auth.transcript, sizeof with.binding);
-    wefti_auth_lane_secret(&link->shake->auth, with.secret);
-    weft_status_t st = transport->ops->lane_new(transport, &with, link, addr, n, &lane);
-    explicit_bzero(with.secret, sizeof with.secret);
-    if (st) {
-        wefti_info("no lane over %s for %s: %s", transport->name, link->where, weft_status_text(st));
-        link->shake->why_not = st;
-        return false;
-    }
-    link->lane = lane;
-    link->lanes++;
-    return true;
-}
-
-static bool connect_lane(wefti_link_t *link, const uint8_t *addr, size_t n)
-{
-    weft_status_t st = link->lane->ops->lane_connect(link->lane, addr, n);
-    if (!st)
-        return true;
-    wefti_info("the lane over %s to %s cannot be joined: %s", link->lane->transport->name, link->where, weft_status_text(st));
-    link->shake->why_not = st;
-    wefti_link_close_lane(link);
-    return false;
-}
-
-/* A runtime may call itself: then a link of its own is the other end of this one. Anyone else who shows our id lies. */
-static bool peer_is_us_or_another(const wefti_link_t *link)
-{
-    const wefti_shake_t *s = link->shake;
-    if (memcmp(s->peer.uuid, link->conn->uuid, sizeof s->peer.uuid))
-        return true;
-    wefti_list_each(it, &link->conn->links) {
-        const wefti_link_t *other = wefti_container_of(it, wefti_link_t, all);
-        if (other->side != link->side && other->shake && !memcmp(other->shake->nonce, s->peer.nonce, sizeof s->peer.nonce))
-            return true;
-    }
-    return false;
-}
-
 /* --- dialler --------------------------------------------------------------------------------------------------------------- */
 
 void wefti_shake_opened(void *wire_user)
 {
     wefti_link_t *link = wire_user;
     wefti_shake_t *s = link->shake;
-    wefti_epx_t *ep = link->ep;
+    const wefti_epx_t *ep = link->ep;
     wefti_hello_t h;
     fill_hello(link, &h);
     if (ep->was_up && ep->has_cookie) {
         h.flags |= WEFTI_HELLO_RESUME;
         h.resume_id = ep->resume_id;
         memcpy(h.cookie, ep->cookie, sizeof h.cookie);
+    } else if (ep->dial->beside) { /* without its cookie: that endpoint is not wanted, only its shard */
+        h.flags |= WEFTI_HELLO_RESUME;
+        h.resume_id = ep->dial->beside;
     }
-    s->hello_len = wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, s->hello, sizeof s->hello);
+    uint8_t buf[WEFTI_HELLO_MAX];
+    s->hello_len = wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf);
+    s->hello = wefti_malloc(s->hello_len);
+    if (!s->hello) {
+        wefti_link_lost(link, WEFT_ERR_NOMEM, "no memory for a hello");
+        return;
+    }
+    memcpy(s->hello, buf, s->hello_len);
     link->state = WEFTI_LINK_HELLO;
     say(link, s->hello, s->hello_len); /* nothing is sealed yet, so the bytes stay as they are */
 }
 
 /* Our half of a lane over the next transport that both have. */
-static void join_next(wefti_link_t *link)
+void wefti_shake_join(wefti_link_t *link)
 {
     wefti_shake_t *s = link->shake;
     wefti_fabric_t *f = link->conn->fabric;
@@ -196,17 +166,20 @@ static void join_next(wefti_link_t *link)
         const wefti_hello_transport_t *caps = caps_of(&s->peer, transport->kind);
         wefti_lane_msg_t j = {.type = WEFTI_SHAKE_JOIN, .kind = transport->kind, .addr = addr};
         if (!caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
-            !make_lane(link, transport, caps, addr, &j.addr_len))
+            !wefti_half_make(link, transport, caps, NULL, addr, &j.addr_len))
             continue;
         j.attempt = ++s->attempt;
         link->state = WEFTI_LINK_JOIN;
         say(link, buf, wefti_lane_msg_encode(&j, buf, sizeof buf));
         return;
     }
-    char text[200];
     const char *have = link->conn->rt->config.transports;
+    char text[240];
     snprintf(text, sizeof text, "%s (transports of the dialler: %.80s; WEFT_TRANSPORTS chooses)",
-             s->why_not ? "every transport both sides have failed" : "the two sides have no transport in common",
+             s->in_the_clear
+                 ? "the transports that both sides have failed, or cannot be encrypted as what goes there has to be: tcp can"
+             : s->why_not ? "every transport both sides have failed"
+                          : "the two sides have no transport in common",
              have ? have : "all");
     wefti_link_lost(link, s->why_not == WEFT_ERR_NOMEM || s->why_not == WEFT_ERR_LIMIT ? s->why_not : WEFT_ERR_UNREACHABLE, text);
 }
@@ -219,7 +192,9 @@ static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
     size_t mac = rt->has_key ? WEFTI_MAC_SIZE : 0, body = n > mac ? n - mac : 0;
     if (!know_hello(link, WEFTI_SHAKE_WELCOME, bytes, body))
         return;
-    wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, s->hello, s->hello_len, bytes, body, s->nonce, s->peer.nonce);
+    wefti_auth_begin(&s->auth, rt->has_key ? s->key.secret : NULL, s->hello, s->hello_len, bytes, body, s->nonce, s->peer.nonce);
+    wefti_free(s->hello);
+    s->hello = NULL;
     if (!wefti_auth_check(&s->auth, WEFTI_SIDE_LISTENER, bytes, n, &body)) {
         wefti_link_lost(link, WEFT_ERR_AUTH, "the listener's proof does not fit: the two keys differ");
         return;
@@ -228,24 +203,28 @@ static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
         wefti_link_lost(link, WEFT_ERR_UNREACHABLE, "someone else answers at the address of that runtime");
         return;
     }
-    if (!peer_is_us_or_another(link)) {
+    if (!wefti_peer_is_us_or_another(link)) {
         wefti_link_lost(link, WEFT_ERR_PROTOCOL, "the listener shows the id of the very runtime that calls it");
         return;
     }
     s->got_peer = true;
-    join_next(link);
+    if (wefti_trunk_wait(link))
+        link->state = WEFTI_LINK_JOIN; /* without a lane yet: wefti_shake_join() when its turn has come */
+    else
+        wefti_shake_join(link);
 }
 
 /* The lane is connected on our side: say so over it, and let the peer hear us from now on. */
 static void rise(wefti_link_t *link)
 {
-    weft_status_t st = wefti_beat_begin(link);
+    weft_status_t st = link->guest ? WEFT_OK : wefti_beat_begin(link);
     if (st) {
         wefti_link_lost(link, st, "there is no thread or memory for heartbeats");
         return;
     }
     link->state = WEFTI_LINK_RISING;
-    wefti_link_owe(link, WEFTI_OWE_UP);
+    if (!link->guest || link->side == WEFTI_SIDE_DIALLER)
+        wefti_link_owe(link, WEFTI_OWE_UP); /* a guest's dialler must have joined its half first: trunk.c */
 }
 
 /* Read a JOIN or a LANE. False: the link is lost. */
@@ -270,8 +249,8 @@ static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
         wefti_link_lost(link, WEFT_ERR_PROTOCOL, "a second answer to one join");
         return;
     }
-    if (!connect_lane(link, l.addr, l.addr_len)) {
-        join_next(link);
+    if (!wefti_half_connect(link, l.addr, l.addr_len)) {
+        wefti_shake_join(link);
         return;
     }
     if (ep->was_up && !l.resumed)
@@ -295,8 +274,8 @@ static void got_retry(wefti_link_t *link, const void *bytes, size_t n)
         return;
     wefti_info("%s cannot use %s: %s", link->where, link->lane->transport->name, weft_status_text(r.status));
     link->shake->why_not = WEFT_ERR_UNREACHABLE;
-    wefti_link_close_lane(link);
-    join_next(link);
+    wefti_half_give_up(link);
+    wefti_shake_join(link);
 }
 
 /* --- listener -------------------------------------------------------------------------------------------------------------- */
@@ -309,24 +288,29 @@ static void got_hello(wefti_link_t *link, const void *bytes, size_t n)
     uint8_t buf[WEFTI_HELLO_MAX + WEFTI_MAC_SIZE];
     if (!know_hello(link, WEFTI_SHAKE_HELLO, bytes, n))
         return;
-    if (!peer_is_us_or_another(link)) {
+    if (!wefti_peer_is_us_or_another(link)) {
         wefti_link_lost(link, WEFT_ERR_PROTOCOL, "the dialler shows the id of the very runtime that it calls");
         return;
     }
+    if (!wefti_shake_their_key(link)) {
+        wefti_link_lost(link, WEFT_ERR_AUTH, "the key of the dialler is none of the listener's: the two keys differ");
+        return;
+    }
+    if (s->peer.flags & WEFTI_HELLO_RESUME && wefti_away_resume(link, wefti_id_shard(s->peer.resume_id), bytes, n))
+        return;
     fill_hello(link, &h);
     size_t len = wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf);
-    wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, bytes, n, buf, len, s->peer.nonce, s->nonce);
+    wefti_auth_begin(&s->auth, rt->has_key ? s->key.secret : NULL, bytes, n, buf, len, s->peer.nonce, s->nonce);
     link->state = WEFTI_LINK_JOIN;
     say(link, buf, len);
 }
 
 static void say_retry(wefti_link_t *link)
 {
-    wefti_shake_t *s = link->shake;
     uint8_t buf[WEFTI_RETRY_SIZE + WEFTI_MAC_SIZE];
-    weft_status_t why = s->why_not ? s->why_not : WEFT_ERR_UNREACHABLE;
+    weft_status_t why = link->shake->why_not ? link->shake->why_not : WEFT_ERR_UNREACHABLE;
     link->state = WEFTI_LINK_JOIN;
-    say(link, buf, wefti_refuse_encode(s->attempt, why, "", buf, sizeof buf));
+    say(link, buf, wefti_refuse_encode(link->shake->attempt, why, "", buf, sizeof buf));
 }
 
 /* The endpoint this peer gets: the one it had, or a new one. False: it waits for that, or got none and the link is lost. */
@@ -335,6 +319,8 @@ static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
     wefti_shake_t *s = link->shake;
     weft_listener_t *l = link->listener;
     wefti_epx_t *ep = NULL;
+    if (!wefti_rules_newcomer(link))
+        return false;
     if (s->peer.flags & WEFTI_HELLO_RESUME) {
         bool wait = false;
         ep = wefti_reconnect_find(link, &wait);
@@ -351,7 +337,7 @@ static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
         }
     }
     if (!ep) {
-        weft_status_t st = l->admit ? l->admit(s->peer.name, link->where, l->user) : WEFT_OK;
+        weft_status_t st = wefti_link_admitted(link);
         if (link->state == WEFTI_LINK_DEAD) /* the hook closed its listener */
             return false;
         if (st) {
@@ -402,7 +388,7 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
     l.id = link->ep->pub.id;
     s->why_not = WEFT_ERR_UNREACHABLE;
     if (!transport || !caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
-        !make_lane(link, transport, caps, addr, &l.addr_len) || !connect_lane(link, j.addr, j.addr_len)) {
+        !wefti_half_make(link, transport, caps, &j, addr, &l.addr_len) || !wefti_half_connect(link, j.addr, j.addr_len)) {
         say_retry(link);
         return;
     }
@@ -471,9 +457,11 @@ void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n)
 void wefti_shake_lane_failed(wefti_link_t *link, weft_status_t why)
 {
     link->shake->why_not = why;
-    wefti_link_close_lane(link);
-    if (link->side == WEFTI_SIDE_DIALLER)
-        join_next(link);
+    wefti_half_give_up(link);
+    if (!link->wire) /* it ended before: the lane was a guest, or others are guests of it */
+        wefti_link_lost(link, WEFT_ERR_REFUSED, "it ended the lane during the hello");
+    else if (link->side == WEFTI_SIDE_DIALLER)
+        wefti_shake_join(link);
     else
         say_retry(link);
 }
@@ -488,6 +476,15 @@ void wefti_shake_rise(wefti_link_t *link)
         wefti_link_lost(link, st, "no memory for a connection");
         return;
     }
+    st = wefti_recheck_rising(ep);
+    if (st) {
+        char text[WEFTI_DETAIL_MAX];
+        snprintf(text, sizeof text, "%s", weft_last_error());
+        wefti_link_lost(link, st, text);
+        return;
+    }
+    uint8_t uuid[WEFTI_UUID_SIZE];
+    memcpy(uuid, link->shake->peer.uuid, sizeof uuid);
     ep->pub.peer_window = (uint32_t)link->shake->peer.recv_window;
     wefti_timer_stop(link->conn->rt, &link->timer);
     wefti_shake_free(link->shake);
@@ -495,6 +492,8 @@ void wefti_shake_rise(wefti_link_t *link)
     wefti_listener_leave(link);
     link->state = WEFTI_LINK_UP;
     link->deliver = true;
-    wefti_beat_watch(link);
+    if (!link->guest)
+        wefti_beat_watch(link);
+    wefti_trunk_up(link, uuid);
     wefti_ep_went_up(ep);
 }

@@ -45,6 +45,12 @@ static size_t written(const wefti_writer_t *w, const void *buf)
     return w->bad ? 0 : (size_t)(w->at - (const uint8_t *)buf);
 }
 
+/* The listener proves the same key, and need not say so. */
+static bool has_hint(const wefti_hello_t *h, uint8_t type)
+{
+    return type == WEFTI_SHAKE_HELLO && h->flags & WEFTI_HELLO_KEYED;
+}
+
 size_t wefti_hello_encode(const wefti_hello_t *h, uint8_t type, void *buf, size_t cap)
 {
     wefti_writer_t w = wefti_writer(buf, cap);
@@ -70,6 +76,8 @@ size_t wefti_hello_encode(const wefti_hello_t *h, uint8_t type, void *buf, size_
         wefti_put_u8(&w, h->transports[i].caps_len);
         wefti_put_bytes(&w, h->transports[i].caps, h->transports[i].caps_len);
     }
+    if (has_hint(h, type))
+        wefti_put_bytes(&w, h->hint, sizeof h->hint);
     return written(&w, buf);
 }
 
@@ -119,6 +127,8 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
             return bad(what_out, "a hello with capabilities longer than 128 bytes");
         take(&r, transport->caps, transport->caps_len);
     }
+    if (has_hint(&h, type))
+        take(&r, h.hint, sizeof h.hint);
     if (r.bad)
         return bad(what_out, "a hello that ends in the middle");
     if (wefti_reader_left(&r))

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <weft/status.h>
 
+#include "base/keys.h"
 #include "fabric/fabric.h" /* WEFTI_CAPS_MAX, WEFTI_LANE_ADDR_MAX */
 
 #define WEFTI_HELLO_MAGIC 0x54464557u /* "WEFT" */
@@ -34,11 +35,13 @@ enum {
 #define WEFTI_HELLO_TRANSPORTS_MAX 8
 #define WEFTI_REFUSE_TEXT_MAX 240
 /* The largest message of each kind, its MAC not counted. */
-#define WEFTI_HELLO_MAX (124 + 1 + WEFTI_NAME_MAX + 1 + WEFTI_HELLO_TRANSPORTS_MAX * (2 + WEFTI_CAPS_MAX))
+#define WEFTI_HELLO_MAX (124 + 1 + WEFTI_NAME_MAX + 1 + WEFTI_HELLO_TRANSPORTS_MAX * (2 + WEFTI_CAPS_MAX) + WEFTI_KEY_HINT_SIZE)
 #define WEFTI_JOIN_HEAD 8
 #define WEFTI_LANE_HEAD 32
 #define WEFTI_REFUSE_MAX (8 + WEFTI_REFUSE_TEXT_MAX)
 #define WEFTI_RETRY_SIZE 8
+
+#define WEFTI_HELLO_HINT "weft hello hint" /* the label of `hint`, which is of the dialler's nonce */
 
 enum { WEFTI_HELLO_KEYED = 1 /* has a key and wants proof */, WEFTI_HELLO_RESUME = 2 /* resume_id and cookie mean something */ };
 
@@ -60,6 +63,7 @@ typedef struct wefti_hello {
     uint8_t cookie[WEFTI_COOKIE_SIZE];
     uint8_t name_len, n_transports;
     char name[WEFTI_NAME_MAX + 1]; /* printable, terminated */
+    uint8_t hint[WEFTI_KEY_HINT_SIZE]; /* of a HELLO that is keyed: which key the dialler proves (base/keys.h) */
     wefti_hello_transport_t transports[WEFTI_HELLO_TRANSPORTS_MAX];
 } wefti_hello_t;
 

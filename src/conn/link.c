@@ -47,6 +47,8 @@ wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where)
     link->state = side == WEFTI_SIDE_DIALLER ? WEFTI_LINK_DIALLING : WEFTI_LINK_HELLO;
     link->timer.fn = link_patience;
     wefti_list_init(&link->newcomer);
+    wefti_list_init(&link->member);
+    wefti_list_init(&link->turn);
     link->where = wefti_strdup(where);
     link->shake = wefti_calloc(1, sizeof *link->shake);
     if (!link->where || !link->shake) {
@@ -56,6 +58,7 @@ wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where)
         return NULL;
     }
     wefti_list_push_back(&conn->links, &link->all);
+    atomic_fetch_add(&conn->rt->connections, 1);
     return link;
 }
 
@@ -67,6 +70,8 @@ void wefti_link_free_now(wefti_link_t *link)
         link->ep->link = NULL;
     wefti_shake_free(link->shake);
     wefti_free(link->where);
+    if (!link->is_trunk)
+        atomic_fetch_sub(&link->conn->rt->connections, 1);
     wefti_free(link);
 }
 
@@ -77,6 +82,7 @@ void wefti_link_close_lane(wefti_link_t *link)
     link->got_up = false;
     link->owed = 0;
     lane->ops->lane_close(lane);
+    wefti_trunk_leave(link);
 }
 
 void wefti_link_drop(wefti_link_t *link)
@@ -87,6 +93,7 @@ void wefti_link_drop(wefti_link_t *link)
     link->deliver = false;
     wefti_listener_leave(link);
     wefti_timer_stop(link->conn->rt, &link->timer);
+    wefti_trunk_leave(link); /* before the lane: a carrier is there as long as its guests */
     if (link->lane)
         wefti_link_close_lane(link);
     if (link->wire) {

@@ -20,17 +20,25 @@
 #define BACKLOG_DEFAULT 1024
 #define ACCEPTORS_MOST 64
 #define NEWCOMERS_LEAST 8 /* however few descriptors there are */
-#define LOOK_MOST 1024    /* newcomers among whom one is looked for that can go */
 
 /* --- arrivals -------------------------------------------------------------------------------------------------------------- */
+
+/* The limits are those of the process and of the program's listener, whichever shard has the newcomers. */
+#define first(l) wefti_conn_of(wefti_head((l)->rt))
+
+static void count_newcomer(weft_listener_t *l, int by)
+{
+    l->hellos += (uint32_t)by;
+    atomic_fetch_add_explicit(&first(l)->n_newcomers, (uint32_t)by, memory_order_relaxed);
+    atomic_fetch_add_explicit(&(l->of ? l->of : l)->all_hellos, (uint32_t)by, memory_order_relaxed);
+}
 
 void wefti_listener_leave(wefti_link_t *link)
 {
     if (!link->listener)
         return;
     wefti_list_remove(&link->newcomer);
-    link->conn->n_newcomers--;
-    link->listener->hellos--;
+    count_newcomer(link->listener, -1);
     link->listener = NULL;
 }
 
@@ -48,7 +56,7 @@ static bool let_go(weft_listener_t *l, uint64_t source)
     wefti_list_each(it, &l->newcomers) {
         wefti_link_t *link = wefti_container_of(it, wefti_link_t, newcomer);
         bool same = link->source == source;
-        if (n == LOOK_MOST)
+        if (n == WEFTI_LOOK_MOST)
             break;
         n++;
         n_own += same;
@@ -106,46 +114,51 @@ static bool let_dead_go(weft_listener_t *l)
             end_untaken(ep);
             return true;
         }
-        if (++n == LOOK_MOST)
+        if (++n == WEFTI_LOOK_MOST)
             break;
     }
     return false;
 }
 
+/* It is counted already: of two that come to two shards at once, each sees the other. */
 static bool has_place(weft_listener_t *l, uint64_t source)
 {
-    wefti_conn_t *conn = l->conn;
-    if (l->hellos + l->n_ready >= l->backlog && !let_dead_go(l))
+    uint32_t hellos = atomic_load_explicit(&(l->of ? l->of : l)->all_hellos, memory_order_relaxed);
+    if (hellos + l->n_ready + l->n_ready_away > l->backlog && !let_dead_go(l) && !wefti_away_let_dead_go(l))
         return let_go(l, source);
-    return conn->n_newcomers < newcomers_most() || let_go(most_crowded(conn), source);
+    return atomic_load_explicit(&first(l)->n_newcomers, memory_order_relaxed) <= newcomers_most() ||
+           let_go(most_crowded(l->conn), source);
 }
 
-void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from)
+wefti_link_t *wefti_listener_take(weft_listener_t *l, wefti_wire_t *wire, const char *from)
 {
-    weft_listener_t *l = listener;
-    wefti_conn_t *conn = l->conn;
-    weft_runtime_t *rt = conn->rt;
-    if (!has_place(l, wire->source)) {
-        wefti_info("turned %s away: %u connections are in their hello or wait to be accepted", from, l->hellos + l->n_ready);
-        wefti_shake_turn_away(conn, wire, WEFT_ERR_AGAIN, "the listener has as many newcomers as it can take; try again");
-        return;
-    }
-    wefti_link_t *link = wefti_link_new(conn, WEFTI_SIDE_LISTENER, from);
+    count_newcomer(l, 1);
+    bool place = has_place(l, wire->source);
+    wefti_link_t *link = place ? wefti_link_new(l->conn, WEFTI_SIDE_LISTENER, from) : NULL;
     if (!link) {
-        wefti_shake_turn_away(conn, wire, WEFT_ERR_NOMEM, "the listener has no memory for one more");
-        return;
+        count_newcomer(l, -1);
+        wefti_info("turned %s away: %u connections are in their hello or wait to be accepted", from, l->hellos + l->n_ready);
+        wefti_shake_turn_away(l->conn, wire, place ? WEFT_ERR_NOMEM : WEFT_ERR_AGAIN,
+                              place ? "the listener has no memory for one more"
+                                    : "the listener has as many newcomers as it can take; try again");
+        return NULL;
     }
     wire->user = link;
     link->wire = wire;
     link->source = wire->source;
-    if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->config.connect_timeout)) {
+    if (wefti_timer_at(l->rt, &link->timer, wefti_now(l->rt) + l->rt->config.connect_timeout)) {
+        count_newcomer(l, -1);
         wefti_link_lost(link, WEFT_ERR_NOMEM, "the listener has no memory for one more");
-        return;
+        return NULL;
     }
     link->listener = l;
-    l->hellos++;
     wefti_list_push_back(&l->newcomers, &link->newcomer);
-    conn->n_newcomers++;
+    return link;
+}
+
+void wefti_listener_wire(void *listener, wefti_wire_t *wire, const char *from)
+{
+    (void)wefti_listener_take(listener, wire, from);
 }
 
 static void give(weft_op_t *op, wefti_epx_t *ep)
@@ -159,7 +172,12 @@ void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep)
 {
     ep->listener = NULL;
     if (l->accept) {
-        l->accept(l, &ep->pub, l->user);
+        l->accept(l->of ? l->of : l, &ep->pub, l->user);
+        return;
+    }
+    if (l->of) {
+        if (!wefti_away_deliver(l, ep))
+            end_untaken(ep);
         return;
     }
     wefti_list_t *n = wefti_list_pop(&l->accept_ops);
@@ -170,6 +188,12 @@ void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep)
     ep->listener = l;
     l->n_ready++;
     wefti_list_push_back(&l->ready, &ep->ready);
+}
+
+void wefti_listener_offer(weft_listener_t *l)
+{
+    while (l->n_ready_away && !wefti_list_empty(&l->accept_ops))
+        give(wefti_op_of_link(wefti_list_pop(&l->accept_ops)), wefti_away_take(l));
 }
 
 /* --- opening and closing --------------------------------------------------------------------------------------------------- */
@@ -187,7 +211,7 @@ static weft_status_t add_uris(weft_listener_t *l, const char *uris)
         wefti_uri_t uri;
         if (wefti_uri_parse(&at, &uri))
             break;
-        if (uri.scheme == WEFTI_URI_TCP)
+        if (wefti_uri_has_port(&uri))
             l->port = uri.port;
     }
     return WEFT_OK;
@@ -201,65 +225,98 @@ static void close_acceptors(weft_listener_t *l)
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_listener_t, port);
 
+/* Without acceptors, and on no list. NULL: no memory. */
+static weft_listener_t *listener_new(wefti_conn_t *conn, uint32_t backlog)
+{
+    weft_listener_t *l = wefti_handle_new(&handles);
+    if (!l)
+        return NULL;
+    l->rt = conn->rt;
+    l->conn = conn;
+    l->backlog = backlog;
+    wefti_list_init(&l->newcomers);
+    wefti_list_init(&l->accept_ops);
+    wefti_list_init(&l->ready);
+    wefti_list_init(&l->ready_away);
+    return l;
+}
+
+weft_listener_t *wefti_listener_twin(wefti_conn_t *conn, weft_listener_t *of, uint64_t serial)
+{
+    weft_listener_t *l = listener_new(conn, of->backlog);
+    if (!l)
+        return NULL;
+    l->of = of;
+    l->serial = serial;
+    l->accept = of->accept;
+    l->admits = of->admits;
+    l->user = of->user;
+    l->hooks = of->hooks;
+    l->reconnect_ns = of->reconnect_ns;
+    l->port = of->port;
+    wefti_list_push_back(&conn->listeners, &l->all);
+    return l;
+}
+
+static weft_status_t bind_all(weft_listener_t *l, const char *uris, unsigned n, const weft_tls_opts_t *tls)
+{
+    const wefti_fabric_ops_t *ops = l->conn->fabric->ops;
+    struct wefti_guard *guard;
+    weft_status_t st = wefti_guard_own(l->rt, tls, &guard);
+    l->acceptors = st ? NULL : wefti_calloc(n ? n : 1, sizeof *l->acceptors); /* n is 1 or more, which clang-tidy cannot see */
+    if (!st && !l->acceptors)
+        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
+    for (const char *at = uris; !st && *at;) {
+        wefti_uri_t one;
+        st = wefti_uri_parse(&at, &one);
+        if (!st)
+            st = ops->acceptor_open(l->conn->fabric, &one, guard, l->backlog, l, &l->acceptors[l->n_acceptors]);
+        if (!st)
+            st = add_uris(l, ops->acceptor_uri(l->acceptors[l->n_acceptors++]));
+    }
+    wefti_guard_drop(l->rt, guard);
+    return st;
+}
+
 weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const weft_listen_opts_t *o, weft_listener_t **out)
 {
-    wefti_fabric_t *f = conn->fabric;
     unsigned n = 0;
     wefti_uri_t one;
-    weft_status_t st;
-    if (!*uri)
-        return wefti_fail(WEFT_ERR_INVALID, "the uri to listen on is empty");
-    for (const char *at = uri; *at; n++) { /* all of it is well-formed before anything is bound */
+    weft_status_t st = *uri ? WEFT_OK : wefti_fail(WEFT_ERR_INVALID, "the uri to listen on is empty");
+    for (const char *at = uri; *at && !st; n++) /* all of it is well-formed before anything is bound */
         st = wefti_uri_parse(&at, &one);
-        if (st)
-            return st;
-    }
+    if (st)
+        return st;
     if (n > ACCEPTORS_MOST)
         return wefti_fail(WEFT_ERR_LIMIT, "%u addresses are more than the %d one listener can have", n, ACCEPTORS_MOST);
     if (conn->shut)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
-    weft_listener_t *l = wefti_handle_new(&handles);
+    static _Atomic uint64_t serial;
+    weft_listener_t *l = listener_new(conn, o->backlog ? o->backlog : BACKLOG_DEFAULT);
     if (!l)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
-    l->rt = conn->rt;
-    l->conn = conn;
+    l->serial = ++serial;
     l->accept = o->accept;
-    l->admit = o->admit;
+    l->admits = (struct wefti_admits){o->admit, o->admit_peer};
     l->user = o->user;
-    l->backlog = o->backlog ? o->backlog : BACKLOG_DEFAULT;
     if (o->hooks)
         l->hooks = *o->hooks;
     l->reconnect_ns = o->reconnect_ns;
-    wefti_list_init(&l->newcomers);
-    wefti_list_init(&l->accept_ops);
-    wefti_list_init(&l->ready);
-    l->acceptors = wefti_calloc(n, sizeof *l->acceptors);
-    if (!l->acceptors) {
-        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
+    st = wefti_away_new(l);
+    if (!st)
+        st = bind_all(l, uri, n, o->tls);
+    if (st)
         goto err_listener;
-    }
-    for (const char *at = uri; *at;) {
-        st = wefti_uri_parse(&at, &one);
-        if (st)
-            goto err_acceptors;
-        st = f->ops->acceptor_open(f, &one, l->backlog, l, &l->acceptors[l->n_acceptors]);
-        if (st)
-            goto err_acceptors;
-        l->n_acceptors++;
-        st = add_uris(l, f->ops->acceptor_uri(l->acceptors[l->n_acceptors - 1]));
-        if (st)
-            goto err_acceptors;
-    }
     wefti_list_push_back(&conn->listeners, &l->all);
     wefti_address_changed(conn);
     *out = l;
     return WEFT_OK;
 
-err_acceptors:
+err_listener:
     close_acceptors(l);
     wefti_free(l->acceptors);
     wefti_free(l->uri);
-err_listener:
+    wefti_away_freed(l);
     wefti_handle_free(&handles, l);
     return st;
 }
@@ -280,6 +337,7 @@ void wefti_listener_shut(weft_listener_t *l)
         wefti_op_complete(wefti_op_of_link(n), WEFT_ERR_CLOSED);
     wefti_list_each_safe(it, &l->ready)
         end_untaken(wefti_container_of(it, wefti_epx_t, ready));
+    wefti_away_shut(l);
     if (l->conn->own == l)
         l->conn->own = NULL;
     wefti_address_changed(l->conn);
@@ -291,6 +349,7 @@ void wefti_listener_free(weft_listener_t *l)
     weft_op_t *op = l->close_op;
     wefti_list_remove(&l->all);
     wefti_handle_shut(&l->handle);
+    wefti_away_freed(l);
     wefti_free(l->acceptors);
     wefti_free(l->uri);
     wefti_handle_free(&handles, l);
@@ -369,6 +428,10 @@ static weft_status_t accept_start(weft_op_t *op)
         l->n_ready--;
         ep->listener = NULL;
         give(op, ep);
+        return WEFT_OK;
+    }
+    if (l->n_ready_away) {
+        give(op, wefti_away_take(l));
         return WEFT_OK;
     }
     weft_status_t st = wefti_op_track(op);

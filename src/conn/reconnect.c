@@ -6,8 +6,10 @@
  * A peer may come back before we have noticed that it left. Its join is held (ep->resumer) until the old lane is read empty
  * and closed and the hook has answered. If the answer is no, or the cookie fits nothing, the peer becomes a new endpoint.
  *
- * Promise: nothing is sent twice; only a peer with its cookie resumes an endpoint. tests/wire/conn_reconnect.c. */
+ * Promise: nothing is sent twice; only a peer with its cookie and its identity resumes an endpoint. tests/wire/conn_reconnect.c,
+ * conn_identity.c. */
 #include <sodium.h>
+#include <string.h>
 
 #include "conn/ep.h"
 
@@ -61,10 +63,13 @@ wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out)
     wefti_conn_t *conn = link->conn;
     const wefti_hello_t *h = &link->shake->peer;
     pthread_mutex_lock(&conn->lock);
-    wefti_epx_t *ep = wefti_slots_get(&conn->slots, h->resume_id);
+    wefti_epx_t *ep = wefti_id_shard(h->resume_id) == wefti_shard_number(conn->rt)
+                          ? wefti_slots_get(&conn->slots, wefti_id_slot(h->resume_id))
+                          : NULL;
     pthread_mutex_unlock(&conn->lock);
     if (!ep || ep->dial || !ep->was_up || ep->close_stage != WEFTI_CLOSE_NOT ||
-        sodium_memcmp(ep->cookie, h->cookie, sizeof ep->cookie))
+        sodium_memcmp(ep->cookie, h->cookie, sizeof ep->cookie) ||
+        strcmp(atomic_load(&ep->peer)->identity, wefti_link_identity(link))) /* a cookie may have been overheard */
         return NULL;
     weft_ep_state_t state = wefti_ep_state(ep);
     if (state == WEFT_EP_RECONNECTING)

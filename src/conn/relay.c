@@ -32,6 +32,18 @@ static bool tell(wefti_epx_t *ep, const void *rec, size_t n)
     return true;
 }
 
+static void relay_free(void *relay, size_t n)
+{
+    wefti_relay_t *r = relay;
+    if (r->pinned)
+        wefti_mem_unpin(r->base);
+    if (r->unmap)
+        r->unmap(r->base, n);
+    else
+        wefti_memfd_close(&r->mem);
+    wefti_free(r);
+}
+
 void wefti_relay_drop(wefti_relay_t *r)
 {
     if (--r->refs)
@@ -39,12 +51,9 @@ void wefti_relay_drop(wefti_relay_t *r)
     if (wefti_list_linked(&r->due))
         wefti_list_remove(&r->due);
     if (r->pinned)
-        wefti_mem_unpin(r->base);
-    if (r->unmap)
-        r->unmap(r->base, WEFTI_RELAY_BYTES);
+        wefti_mem_when_calm(relay_free, r, WEFTI_RELAY_BYTES);
     else
-        wefti_memfd_close(&r->mem);
-    wefti_free(r);
+        relay_free(r, WEFTI_RELAY_BYTES);
 }
 
 void wefti_relay_pin(wefti_relay_t *r)

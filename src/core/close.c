@@ -111,10 +111,8 @@ static weft_status_t end_all(weft_runtime_t *rt)
     return WEFT_OK;
 }
 
-weft_status_t weft_runtime_close(weft_runtime_t *rt)
+static weft_status_t close_one(weft_runtime_t *rt)
 {
-    if (!rt)
-        return WEFT_OK;
     if (wefti_gone(rt)) {
         weft_status_t st = wefti_fail_gone(rt);
         if (st == WEFT_ERR_FORKED) {
@@ -125,8 +123,6 @@ weft_status_t weft_runtime_close(weft_runtime_t *rt)
         }
         return st;
     }
-    if (wefti_driven)
-        return wefti_fail(WEFT_ERR_STATE, "a runtime cannot be closed inside a callback");
     if (atomic_exchange(&rt->closing, true) && !atomic_exchange(&rt->given_up, false))
         return wefti_fail(WEFT_ERR_CLOSED, "another thread closes the runtime \"%s\"", rt->name);
     weft_status_t st = atomic_load(&rt->ended) ? WEFT_OK : end_all(rt);
@@ -144,4 +140,35 @@ weft_status_t weft_runtime_close(weft_runtime_t *rt)
     rt->fabric->ops->close(rt->fabric);
     wefti_runtime_release(rt);
     return WEFT_OK;
+}
+
+/* The others first: what they still have to say to the head finds it. One that cannot be closed now leaves all as it is, but for
+ * those that are. */
+static weft_status_t close_others(weft_runtime_t *head)
+{
+    for (uint32_t k = wefti_n_shards(head); k-- > 1;) {
+        weft_runtime_t *rt = wefti_shard(head, k);
+        bool closed = atomic_load(&rt->fork_generation) == WEFTI_CLOSED_GENERATION || wefti_head(rt) != head;
+        weft_status_t st = closed ? WEFT_OK : close_one(rt);
+        if (st && st != WEFT_ERR_FORKED)
+            return st;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_runtime_close(weft_runtime_t *rt)
+{
+    if (!rt)
+        return WEFT_OK;
+    if (wefti_driven && !wefti_gone(rt))
+        return wefti_fail(WEFT_ERR_STATE, "a runtime cannot be closed inside a callback");
+    if (!wefti_sharded(rt) || atomic_load(&rt->fork_generation) == WEFTI_CLOSED_GENERATION)
+        return close_one(rt);
+    if (atomic_exchange(&rt->closing_shards, true))
+        return wefti_fail(WEFT_ERR_CLOSED, "another thread closes the runtime \"%s\"", rt->name);
+    weft_status_t st = close_others(rt);
+    if (!st)
+        st = close_one(rt);
+    atomic_store(&rt->closing_shards, false);
+    return st;
 }

@@ -4,6 +4,7 @@
 #define WEFTI_CORE_H
 
 #include "core/post.h"
+#include "core/shards.h"
 
 /* Run call->fn on the driver: now if this thread is or can become it, else through the inbox. *call is kept by the caller until
  * it ran; fn may free it. False: the runtime is closed, and fn will not run. */
@@ -12,6 +13,8 @@ typedef struct wefti_call {
     void (*fn)(struct wefti_call *call);
 } wefti_call_t;
 bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
+/* The same, but never now: other work of the driver has its turn before. */
+bool wefti_call_later(weft_runtime_t *rt, wefti_call_t *call);
 
 /* Run answer(arg) on the driver and wait until it has run. Its status, with its sentence. Inside a callback of the runtime it
  * runs at once; inside one of another runtime it is refused, since two such callbacks could wait for each other:

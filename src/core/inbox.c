@@ -112,6 +112,12 @@ bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
     return runs;
 }
 
+bool wefti_call_later(weft_runtime_t *rt, wefti_call_t *call)
+{
+    wefti_opx(&call->op)->kind = &wefti_call_kind;
+    return wefti_inbox_push(rt, &call->op);
+}
+
 /* --- asking ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct question {
@@ -258,9 +264,15 @@ unsigned wefti_inbox_drain(weft_runtime_t *rt)
 
 void wefti_wake_waiters(weft_runtime_t *rt)
 {
+    weft_runtime_t *head = wefti_head(rt);
     rt->leave_due &= (uint8_t)~WEFTI_DUE_WAKE;
     atomic_fetch_add(&rt->done_seq, 1);
     wefti_futex_wake(&rt->done_seq, INT_MAX);
+    /* Read by a change, so that a thread which counts itself after this sees what is done: wefti_wait_across(). */
+    if (head != rt && atomic_fetch_add(&head->across, 0)) {
+        atomic_fetch_add(&head->done_seq, 1);
+        wefti_futex_wake(&head->done_seq, INT_MAX);
+    }
 }
 
 void wefti_settle(weft_runtime_t *rt)

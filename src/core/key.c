@@ -1,12 +1,13 @@
-/* core/key.c - the pre-shared key: a typed one is stretched, a random one is used as it is.
+/* core/key.c - the pre-shared keys: a typed one is stretched, random ones are used as they are.
  *
  * An attacker who records a hello can try keys against it. A key that a person chose would soon be found, so it goes through
  * Argon2id: 32 MiB and three passes, about 60 ms, for each guess as well. Both sides must get the same key, so the salt is a
  * constant: the hash of a label.
  *
  * 32 random bytes cannot be guessed, and need none of it. They are recognised by their prefix: "weft-key-1 " and 64 hex
- * digits, as `weft key new` writes them to a file. Anything else that begins with "weft-key-" is refused: half a key must not
- * become another key. A program that makes keys itself says so (opts.key_random).
+ * digits, as `weft key new` writes them to a file, and perhaps a name. There may be several lines of them, blank lines, and
+ * comments that begin with '#'. Anything else whose first line begins with "weft-key-" is refused: half a key must not become
+ * another key. A program that makes keys itself says so (opts.key_random).
  *
  * A process stretches a key once: the result is kept, for the runtimes that are opened later. It is kept XORed with a keyed
  * hash of the bytes it came from, so that only those bytes give it back. It is wiped at exit and in a forked child. The lock
@@ -32,6 +33,7 @@
 
 #define MARK "weft-key-"
 #define VERSION "1 "
+#define NAME_BYTES "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 enum { MARK_LEN = sizeof MARK - 1, HEAD_LEN = MARK_LEN + sizeof VERSION - 1, HEX_LEN = 2 * WEFTI_KEY_SIZE };
 
 /* --- what was stretched before ---------------------------------------------------------------------------------------------- */
@@ -160,50 +162,127 @@ uint64_t wefti_key_stretches(void)
 
 /* --- what bytes mean -------------------------------------------------------------------------------------------------------- */
 
-static size_t without_line_end(const char *text, size_t n)
+typedef struct line {
+    const char *at, *end; /* without the end of the line, and blanks before that */
+    unsigned number;
+} line_t;
+
+static bool is_blank(char c)
 {
-    if (n && text[n - 1] == '\n')
-        n--;
-    if (n && text[n - 1] == '\r')
-        n--;
-    return n;
+    return c == ' ' || c == '\t' || c == '\r';
 }
 
-static weft_status_t read_random(const char *whose, const char *text, size_t n, uint8_t *key_out)
+/* The next line that is neither empty nor a comment. False: there is none. */
+static bool next_line(const char **at, const char *end, line_t *line)
+{
+    while (*at < end) {
+        const char *stop = memchr(*at, '\n', (size_t)(end - *at));
+        line->at = *at;
+        line->end = stop ? stop : end;
+        line->number++;
+        *at = stop ? stop + 1 : end;
+        while (line->end > line->at && is_blank(line->end[-1]))
+            line->end--;
+        if (line->end > line->at && *line->at != '#')
+            return true;
+    }
+    return false;
+}
+
+bool wefti_keys_are_list(const void *bytes, size_t n)
+{
+    line_t line = {0};
+    const char *at = bytes;
+    if (!next_line(&at, at + n, &line))
+        return false;
+    size_t have = (size_t)(line.end - line.at);
+    bool first = line.at == (const char *)bytes; /* then half the mark has always been a typed key */
+    return have >= MARK_LEN ? !memcmp(line.at, MARK, MARK_LEN) : !first && !memcmp(line.at, MARK, have);
+}
+
+/* One line of a list. False: it is none. */
+static bool read_line(const line_t *line, wefti_keys_t *keys)
 {
     uint8_t key[WEFTI_KEY_SIZE];
-    size_t got = 0;
-    const char *end = NULL;
-    n = without_line_end(text, n);
-    bool good = n == HEAD_LEN + HEX_LEN && !memcmp(text, MARK VERSION, HEAD_LEN) &&
-                !sodium_hex2bin(key, sizeof key, text + HEAD_LEN, HEX_LEN, NULL, &got, &end) && got == sizeof key &&
-                end == text + n;
+    size_t got = 0, n = (size_t)(line->end - line->at);
+    const char *end = NULL, *name = line->at + HEAD_LEN + HEX_LEN;
+    if (n < HEAD_LEN + HEX_LEN || memcmp(line->at, MARK VERSION, HEAD_LEN) || (name < line->end && !is_blank(*name)))
+        return false;
+    while (name < line->end && is_blank(*name))
+        name++;
+    size_t name_len = (size_t)(line->end - name);
+    if (name_len > WEFTI_KEY_NAME_MAX)
+        return false;
+    for (size_t i = 0; i < name_len; i++)
+        if (!name[i] || !strchr(NAME_BYTES, name[i]))
+            return false;
+    bool good = !sodium_hex2bin(key, sizeof key, line->at + HEAD_LEN, HEX_LEN, NULL, &got, &end) && got == sizeof key &&
+                end == line->at + HEAD_LEN + HEX_LEN;
     if (good)
-        memcpy(key_out, key, sizeof key);
+        wefti_keys_add(keys, key, name, name_len);
     sodium_memzero(key, sizeof key);
-    return good ? WEFT_OK
-                : wefti_fail(WEFT_ERR_INVALID,
-                             "%s begins with \"" MARK "\", but is not one line of \"" MARK VERSION
-                             "\" and %d hex digits as \"weft key new FILE\" writes it",
-                             whose, (int)HEX_LEN);
+    return good;
 }
 
-weft_status_t wefti_key_make(const char *whose, const void *bytes, size_t n, bool random, uint8_t key_out[WEFTI_KEY_SIZE])
+static weft_status_t read_list(const char *whose, const char *text, size_t n, wefti_keys_t **out)
 {
+    line_t line = {0};
+    unsigned lines[WEFTI_KEYS_MOST], most = 1;
+    for (size_t i = 0; i < n && most < WEFTI_KEYS_MOST; i++)
+        most += text[i] == '\n';
+    wefti_keys_t *keys = wefti_keys_new(most);
+    weft_status_t st = keys ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for keys");
+    for (const char *at = text; !st && next_line(&at, text + n, &line);) {
+        if (keys->n == WEFTI_KEYS_MOST) {
+            st = wefti_fail(WEFT_ERR_INVALID, "%s has more than %d keys", whose, (int)WEFTI_KEYS_MOST);
+        } else if (!read_line(&line, keys)) {
+            st = wefti_fail(WEFT_ERR_INVALID,
+                            "line %u of %s is not \"" MARK VERSION "\", %d hex digits as \"weft key new FILE\" writes them, and "
+                            "perhaps a name (at most %d of A-Z a-z 0-9 . _ -)",
+                            line.number, whose, (int)HEX_LEN, (int)WEFTI_KEY_NAME_MAX);
+        } else {
+            lines[keys->n - 1] = line.number;
+            for (unsigned i = 0; !st && i + 1 < keys->n; i++)
+                if (!memcmp(keys->at[i].print, keys->at[keys->n - 1].print, WEFTI_KEY_PRINT_SIZE))
+                    st = wefti_fail(WEFT_ERR_INVALID, "lines %u and %u of %s have the same key", lines[i], line.number, whose);
+        }
+    }
+    if (st) {
+        wefti_keys_free(keys);
+        return st;
+    }
+    keys->listed = true;
+    *out = keys;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_keys_make(const char *whose, const void *bytes, size_t n, bool random, wefti_keys_t **out)
+{
+    uint8_t key[WEFTI_KEY_SIZE];
+    weft_status_t st = WEFT_OK;
     if (sodium_init() < 0)
         return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot start: there is no randomness");
-    if (random) {
-        memcpy(key_out, bytes, WEFTI_KEY_SIZE);
-        return WEFT_OK;
-    }
-    if (n >= MARK_LEN && !memcmp(bytes, MARK, MARK_LEN))
-        return read_random(whose, bytes, n, key_out);
-    return stretch_once(whose, bytes, n, key_out);
+    if (!random && wefti_keys_are_list(bytes, n))
+        return read_list(whose, bytes, n, out);
+    if (random)
+        memcpy(key, bytes, sizeof key);
+    else
+        st = stretch_once(whose, bytes, n, key);
+    if (st)
+        return st;
+    wefti_keys_t *keys = wefti_keys_new(1);
+    if (keys)
+        wefti_keys_add(keys, key, "", 0);
+    sodium_memzero(key, sizeof key);
+    if (!keys)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
+    *out = keys;
+    return WEFT_OK;
 }
 
 /* --- files ------------------------------------------------------------------------------------------------------------------ */
 
-weft_status_t wefti_key_read(const char *path, uint8_t key_out[WEFTI_KEY_SIZE])
+weft_status_t wefti_keys_read(const char *path, bool listed, wefti_keys_t **out)
 {
     unsigned char bytes[WEFTI_KEY_MOST + 1];
     char whose[300];
@@ -240,11 +319,35 @@ weft_status_t wefti_key_read(const char *path, uint8_t key_out[WEFTI_KEY_SIZE])
                    (int)WEFTI_KEY_LEAST, (int)WEFTI_KEY_MOST);
         goto err_bytes;
     }
-    st = wefti_key_make(whose, bytes, n, false, key_out);
+    if (listed && !wefti_keys_are_list(bytes, n))
+        wefti_fail(st, "%s had lines of \"" MARK VERSION "\" and has none now", whose);
+    else
+        st = wefti_keys_make(whose, bytes, n, false, out);
 
 err_bytes:
     sodium_memzero(bytes, n);
 err_fd:
     close(fd);
     return st;
+}
+
+bool wefti_keys_renew(weft_runtime_t *rt)
+{
+    const char *path = rt->config.key_file;
+    wefti_keys_t *keys;
+    bool any = rt->keys_in_file && wefti_changed_look(&rt->keys_seen, path);
+    if (!any && (!rt->keys_bad || rt->keys_warned))
+        return false;
+    weft_status_t st = wefti_keys_read(path, rt->keys->listed, &keys);
+    rt->keys_warned = rt->keys_bad && !any;
+    rt->keys_bad = st;
+    if (st) {
+        if (rt->keys_warned && wefti_head(rt) == rt)
+            wefti_warn("the key file has changed, and the keys from before are still used: %s", weft_last_error());
+        return false;
+    }
+    wefti_keys_free(rt->keys);
+    rt->keys = keys;
+    wefti_info("the key file \"%s\" has changed: %u keys are accepted from now on", path, keys->n);
+    return true;
 }

@@ -6,6 +6,7 @@
 
 #include <time.h>
 
+#include "base/futex.h"
 #include "core/core.h"
 
 /* How many rounds or deliveries that did something go by between two looks at the coarse clock; enough quiet calls that the
@@ -37,7 +38,7 @@ static inline bool wefti_ticked(weft_runtime_t *rt)
 /* Something was done that may have taken long: every few times see whether it did. True: timers are due to be looked at. */
 static inline bool wefti_did(weft_runtime_t *rt)
 {
-    if (++rt->busy % WEFTI_BUSY_LOOK || !wefti_ticked(rt))
+    if (++rt->long_rounds % WEFTI_BUSY_LOOK || !wefti_ticked(rt))
         return false;
     rt->until_clock = 0;
     return true;
@@ -61,7 +62,7 @@ void wefti_op_untrack(weft_op_t *op);
 extern const wefti_op_kind_t wefti_call_kind;
 bool wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node); /* any thread; false: the runtime is closed */
 unsigned wefti_inbox_drain(weft_runtime_t *rt);
-/* Wake the threads that wait for operations that are done. */
+/* Wake the threads that wait for operations that are done; those that wait for several shards, too. */
 void wefti_wake_waiters(weft_runtime_t *rt);
 /* Wake the driver if it sleeps, and whoever waits beside it: the runtime closes. Any thread. */
 void wefti_wake_all(weft_runtime_t *rt);
@@ -84,13 +85,10 @@ uint64_t wefti_timers_next(weft_runtime_t *rt);
 /* sleep.c */
 /* Sleep until an event, a post, the next timer or `until` (fabric time). False: this fabric has nothing to sleep on. */
 bool wefti_sleep(weft_runtime_t *rt, uint64_t until);
-/* Any thread. ns relative, WEFT_FOREVER for no limit; false: it ran out. */
-bool wefti_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns);
-void wefti_futex_wake(_Atomic uint32_t *word, int most);
 
 /* wait.c */
-/* What a wait waits for. `done`: is it there? `mark`: the same, and if not, whoever brings it now wakes rt->done_seq. Any
- * thread. */
+/* What a wait waits for. `done`: is it there? `mark`: the same, and if not, whoever brings it now wakes rt->done_seq, or has
+ * his driver do it (WEFTI_DUE_WAKE). Any thread. */
 typedef struct wefti_wait {
     bool (*done)(void *arg);
     bool (*mark)(void *arg);
@@ -99,17 +97,24 @@ typedef struct wefti_wait {
 /* WEFT_OK, _PENDING, _STATE (inside a callback), _FORKED, _CLOSED (and what it waits for did not come), _UNSUPPORTED (virtual
  * time, and nothing comes). Any thread. */
 weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
+/* The same for what any shard of a runtime can bring. */
+weft_status_t wefti_wait_across(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
 /* Drive until done(arg), spinning and sleeping as configured. For a thread that is the driver. */
 weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
 
 /* token.c */
 bool wefti_token_cancelled(const weft_token_t *token);
-weft_runtime_t *wefti_token_runtime(const weft_token_t *token);
-void wefti_token_join(weft_token_t *token, weft_op_t *op);
+bool wefti_token_takes(const weft_token_t *token, const weft_runtime_t *rt); /* is it of this runtime? */
+weft_status_t wefti_token_join(weft_token_t *token, weft_op_t *op); /* WEFT_ERR_NOMEM */
 void wefti_token_part(weft_token_t *token, weft_op_t *op);
 
+/* group.c: members of groups of a runtime with several shards, on the thread that posts one */
+bool wefti_group_post(weft_op_t *op);   /* it is posted: take GROUPED off. False: its group has let it go */
+void wefti_group_unpost(weft_op_t *op); /* it could not be posted, and was not begun: put GROUPED on again */
+void wefti_group_left(weft_op_t *op);   /* its group is over and waits for it, but it will not be posted */
+
 /* queue.c */
-weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue);
+bool wefti_queue_takes(const weft_queue_t *queue, const weft_runtime_t *rt); /* is it of this runtime? */
 void wefti_queue_count(weft_queue_t *queue, int by); /* operations under way that name it; any thread */
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
 void wefti_queues_cut(weft_runtime_t *rt); /* the runtime closes: queues are on their own from here on */

@@ -28,9 +28,9 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, const wef
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
     if (op->fn && op->queue)
         return wefti_fail(WEFT_ERR_INVALID, "the operation has both fn and queue; at most one of them is told");
-    if (op->queue && wefti_queue_runtime(op->queue) != rt)
+    if (op->queue && !wefti_queue_takes(op->queue, rt))
         return wefti_fail(WEFT_ERR_INVALID, "the operation's queue belongs to another runtime");
-    if (op->token && wefti_token_runtime(op->token) != rt)
+    if (op->token && !wefti_token_takes(op->token, rt))
         return wefti_fail(WEFT_ERR_INVALID, "the operation's token belongs to another runtime");
     if (op->token && wefti_token_cancelled(op->token))
         *flags_out |= WEFTI_OPF_STOPPED;
@@ -42,6 +42,8 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, const wef
             return st;
         *flags_out |= WEFTI_OPF_GATE;
     }
+    if (__builtin_expect(state & (WEFTI_OP_GROUPED | WEFTI_OP_LEAVING), 0) && wefti_sharded(rt) && wefti_group_post(op))
+        *flags_out |= WEFTI_OPF_GROUPED;
     if (op->queue)
         wefti_queue_count(op->queue, 1);
     return WEFT_OK;
@@ -50,7 +52,8 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, const wef
 /* The state before the post. */
 static uint32_t state_before(const wefti_opx_t *x)
 {
-    return x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
+    uint32_t grouped = x->flags & WEFTI_OPF_GROUPED ? WEFTI_OP_GROUPED : 0;
+    return x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED | grouped : WEFTI_OP_IDLE | grouped;
 }
 
 /* Its start() listed it and failed. */
@@ -79,7 +82,10 @@ bool wefti_op_unprepare(weft_op_t *op)
             break;
     if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED)
         return false;
-    uncount(op, (state & WEFTI_OP_STATE) == WEFTI_OP_POSTED);
+    bool begun = (state & WEFTI_OP_STATE) == WEFTI_OP_POSTED, grouped = x->flags & WEFTI_OPF_GROUPED;
+    uncount(op, begun);
+    if (grouped && !begun)
+        wefti_group_unpost(op);
     return true;
 }
 
@@ -94,8 +100,15 @@ weft_status_t wefti_op_take_back(weft_op_t *op, weft_status_t st)
 void wefti_op_unpost(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    atomic_store_explicit(&x->state, state_before(x), memory_order_relaxed);
+    uint32_t state = wefti_op_state(op), back = state_before(x);
+    bool grouped = x->flags & WEFTI_OPF_GROUPED, left;
+    do {
+        left = grouped && (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED;
+    } while (!atomic_compare_exchange_weak_explicit(&x->state, &state, left ? back & ~(uint32_t)WEFTI_OP_GROUPED : back,
+                                                    memory_order_acq_rel, memory_order_acquire));
     uncount(op, true);
+    if (left)
+        wefti_group_left(op);
 }
 
 weft_status_t wefti_op_track_slow(weft_op_t *op)
@@ -107,8 +120,10 @@ weft_status_t wefti_op_track_slow(weft_op_t *op)
             return st;
     }
     if (op->token && !(x->flags & WEFTI_OPF_TOKEN)) {
+        weft_status_t st = wefti_token_join(op->token, op);
+        if (st)
+            return st;
         x->flags |= WEFTI_OPF_TOKEN;
-        wefti_token_join(op->token, op);
     }
     return WEFT_OK;
 }
@@ -261,16 +276,21 @@ void wefti_op_no_cancel(weft_op_t *op, weft_status_t why)
     (void)op, (void)why;
 }
 
-void wefti_op_soon(weft_runtime_t *rt, weft_op_t *op)
+void wefti_op_begin_own(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
-    static const wefti_op_kind_t kind = {.name = "work", .cancel = wefti_op_no_cancel};
     wefti_opx_t *x = wefti_opx(op);
     x->rt = rt;
-    x->kind = &kind;
+    x->kind = kind;
     x->flags = 0;
     x->link.next = NULL;
     atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
     rt->ops_at_once++;
+}
+
+void wefti_op_soon(weft_runtime_t *rt, weft_op_t *op)
+{
+    static const wefti_op_kind_t kind = {.name = "work", .cancel = wefti_op_no_cancel};
+    wefti_op_begin_own(rt, op, &kind);
     wefti_op_complete(op, WEFT_OK);
 }
 

@@ -13,6 +13,9 @@
  *     HOOKED   weft_op_attach() set a callback after the post
  *     STOPPED  with IDLE: it was cancelled before its post
  *     GROUPED  with IDLE: it is a member of a group, and not posted yet
+ * and for members of a group of a runtime with several shards (group.c):
+ *     LEAVING  with IDLE: its group is letting it go just now. A post waits
+ *     UNWANTED with IDLE: its group is over, and it is being posted
  * After the store of DONE, and the pop from its queue, the library does not touch it again: its owner may free it or post it
  * anew. tests/unit/core_op.c and tests/sim check that each post goes through these states exactly once. */
 #ifndef WEFTI_CORE_OP_H
@@ -30,7 +33,7 @@ enum {
     WEFTI_OP_IDLE = 0, WEFTI_OP_POSTED = 1, WEFTI_OP_READY = 2, WEFTI_OP_DONE = 3, WEFTI_OP_ASKED = 4,
     WEFTI_OP_STATE = 7, /* mask of the above */
     WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32, WEFTI_OP_HOOKED = 64, WEFTI_OP_STOPPED = 128,
-    WEFTI_OP_GROUPED = 256
+    WEFTI_OP_GROUPED = 256, WEFTI_OP_LEAVING = 512, WEFTI_OP_UNWANTED = 1024
 };
 
 /* What a room says about one kind of its operations: static const. Extensions have the same. */
@@ -67,7 +70,8 @@ enum {
     WEFTI_OPF_INBOX_START = 4, /* it is in the inbox to be started */
     WEFTI_OPF_STEP = 8,        /* on the ready list, and not complete: a function to run */
     WEFTI_OPF_STOPPED = 16,    /* it was cancelled before it was posted, and is not started yet */
-    WEFTI_OPF_GATE = 32        /* it has a gate: core/gate.h */
+    WEFTI_OPF_GATE = 32,       /* it has a gate: core/gate.h */
+    WEFTI_OPF_GROUPED = 64     /* its post has taken GROUPED off: group.c */
 };
 
 #define WEFTI_OP_SCRATCH_SIZE sizeof(((wefti_opx_t *)0)->scratch)

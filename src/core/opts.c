@@ -56,6 +56,21 @@ static weft_status_t check_key(const weft_runtime_opts_t *o)
     return WEFT_OK;
 }
 
+static weft_status_t merge_tls(const weft_tls_opts_t *given, wefti_config_t *config)
+{
+    weft_tls_opts_t t;
+    weft_status_t st = wefti_opts_read(given, &t, sizeof t, "weft_tls_opts_t");
+    if (!st)
+        st = merge_text(config, t.cert, &config->tls_cert);
+    if (!st)
+        st = merge_text(config, t.key, &config->tls_key);
+    if (!st && t.mode && strcmp(t.mode, "auto") != 0 && strcmp(t.mode, "off") != 0 && strcmp(t.mode, "required") != 0)
+        st = wefti_fail(WEFT_ERR_INVALID, "the mode of TLS is \"%.40s\", but should be auto, off or required", t.mode);
+    if (!st)
+        st = merge_text(config, t.mode, &config->tls);
+    return st ? st : merge_text(config, t.ca, &config->tls_ca);
+}
+
 weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_config_t *config)
 {
     weft_runtime_opts_t o;
@@ -83,10 +98,13 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     if (ring & (ring - 1))
         return wefti_fail(WEFT_ERR_INVALID, "shm_ring is %llu, but should be a power of two", (unsigned long long)ring);
     config->shm_ring = ring;
-    if ((st = merge_text(config, o.progress ? mode_names[o.progress] : NULL, &config->progress)) ||
-        (st = merge_text(config, o.name, &config->name)) || (st = merge_text(config, o.transports, &config->transports)) ||
+    bool threads = o.shards > 1 && !o.progress; /* several shards are driven by threads */
+    const char *mode = o.progress ? mode_names[o.progress] : threads ? mode_names[WEFT_PROGRESS_THREAD] : NULL;
+    if ((st = merge_text(config, mode, &config->progress)) || (st = merge_text(config, o.name, &config->name)) ||
+        (st = merge_text(config, o.transports, &config->transports)) ||
         (st = merge_text(config, o.interfaces, &config->interfaces)) ||
         (st = merge_text(config, o.heartbeat_by_program ? "program" : NULL, &config->heartbeat_by)) ||
+        (st = merge_tls(o.tls, config)) ||
         (st = merge_text(config, o.trusted && !wefti_trusted(config) ? "on" : NULL, &config->trusted)))
         return st;
     return WEFT_OK;
@@ -124,11 +142,14 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
     if (sodium_init() < 0)
         return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot start: there is no randomness");
     bool in_file = !o.key && c->key_file && *c->key_file;
-    if (o.key && (st = wefti_key_make("the key", o.key, o.key_len, o.key_random, rt->key)))
+    if (o.key && (st = wefti_keys_make("the key", o.key, o.key_len, o.key_random, &rt->keys)))
         return st;
-    if (in_file && (st = wefti_key_read(c->key_file, rt->key)))
+    if (in_file)
+        (void)wefti_changed_look(&rt->keys_seen, c->key_file);
+    if (in_file && (st = wefti_keys_read(c->key_file, false, &rt->keys)))
         return st;
-    rt->has_key = o.key || in_file;
+    rt->keys_in_file = in_file;
+    rt->has_key = rt->keys;
     if (wefti_trusted(c) && !rt->has_key)
         return wefti_fail(WEFT_ERR_INVALID,
                           "WEFT_TRUSTED is %s, but there is no key that peers could prove: set WEFT_KEY_FILE, or "

@@ -36,7 +36,7 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, const wef
 static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
     wefti_opx_t *x = wefti_opx(op);
-    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), flags = 0;
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire), flags = 0; /* a group may have let it go: group.c */
     if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || wefti_closing(rt) || wefti_gone(rt) || op->token ||
                              op->queue || op->streams,
                          0)) {
@@ -185,7 +185,7 @@ static inline void wefti_op_begin_done(weft_op_t *op)
 static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire);
     return (state == WEFTI_OP_IDLE || state == WEFTI_OP_DONE) && !wefti_closing(rt) && !wefti_gone(rt) && !op->fn && !op->queue &&
            !op->token && !op->streams && !x->watch;
 }
@@ -204,6 +204,8 @@ void wefti_op_no_cancel(weft_op_t *op, weft_status_t why);
 /* Have op->fn called from progress, behind the completions that are due: by an operation of the room's own, which completes at
  * once, also while the runtime closes. Driver only. */
 void wefti_op_soon(weft_runtime_t *rt, weft_op_t *op);
+/* Begin an operation of the room's own, which the room completes, also while the runtime closes. Driver only. */
+void wefti_op_begin_own(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind);
 /* For a call whose operation may be NULL: one that frees itself when it is complete. NULL: no memory. */
 weft_op_t *wefti_op_own(void);
 

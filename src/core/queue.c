@@ -1,8 +1,8 @@
 /* core/queue.c - completion queues.
  *
- * The driver pushes, one thread at a time pops; between them a list (`pushed`, base/mpsc.h) that the popper takes whole
- * (`taken`), through opx->handed, which nobody else needs once an operation is complete. An operation in a queue is DONE and
- * QUEUED: complete, but not to be posted again before it is popped.
+ * The driver pushes, and of a runtime with several shards all of their drivers; one thread at a time pops; between them a list
+ * (`pushed`, base/mpsc.h) that the popper takes whole (`taken`), through opx->handed, which nobody else needs once an operation
+ * is complete. An operation in a queue is DONE and QUEUED: complete, but not to be posted again before it is popped.
  *
  * The event fd is written when the first of a burst is pushed, and read by the pop that finds nothing left:
  *
@@ -30,7 +30,7 @@ enum { DARK, LIGHTING, LIT };
 
 struct weft_queue {
     wefti_handle_t handle;
-    weft_runtime_t *_Atomic rt; /* NULL once the runtime is closed */
+    weft_runtime_t *_Atomic rt; /* the head; NULL once the runtime is closed */
     uint32_t fork_generation;   /* of the process that made it */
     wefti_mpsc_t pushed;
     _Atomic(wefti_mpsc_node_t *) taken; /* oldest first; only the popping thread changes it */
@@ -38,15 +38,20 @@ struct weft_queue {
     _Atomic uint32_t lit;               /* DARK, LIGHTING, LIT: the fd is not readable, is about to be, is */
     _Atomic int fd;                     /* -1 before weft_queue_fd() */
     _Atomic int64_t under_way;          /* posted with this queue and not popped */
-    _Atomic uint32_t pushing;           /* the driver is in wefti_queue_push() */
     wefti_list_t link;                  /* rt->queues */
 };
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_queue_t, fork_generation);
 
-weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue)
+static weft_runtime_t *runtime_of(const weft_queue_t *queue)
 {
     return atomic_load_explicit(&queue->rt, memory_order_relaxed);
+}
+
+bool wefti_queue_takes(const weft_queue_t *queue, const weft_runtime_t *rt)
+{
+    const weft_runtime_t *its = runtime_of(queue);
+    return its == rt || (its && wefti_same_runtime(its, rt));
 }
 
 void wefti_queue_count(weft_queue_t *queue, int by)
@@ -92,14 +97,14 @@ static void darken(weft_queue_t *queue)
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op)
 {
     /* As soon as it is pushed, the popper may have it and free the queue. */
-    atomic_store_explicit(&queue->pushing, 1, memory_order_relaxed);
+    atomic_store_explicit(&rt->pushing, queue, memory_order_relaxed);
     wefti_op_done(rt, op, WEFTI_OP_QUEUED);
     wefti_mpsc_push_t how = wefti_mpsc_push(&queue->pushed, &wefti_opx(op)->handed);
     if (atomic_load(&queue->waited))
         rt->leave_due |= WEFTI_DUE_WAKE;
     if (how == WEFTI_MPSC_FIRST)
         light(queue);
-    atomic_store_explicit(&queue->pushing, 0, memory_order_release);
+    atomic_store_explicit(&rt->pushing, NULL, memory_order_release);
 }
 
 static size_t take(weft_queue_t *queue, weft_op_t **ops_out, size_t n)
@@ -139,13 +144,13 @@ size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64
     if (!queue || !ops_out || !n || !wefti_is_open(&queue->handle) || is_inherited(queue))
         return 0;
     size_t got = take(queue, ops_out, n);
-    weft_runtime_t *rt = wefti_queue_runtime(queue);
+    weft_runtime_t *rt = runtime_of(queue);
     if (got || !rt || wefti_driven)
         return got; /* inside a callback there is no waiting, only looking */
     atomic_fetch_add(&rt->handle.inside, 1);
     if (atomic_load(&queue->rt) == rt) { /* else it was closed just now */
         const wefti_wait_t what = {some_there, mark, queue};
-        wefti_wait(rt, &what, timeout_ns);
+        wefti_wait_across(rt, &what, timeout_ns);
         atomic_store(&queue->waited, 0);
     }
     wefti_part(rt);
@@ -209,6 +214,7 @@ weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out)
 {
     if (!rt || !queue_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "queue_out" : "the runtime");
+    rt = wefti_head(rt);
     weft_status_t st = wefti_join(rt);
     if (st)
         return st;
@@ -228,10 +234,19 @@ weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out)
     return queue ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a queue");
 }
 
+/* A driver that has pushed the last of its operations may still look at it. */
+static void wait_for_pushers(const weft_queue_t *queue)
+{
+    weft_runtime_t *rt = runtime_of(queue);
+    for (uint32_t k = 0, n = rt ? wefti_n_shards(rt) : 0; k < n; k++)
+        while (atomic_load_explicit(&wefti_shard(rt, k)->pushing, memory_order_acquire) == queue)
+            sched_yield();
+}
+
 /* Leave the list of its runtime, unless that is closing and has emptied it. */
 static void unlist(weft_queue_t *queue)
 {
-    weft_runtime_t *rt = wefti_queue_runtime(queue);
+    weft_runtime_t *rt = runtime_of(queue);
     if (!rt)
         return;
     atomic_fetch_add(&rt->handle.inside, 1);
@@ -262,8 +277,7 @@ weft_status_t weft_queue_free(weft_queue_t *queue)
         return wefti_fail(WEFT_ERR_STATE, "%lld operations of the queue are under way or were not popped", (long long)under_way);
     if (!ours)
         return wefti_fail(WEFT_ERR_CLOSED, "the queue was freed");
-    while (atomic_load_explicit(&queue->pushing, memory_order_acquire))
-        sched_yield();
+    wait_for_pushers(queue);
     unlist(queue);
     if (queue->fd >= 0)
         close(queue->fd);

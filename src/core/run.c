@@ -4,6 +4,7 @@
  * after what completed before it. tests/unit/core_run.c. */
 #include "base/alloc.h"
 #include "core/local.h"
+#include "core/shards.h"
 
 typedef struct run {
     weft_run_fn fn;
@@ -50,6 +51,7 @@ weft_status_t weft_runtime_call(weft_runtime_t *rt, weft_run_fn fn, void *user, 
         if (!own)
             return wefti_fail(WEFT_ERR_NOMEM, "no memory to hand a function to the driver; give it an operation");
     }
+    rt = wefti_shard_or(rt);
     weft_status_t st = wefti_op_prepare(rt, op, &run_kind);
     if (!st) {
         *wefti_op_scratch(op, run_t) = (run_t){fn, user, WEFT_OK};

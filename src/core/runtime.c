@@ -2,7 +2,6 @@
  *
  * Opening goes bottom up: core on a fabric (here), then the rooms attach (src/open.c), then what drives it starts. How it is
  * driven is in progress.c, wait.c and thread.c; how it ends is in close.c. */
-#include <sodium.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -22,6 +21,10 @@ static weft_runtime_t *runtime_new(void)
     atomic_store_explicit(&rt->mode, 0, memory_order_relaxed);
     atomic_store_explicit(&rt->closing, false, memory_order_relaxed);
     atomic_store_explicit(&rt->ended, false, memory_order_relaxed);
+    atomic_store_explicit(&rt->head, rt, memory_order_relaxed);
+    atomic_store_explicit(&rt->n_shards, 1, memory_order_relaxed);
+    atomic_store_explicit(&rt->shard, 0, memory_order_relaxed);
+    atomic_store_explicit(&rt->shards[0], rt, memory_order_relaxed);
     memset((char *)rt + offsetof(weft_runtime_t, quiet), 0,
            offsetof(weft_runtime_t, handed_in) - offsetof(weft_runtime_t, quiet));
     memset((char *)rt + offsetof(weft_runtime_t, ops_posted), 0, sizeof *rt - offsetof(weft_runtime_t, ops_posted));
@@ -32,7 +35,9 @@ static weft_runtime_t *runtime_new(void)
 void wefti_runtime_release(weft_runtime_t *rt)
 {
     wefti_fork_unlist(rt);
-    sodium_memzero(rt->key, sizeof rt->key);
+    wefti_hands_end(&rt->hands);
+    wefti_keys_free(rt->keys);
+    rt->keys = NULL;
     wefti_heap_free(&rt->timers);
     wefti_config_free(&rt->config);
     atomic_store(&rt->fork_generation, WEFTI_CLOSED_GENERATION);
@@ -67,6 +72,7 @@ weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_confi
     }
     atomic_store(&rt->fork_generation, wefti_fork_generation);
     wefti_fork_list(rt);
+    wefti_hands_begin(&rt->hands, wefti_mode(rt) == WEFT_PROGRESS_THREAD);
     atomic_store(&rt->handle.open, 1);
     atomic_store(&rt->driver, 0);
     *rt_out = rt;
@@ -112,6 +118,32 @@ static weft_status_t collect(void *arg)
     for (int i = 0; i < WEFTI_ROOM_N; i++)
         if (rt->rooms[i] && rt->rooms[i]->stats)
             rt->rooms[i]->stats(rt, stats);
+    stats->shards = 1;
+    stats->connections = atomic_load_explicit(&rt->connections, memory_order_relaxed);
+    stats->busy = wefti_shard_busy(rt);
+    return WEFT_OK;
+}
+
+/* All counters behind `size` are numbers of one type. */
+static void add(weft_runtime_stats_t *sum, const weft_runtime_stats_t *stats)
+{
+    const uint64_t *from = &stats->ops_posted;
+    uint64_t *to = &sum->ops_posted;
+    for (size_t i = 0; i < (sizeof *sum - offsetof(weft_runtime_stats_t, ops_posted)) / sizeof *to; i++)
+        to[i] += from[i];
+}
+
+static weft_status_t stats_of(weft_runtime_t *head, uint32_t first, uint32_t n, weft_runtime_stats_t *stats_out)
+{
+    weft_runtime_stats_t sum = WEFT_RUNTIME_STATS_INIT;
+    for (uint32_t k = first; k < first + n; k++) {
+        asked_t a = {.rt = wefti_shard(head, k)};
+        weft_status_t st = wefti_ask(a.rt, collect, &a);
+        if (st)
+            return st;
+        add(&sum, &a.stats);
+    }
+    wefti_opts_write(stats_out, &sum, sizeof sum);
     return WEFT_OK;
 }
 
@@ -119,10 +151,16 @@ weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *s
 {
     if (!rt || !stats_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "stats_out" : "the runtime");
-    asked_t a = {.rt = rt};
-    weft_status_t st = wefti_ask(rt, collect, &a);
-    if (st)
-        return st;
-    wefti_opts_write(stats_out, &a.stats, sizeof a.stats);
-    return WEFT_OK;
+    if (wefti_sharded(rt) && wefti_shard_here(rt))
+        return wefti_fail(WEFT_ERR_STATE, "a callback cannot wait for the other shards of its runtime");
+    return stats_of(rt, 0, wefti_n_shards(rt), stats_out);
+}
+
+weft_status_t weft_runtime_get_shard_stats(weft_runtime_t *rt, uint32_t shard, weft_runtime_stats_t *stats_out)
+{
+    if (!rt || !stats_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "stats_out" : "the runtime");
+    if (shard >= wefti_n_shards(rt))
+        return wefti_fail(WEFT_ERR_RANGE, "there is no shard %u: the runtime \"%s\" has %u", shard, rt->name, wefti_n_shards(rt));
+    return stats_of(rt, shard, 1, stats_out);
 }

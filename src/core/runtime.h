@@ -14,11 +14,15 @@
 #ifndef WEFTI_CORE_RUNTIME_H
 #define WEFTI_CORE_RUNTIME_H
 
+#include <time.h>
 #include <weft/runtime.h>
 
+#include "base/changed.h"
 #include "base/config.h"
+#include "base/hands.h"
 #include "base/detail.h"
 #include "base/handle.h"
+#include "base/keys.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "core/op.h"
@@ -44,12 +48,27 @@ enum {
     WEFTI_ROOM_N
 };
 
+typedef struct wefti_busy {
+    clockid_t clock;               /* of the thread, once it has one: its processor time */
+    bool has_clock;
+    uint64_t at, used;             /* when it was last looked at, and what the thread had used then, in ns */
+    uint32_t permille;             /* of the time before that */
+} wefti_busy_t;
+
 struct weft_runtime {
     wefti_handle_t handle;         /* its `inside`: threads inside, beside the driver. Close waits for them */
     /* These outlive the runtime: a thread that comes too late may touch them in its memory's next life. */
     _Atomic uint32_t done_seq;     /* futex: bumped when a WAITED operation is done and when the driver is handed on */
     _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one was told to become the driver */
+    _Atomic uint32_t across;       /* of the head: threads that wait there for what other shards do, too */
+    weft_queue_t *_Atomic pushing; /* the queue that its driver pushes to just now */
     _Atomic bool virtual_time;     /* the fabric has no fd to sleep on: its clock is read every time */
+    /* shards.h: these as well */
+    weft_runtime_t *_Atomic head;  /* of whose shards it is one: itself, unless another was opened first */
+    _Atomic uint32_t n_shards;     /* of the head; 1 in others */
+    _Atomic uint32_t shard;        /* its number */
+    _Atomic bool closing_shards;   /* of the head: a thread closes it and the others */
+    weft_runtime_t *_Atomic shards[WEFT_SHARDS_MAX]; /* of the head; the first is itself */
     char name[128];
 
     /* touched by every post and progress; the first five outlive it, too */
@@ -86,19 +105,26 @@ struct weft_runtime {
     bool ending;                   /* it is in wefti_shutdown() */
     _Atomic bool given_up;         /* it has ended, but a thread stayed inside: another weft_runtime_close() goes on */
     const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
-    uint32_t busy;                 /* rounds and deliveries that may have taken long */
+    uint32_t long_rounds;          /* rounds and deliveries that may have taken long */
     int64_t coarse_tick;           /* coarse clock when it was last read */
 
     /* the rest */
     void *thread;                  /* thread.c's */
     wefti_config_t config;
+    wefti_hands_user_t hands;      /* those that help with long copies: base/hands.h */
     uint64_t spin_ns;              /* config.spin, or the default of its mode */
     bool beats_by_program;         /* heartbeats are sent only while it is driven */
-    uint8_t key[32];               /* hash of the pre-shared key */
-    bool has_key;
+    wefti_keys_t *keys;            /* the pre-shared keys; NULL: it has none, nor will it have any. Others after
+                                      wefti_keys_renew() */
+    bool keys_in_file;             /* they are those of config.key_file */
+    bool keys_bad, keys_warned;    /* what is in the file now cannot be used; and that was said */
+    wefti_changed_t keys_seen;     /* the file, when it was read */
+    bool has_key;                  /* keys is not NULL */
     wefti_rng_t rng;
     uint64_t sleeps, wakeups, rescued_wakeups;
     _Atomic uint64_t rescued_waits; /* rescued_wakeups of threads that do not drive */
+    _Atomic uint32_t connections;  /* conn's, with those that are on their way to this shard */
+    wefti_busy_t busy;             /* shards.c: what its thread has used */
     wefti_list_t queues;           /* completion queues, to be cut off at close */
     wefti_list_t fork_link;        /* fork.c's */
     _Atomic uint32_t queues_lock;
@@ -107,6 +133,10 @@ struct weft_runtime {
     void *room_state[WEFTI_ROOM_N];
 };
 
+/* Look at the runtime's key file. True: it has others now, and so has rt->keys. What cannot be used is told of in the log, if it
+ * is still there at the next look, and the keys stay as they are. Driver. */
+bool wefti_keys_renew(weft_runtime_t *rt);
+
 enum { WEFTI_DUE_WAKE = 1 /* a WAITED operation is done */, WEFTI_DUE_POKE = 2 /* a foreign loop sleeps on the fd */ };
 #define WEFTI_HANDED (1u << 31)
 #define WEFTI_CLOSED_GENERATION UINT32_MAX
@@ -114,6 +144,12 @@ enum { WEFTI_DUE_WAKE = 1 /* a WAITED operation is done */, WEFTI_DUE_POKE = 2 /
 /* What this thread drives now, or NULL. */
 extern _Thread_local weft_runtime_t *wefti_driven __attribute__((tls_model("initial-exec")));
 extern uint32_t wefti_fork_generation; /* bumped in every forked child; never WEFTI_CLOSED_GENERATION */
+
+/* How many idle threads may help its driver to copy: base/hands.h. None in virtual time, where every run is the same. */
+static inline uint32_t wefti_hands_of(const weft_runtime_t *rt)
+{
+    return rt->virtual_time || !rt->config.copy_threads ? 0 : wefti_hands_free(rt->config.copy_threads);
+}
 
 /* Open on a given fabric (taken over, also on error), with opts over config (taken over too). src/open.c and tests. */
 weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,

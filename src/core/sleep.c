@@ -1,4 +1,4 @@
-/* core/sleep.c - how the driver sleeps until there is something to do, and the futex under other threads' waits.
+/* core/sleep.c - how the driver sleeps until there is something to do.
  *
  * The order is what keeps a wake-up from being lost: set `sleeping`, look at the inbox, arm the fabric, look at the inbox
  * again (a wake-up that came before arm() may be gone with it), sleep. A pusher pushes first, and then looks whether the
@@ -7,9 +7,7 @@
  *
  * tests/unit/core_thread.c lets threads post into a hundred thousand random sleeps. */
 #include <errno.h>
-#include <linux/futex.h>
 #include <poll.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,16 +67,4 @@ bool wefti_sleep(weft_runtime_t *rt, uint64_t until)
         rt->delivering = false;
     }
     return true;
-}
-
-bool wefti_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
-{
-    struct timespec ts = as_timespec(ns);
-    long rc = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns == WEFT_FOREVER ? NULL : &ts, NULL, 0);
-    return !(rc < 0 && errno == ETIMEDOUT);
-}
-
-void wefti_futex_wake(_Atomic uint32_t *word, int most)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
 }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -57,6 +58,7 @@ static void *run(void *arg)
 weft_status_t wefti_thread_start(weft_runtime_t *rt)
 {
     sigset_t all, old;
+    char name[16] = "weft";
     thread_t *t = wefti_calloc(1, sizeof *t);
     if (!t)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a thread");
@@ -74,7 +76,10 @@ weft_status_t wefti_thread_start(weft_runtime_t *rt)
         wefti_free(t);
         return wefti_fail(WEFT_ERR_LIMIT, "no thread for the runtime: %s", strerror(err));
     }
-    pthread_setname_np(t->id, "weft");
+    if (wefti_shard_number(rt))
+        snprintf(name, sizeof name, "weft-%u", wefti_shard_number(rt));
+    pthread_setname_np(t->id, name);
+    rt->busy.has_clock = !pthread_getcpuclockid(t->id, &rt->busy.clock);
     return WEFT_OK;
 }
 

@@ -9,6 +9,7 @@
  * Promise: a timer runs once per arming, not before its time. tests/unit/core_timer.c. */
 #include "base/clock.h"
 #include "core/local.h"
+#include "core/shards.h"
 
 enum { CLOCK_EVERY = 256, RUN_MOST = 4096 };
 
@@ -89,6 +90,7 @@ weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t 
 {
     if (!rt || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "the operation" : "the runtime");
+    rt = wefti_shard_or(rt);
     weft_status_t st = wefti_op_prepare(rt, op, &delay_kind);
     if (st)
         return st;

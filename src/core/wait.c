@@ -6,6 +6,9 @@
  * that only completions someone sleeps for cost a system call. A driver that leaves wakes one of those sleepers to be the
  * next; one that has nothing to wait for any more wakes the next.
  *
+ * A thread that waits for operations of several shards, or for a queue of them, sleeps on the head's futex and counts itself in
+ * `across`: while there are such, each shard that wakes its own threads wakes those of the head, too.
+ *
  * Promise: a wait ends with its operation or its timeout, whichever thread drives. tests/unit/core_wait.c. */
 #include <string.h>
 
@@ -236,6 +239,17 @@ weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t 
     return wait_for(rt, what->done, what, timeout_ns);
 }
 
+weft_status_t wefti_wait_across(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns)
+{
+    if (!wefti_sharded(rt))
+        return wefti_wait(rt, what, timeout_ns);
+    weft_runtime_t *head = wefti_head(rt);
+    atomic_fetch_add(&head->across, 1);
+    weft_status_t st = wefti_wait(head, what, timeout_ns);
+    atomic_fetch_sub(&head->across, 1);
+    return st;
+}
+
 /* --- the public calls ------------------------------------------------------------------------------------------------------- */
 
 /* Its status. Its sentence becomes this thread's last error, too. */
@@ -273,16 +287,20 @@ weft_status_t wefti_sync_end(weft_op_t *op, weft_status_t posted)
     return posted ? posted : weft_op_wait(op, WEFT_FOREVER);
 }
 
-/* Their runtime, or NULL if all are done; WEFT_ERR_INVALID if there are several. */
-static weft_status_t runtime_of(const several_t *s, weft_runtime_t **rt_out)
+/* Their runtime, or NULL if all are done; WEFT_ERR_INVALID if there are several. *across_out: they are of several shards. */
+static weft_status_t runtime_of(const several_t *s, weft_runtime_t **rt_out, bool *across_out)
 {
     weft_runtime_t *rt = NULL;
+    *across_out = false;
     for (size_t i = 0; i < s->n; i++) {
         if (!s->ops[i] || op_done(s->ops[i]))
             continue;
         weft_runtime_t *its = wefti_opx(s->ops[i])->rt;
-        if (rt && its != rt)
-            return wefti_fail(WEFT_ERR_INVALID, "operation %zu belongs to another runtime than those before it", i);
+        if (rt && its != rt) {
+            if (!wefti_same_runtime(its, rt))
+                return wefti_fail(WEFT_ERR_INVALID, "operation %zu belongs to another runtime than those before it", i);
+            *across_out = true;
+        }
         rt = its;
     }
     *rt_out = rt;
@@ -294,7 +312,7 @@ weft_status_t weft_op_wait_any(weft_op_t *const *ops, size_t n, uint64_t timeout
     several_t s = {ops, n, 0};
     const wefti_wait_t what = {any_done, any_mark, &s};
     weft_runtime_t *rt;
-    bool some = false;
+    bool some = false, across;
     for (size_t i = 0; ops && i < n && !some; i++)
         some = ops[i] != NULL;
     if (!some)
@@ -303,9 +321,9 @@ weft_status_t weft_op_wait_any(weft_op_t *const *ops, size_t n, uint64_t timeout
         return wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback");
     weft_status_t st = WEFT_OK;
     if (!any_done(&s)) {
-        st = runtime_of(&s, &rt);
+        st = runtime_of(&s, &rt, &across);
         if (!st && rt)
-            st = wait_for(rt, any_done, &what, timeout_ns);
+            st = across ? wefti_wait_across(rt, &what, timeout_ns) : wait_for(rt, any_done, &what, timeout_ns);
         else if (!st)
             any_done(&s); /* done between two looks */
     }
@@ -319,13 +337,14 @@ weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_t timeout
     several_t s = {ops, n, 0};
     const wefti_wait_t what = {all_done, all_mark, &s};
     weft_runtime_t *rt;
+    bool across;
     if (!ops && n)
         return wefti_fail(WEFT_ERR_INVALID, "the array of %zu operations is NULL", n);
     if (wefti_driven)
         return wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback");
-    weft_status_t st = runtime_of(&s, &rt);
+    weft_status_t st = runtime_of(&s, &rt, &across);
     if (!st && rt)
-        st = wait_for(rt, all_done, &what, timeout_ns);
+        st = across ? wefti_wait_across(rt, &what, timeout_ns) : wait_for(rt, all_done, &what, timeout_ns);
     for (size_t i = 0; !st && i < n; i++)
         if (ops[i])
             st = outcome(ops[i]);

@@ -66,7 +66,7 @@ weft_status_t wefti_element_enter(weft_runtime_t *rt, element_state_t **es_out)
     if (weft_ext_closing(rt))
         st = weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt));
     else if (!*es_out)
-        st = weft_fail(WEFT_ERR_STATE, "the runtime \"%s\" was opened before libweft-elements was loaded", weft_runtime_name(rt));
+        st = wefti_store_no_state(rt);
     if (st)
         weft_ext_leave(rt);
     return st;

@@ -6,8 +6,11 @@
  * knows a port that the system chooses before it has that name. Every connection is accepted; one that has ended
  * is closed. A close tells the peers, and does not wait for one that does not answer.
  *
+ * Connections come and go on the drivers of their shards; the close is the head's. A connection is hung up by whoever takes it
+ * off the list of guests: the hook that hears of its end, or the close. One that comes while the listener closes goes at once.
+ *
  * Promise: when a close is complete nothing is left. Memory that was not closed goes with its runtime.
- * tests/wire/element_memory.c. */
+ * tests/wire/element_memory.c, tests/wire/store_shards.c. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -57,7 +60,8 @@ static void memory_free(weft_memory_t *m)
     pthread_mutex_lock(&m->lock);
     m->ended = true;
     pthread_mutex_unlock(&m->lock);
-    for (wefti_list_t *l; (l = wefti_list_pop(&m->guests));)
+    wefti_list_splice(&m->leaving, &m->guests);
+    for (wefti_list_t *l; (l = wefti_list_pop(&m->leaving));)
         wefti_free(wefti_container_of(l, guest_t, link));
     weft_buffer_drop(m->buffer); /* its region has ended */
     wefti_handle_free(&handles, m);
@@ -71,15 +75,7 @@ void wefti_memories_free(element_state_t *es)
 
 /* --- who is connected  ------------------------------------------------------------------------------------------------ */
 
-static void guest_gone(guest_t *g)
-{
-    weft_memory_t *m = g->memory;
-    pthread_mutex_lock(&m->lock);
-    wefti_list_remove(&g->link);
-    m->n_guests--;
-    pthread_mutex_unlock(&m->lock);
-    wefti_free(g);
-}
+static void hang_up(weft_memory_t *m, guest_t *g, weft_ep_t *ep);
 
 static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
 {
@@ -93,12 +89,16 @@ static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
     g->memory = m;
     g->ep = ep;
     pthread_mutex_lock(&m->lock);
-    wefti_list_push_back(&m->guests, &g->link);
+    bool closing = m->closing;
+    wefti_list_push_back(closing ? &m->leaving : &m->guests, &g->link);
     m->n_guests++;
     m->accepted++;
     pthread_mutex_unlock(&m->lock);
+    if (closing) /* the listener is not gone before this: `left` is not 0 */
+        hang_up(m, g, ep);
 }
 
+/* Under the lock. */
 static guest_t *find_guest(weft_memory_t *m, const weft_ep_t *ep)
 {
     wefti_list_each(l, &m->guests) {
@@ -111,20 +111,26 @@ static guest_t *find_guest(weft_memory_t *m, const weft_ep_t *ep)
 
 static void ended(weft_ep_t *ep, weft_status_t why, void *user)
 {
-    guest_t *g = find_guest((weft_memory_t *)user, ep);
+    weft_memory_t *m = (weft_memory_t *)user;
     (void)why;
+    pthread_mutex_lock(&m->lock);
+    guest_t *g = find_guest(m, ep);
+    if (g) {
+        wefti_list_remove(&g->link);
+        m->n_guests--;
+    }
+    pthread_mutex_unlock(&m->lock);
     if (!g) /* its close is under way */
         return;
-    guest_gone(g);
+    wefti_free(g);
     weft_ep_close(ep, NULL);
 }
 
 /* --- closing  --------------------------------------------------------------------------------------------------------- */
 
-static void step(weft_memory_t *m)
+/* On the head's driver. */
+static void finish(weft_memory_t *m)
 {
-    if (--m->left)
-        return;
     weft_op_t *op = m->close.op;
     if (m->abandoned) { /* hooks may come until the runtime is gone */
         if (op)
@@ -141,28 +147,56 @@ static void step(weft_memory_t *m)
         weft_ext_op_complete(op, WEFT_OK, 0);
 }
 
+static void last_called(weft_ext_call_t *call)
+{
+    weft_memory_t *m = wefti_container_of(call, weft_memory_t, last_call);
+    element_state_t *es = m->es;
+    finish(m);
+    element_end(es);
+}
+
+static void step(weft_memory_t *m)
+{
+    if (atomic_fetch_sub(&m->left, 1) != 1)
+        return;
+    if (!weft_runtime_shard(m->rt)) {
+        finish(m);
+        return;
+    }
+    element_begin(m->es); /* the room is not idle while the call is on its way */
+    m->last_call.fn = last_called;
+    if (weft_ext_call(m->rt, &m->last_call))
+        element_end(m->es); /* it goes with the runtime */
+}
+
 static void part_done(weft_op_t *op, void *user)
 {
     weft_memory_t *m = (weft_memory_t *)user;
+    element_state_t *es = m->es;
     (void)op;
-    element_end(m->es);
     step(m);
+    element_end(es);
 }
 
 static void hung_up(weft_op_t *op, void *user)
 {
     guest_t *g = (guest_t *)user;
     weft_memory_t *m = g->memory;
+    element_state_t *es = m->es;
     (void)op;
-    guest_gone(g);
-    element_end(m->es);
+    pthread_mutex_lock(&m->lock);
+    wefti_list_remove(&g->link);
+    m->n_guests--;
+    pthread_mutex_unlock(&m->lock);
+    wefti_free(g);
     step(m);
+    element_end(es);
 }
 
 static void begin(weft_memory_t *m, weft_op_t *op, weft_op_fn fn, void *user)
 {
     element_op(m->es, op, fn, user);
-    m->left++;
+    atomic_fetch_add(&m->left, 1);
 }
 
 /* The post failed: the runtime closes. */
@@ -170,15 +204,37 @@ static void not_begun(weft_memory_t *m, weft_status_t st)
 {
     if (!st)
         return;
-    m->abandoned = true;
-    m->left--;
+    atomic_store(&m->abandoned, true);
+    atomic_fetch_sub(&m->left, 1); /* not the last: our caller has one */
     element_end(m->es);
+}
+
+/* A guest that is among those that leave. */
+static void hang_up(weft_memory_t *m, guest_t *g, weft_ep_t *ep)
+{
+    begin(m, &g->close, hung_up, g);
+    g->close.timeout_ns = HANG_UP_NS;
+    not_begun(m, weft_ep_close(ep, &g->close));
+}
+
+/* The next one to hang up; NULL: there is none. */
+static guest_t *next_to_leave(weft_memory_t *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->closing = true;
+    wefti_list_t *l = wefti_list_pop(&m->guests);
+    if (l)
+        wefti_list_push_back(&m->leaving, l);
+    pthread_mutex_unlock(&m->lock);
+    return l ? wefti_container_of(l, guest_t, link) : NULL;
 }
 
 static void close_begin(element_close_t *close)
 {
     weft_memory_t *m = wefti_container_of(close, weft_memory_t, close);
-    m->left = 1;
+    atomic_store(&m->left, 1);
+    for (guest_t *g; (g = next_to_leave(m));)
+        hang_up(m, g, g->ep);
     if (m->listener) {
         begin(m, &m->listener_op, part_done, m);
         not_begun(m, weft_listener_close(m->listener, &m->listener_op));
@@ -190,14 +246,6 @@ static void close_begin(element_close_t *close)
     if (m->region) {
         begin(m, &m->region_op, part_done, m);
         not_begun(m, weft_region_free(m->region, &m->region_op));
-    }
-    wefti_list_each_safe(l, &m->guests) {
-        guest_t *g = wefti_container_of(l, guest_t, link);
-        weft_ep_t *ep = g->ep;
-        begin(m, &g->close, hung_up, g);
-        g->close.timeout_ns = HANG_UP_NS;
-        g->ep = NULL;
-        not_begun(m, weft_ep_close(ep, &g->close));
     }
     step(m);
 }
@@ -329,6 +377,7 @@ static weft_status_t open_memory(element_state_t *es, const weft_memory_opts_t *
     m->mirrored = o->mirrored;
     memcpy(m->name, o->name, strlen(o->name));
     wefti_list_init(&m->guests);
+    wefti_list_init(&m->leaving);
     if (!o->mirrored)
         st = open_region(m, o, place);
     if (!st && m->region && o->named)

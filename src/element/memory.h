@@ -14,15 +14,19 @@ struct weft_memory {
     wefti_list_t link;   /* es->memories */
     char name[WEFT_DURL_NAME_MAX + 1];
     uint64_t bytes, spare;
-    bool mirrored, abandoned; /* abandoned: the runtime closes, and takes what is left */
+    bool mirrored;
+    _Atomic bool abandoned; /* the runtime closes, and takes what is left */
     weft_region_t *region;
     weft_buffer_t *buffer; /* of the region's memory, once somebody looked at it; under the lock */
     weft_store_server_t *store;
     weft_listener_t *listener;
-    wefti_list_t guests;         /* connections; under the lock, changed by the driver */
+    wefti_list_t guests;         /* connections; under the lock, changed by the drivers of their shards */
+    wefti_list_t leaving;        /* those that the close hangs up; likewise */
     uint64_t n_guests, accepted; /* now, and since it was opened */
     /* closing */
-    uint32_t left;
+    bool closing;                /* under the lock */
+    _Atomic uint32_t left;
+    weft_ext_call_t last_call;   /* the last one of another shard was hung up */
     element_close_t close;
     weft_op_t region_op, store_op, listener_op;
     uint8_t key[WEFT_REGION_KEY_MAX];

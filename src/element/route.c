@@ -79,6 +79,7 @@ weft_status_t wefti_route_dial(element_route_t *route, const char *uri, weft_op_
     o.hooks.closed = lost;
     o.hooks.user = user;
     o.no_retry = true; /* the element may be found elsewhere by now */
+    o.shard = 1;       /* transports have one driver, the head's */
     wefti_route_op(route, op, connected, user);
     wefti_route_ref(route); /* the endpoint's */
     weft_status_t st = weft_ep_open(route->es->rt, uri, &o, op, ep_out);

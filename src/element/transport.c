@@ -278,7 +278,7 @@ static weft_status_t open_memory(weft_transport_t *t, const weft_durl_t *d)
     char uri[128], place[ELEMENT_PLACE_MAX] = "";
     const char *at = d->url;
     /* users of older versions know what is at a Unix socket by its name alone */
-    if (t->server && (!*at || (!wefti_uri_parse(&at, &first) && first.scheme == WEFTI_URI_TCP)))
+    if (t->server && (!*at || (!wefti_uri_parse(&at, &first) && wefti_uri_has_port(&first))))
         wefti_durl_place(d, place);
     o.name = d->name;
     o.bytes = d->bytes;

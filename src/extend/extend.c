@@ -6,6 +6,9 @@
  *
  * Hooks of an opening are called in the order of registration, those of an ending in the opposite order.
  *
+ * Of several shards the head opens all of them, when every shard is there, and then each shard those that want to be everywhere.
+ * The others keep their place in its list, without a state, and none of their hooks is called there.
+ *
  * Promise: a tracked operation does not outlive its runtime, whether its extension has a shutdown() or not.
  * tests/wire/extend_basic.c, extend_misuse.c. */
 #include "extend/extend.h"
@@ -32,8 +35,10 @@ static _Atomic uint32_t n_known;
 
 /* Of a runtime. */
 typedef struct extended {
-    uint32_t n;
-    void *state[MOST];
+    uint32_t n;          /* that are open */
+    uint32_t n_attached; /* that were registered when it was opened */
+    void *state[MOST];   /* NULL: the head's alone, and this is another shard */
+    void *failed;        /* of one whose open() failed */
     wefti_traffic_t traffic;
     wefti_list_t tracked; /* operations of extensions that wait: weft_ext_op_track() */
     wefti_list_t asked;   /* those that were asked to end, since the runtime closes */
@@ -138,6 +143,11 @@ weft_status_t weft_ext_op_track(weft_op_t *op)
 
 /* --- endpoints ----------------------------------------------------------------------------------------------------------- */
 
+static bool is_here(const weft_runtime_t *rt, uint32_t i)
+{
+    return extended(rt)->state[i] != NULL;
+}
+
 /* Those that were open when it was opened, and still are: an open() that opened endpoints may have failed. */
 static uint32_t n_of(const weft_ep_t *ep)
 {
@@ -154,7 +164,7 @@ static void ep_new(weft_ep_t *ep)
     ((ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND])->n = n;
     wefti_driven = was ? was : &opening;
     for (uint32_t i = 0; i < n; i++)
-        if (known[i].ext->ep_new)
+        if (known[i].ext->ep_new && is_here(ep->rt, i))
             known[i].ext->ep_new(ep, ep_state(ep, i));
     wefti_driven = was;
 }
@@ -162,7 +172,7 @@ static void ep_new(weft_ep_t *ep)
 static void ep_up(weft_ep_t *ep)
 {
     for (uint32_t i = 0; i < n_of(ep); i++)
-        if (known[i].ext->ep_up)
+        if (known[i].ext->ep_up && is_here(ep->rt, i))
             known[i].ext->ep_up(ep, ep_state(ep, i));
 }
 
@@ -170,14 +180,14 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     (void)discard;
     for (uint32_t i = n_of(ep); i-- > 0;)
-        if (known[i].ext->ep_down)
+        if (known[i].ext->ep_down && is_here(ep->rt, i))
             known[i].ext->ep_down(ep, ep_state(ep, i), why);
 }
 
 static void ep_free(weft_ep_t *ep)
 {
     for (uint32_t i = n_of(ep); i-- > 0;)
-        if (known[i].ext->ep_free)
+        if (known[i].ext->ep_free && is_here(ep->rt, i))
             known[i].ext->ep_free(ep, ep_state(ep, i));
 }
 
@@ -188,7 +198,7 @@ static bool all_idle(weft_runtime_t *rt)
     extended_t *x = extended(rt);
     x->busy = NULL;
     for (uint32_t i = x->n; i-- > 0 && !x->busy;)
-        if (known[i].ext->idle && !known[i].ext->idle(rt, x->state[i]))
+        if (known[i].ext->idle && is_here(rt, i) && !known[i].ext->idle(rt, x->state[i]))
             x->busy = known[i].ext->name;
     return !x->busy;
 }
@@ -207,7 +217,7 @@ static void shutdown(weft_runtime_t *rt)
 {
     extended_t *x = extended(rt);
     for (uint32_t i = x->n; i-- > 0;)
-        if (known[i].ext->shutdown)
+        if (known[i].ext->shutdown && is_here(rt, i))
             known[i].ext->shutdown(rt, x->state[i]);
     if (x->again && !wefti_list_empty(&x->tracked) && all_idle(rt)) /* not at first: endpoints end, and say why */
         end_tracked(x);
@@ -235,10 +245,11 @@ static void room_free(weft_runtime_t *rt)
     extended_t *x = extended(rt);
     name_the_busy(rt, x);
     for (uint32_t i = x->n; i-- > 0;) {
-        if (known[i].ext->closed)
+        if (known[i].ext->closed && is_here(rt, i))
             known[i].ext->closed(rt, x->state[i]);
         wefti_free(x->state[i]);
     }
+    wefti_free(x->failed);
     wefti_free(x);
 }
 
@@ -255,19 +266,32 @@ static weft_status_t open_one(weft_runtime_t *rt, extended_t *x, const weft_ext_
     if (!st)
         return WEFT_OK;
     x->n--;
-    wefti_free(state);
+    x->failed = state; /* what open() had begun ends with the runtime */
     return weft_last_error_status() == st ? st : wefti_fail(st, "the extension \"%s\" cannot be opened", ext->name);
 }
 
-/* open() runs on the driver, which is this thread: the runtime's own one does not run yet. */
-static weft_status_t open_all(weft_runtime_t *rt, extended_t *x, uint32_t n)
+static weft_status_t open_all(void *arg)
+{
+    weft_runtime_t *rt = (weft_runtime_t *)arg;
+    extended_t *x = extended(rt);
+    weft_status_t st = WEFT_OK;
+    for (uint32_t i = 0; i < x->n_attached && !st; i++)
+        if (rt == wefti_head(rt) || known[i].ext->shards)
+            st = open_one(rt, x, known[i].ext);
+        else
+            x->state[x->n++] = NULL;
+    return st;
+}
+
+/* open() runs on the driver: this thread, or the runtime's own one if that runs already. */
+weft_status_t wefti_extend_open(weft_runtime_t *rt)
 {
     weft_runtime_t *was = wefti_driven;
-    weft_status_t st = WEFT_OK;
+    if (rt->thread)
+        return wefti_ask(rt, open_all, rt);
     atomic_store(&rt->driver, 1);
     wefti_driven = rt;
-    for (uint32_t i = 0; i < n && !st; i++)
-        st = open_one(rt, x, known[i].ext);
+    weft_status_t st = open_all(rt);
     wefti_leave(rt, was);
     return st;
 }
@@ -285,6 +309,7 @@ weft_status_t wefti_extend_attach(weft_runtime_t *rt)
     x->traffic.ep_state_size = ep_end(n);
     for (uint32_t i = 0; i < n; i++)
         x->traffic.capability |= known[i].ext->capability;
+    x->n_attached = n;
     wefti_conn_traffic(rt, WEFTI_TRAFFIC_EXTEND, &x->traffic); /* first: open() may open endpoints */
-    return open_all(rt, x, n);
+    return WEFT_OK;
 }

@@ -48,6 +48,16 @@ weft_status_t wefti_extend_under_way(weft_op_t *op)
 
 /* --- the runtime --------------------------------------------------------------------------------------------------------- */
 
+weft_runtime_t *weft_ext_head(const weft_runtime_t *rt)
+{
+    return rt ? wefti_head(rt) : NULL;
+}
+
+weft_runtime_t *weft_ext_ep_shard(const weft_ep_t *ep)
+{
+    return ep ? ep->rt : NULL;
+}
+
 weft_status_t weft_ext_enter(weft_runtime_t *rt)
 {
     return rt ? wefti_join(rt) : wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");

@@ -81,6 +81,36 @@ uint64_t wefti_addr_group(const wefti_addr_t *from, int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? GROUP_PROCESS : GROUP_PROCESS | (uint32_t)who.pid;
 }
 
+/* As IPv6, so that there is one kind to compare. False: it is neither. */
+static bool as_ipv6(const wefti_addr_t *a, struct in6_addr *out)
+{
+    const struct sockaddr_in *in = (const void *)&a->ss;
+    if (a->ss.ss_family == AF_INET6) {
+        *out = ((const struct sockaddr_in6 *)(const void *)&a->ss)->sin6_addr;
+    } else if (a->ss.ss_family == AF_INET) {
+        *out = (struct in6_addr){.s6_addr = {[10] = 0xff, [11] = 0xff}};
+        memcpy(&out->s6_addr[12], &in->sin_addr, 4);
+    }
+    return a->ss.ss_family == AF_INET || a->ss.ss_family == AF_INET6;
+}
+
+bool wefti_addr_is_loopback(const wefti_addr_t *a)
+{
+    struct in6_addr ip;
+    return as_ipv6(a, &ip) && (IN6_IS_ADDR_LOOPBACK(&ip) || (IN6_IS_ADDR_V4MAPPED(&ip) && ip.s6_addr[12] == 127));
+}
+
+bool wefti_addr_is_here(int fd)
+{
+    wefti_addr_t peer = {.n = sizeof peer.ss}, own = {.n = sizeof own.ss};
+    struct in6_addr peer_ip, own_ip;
+    if (getpeername(fd, (void *)&peer.ss, &peer.n) || getsockname(fd, (void *)&own.ss, &own.n))
+        return false;
+    if (peer.ss.ss_family == AF_UNIX || wefti_addr_is_loopback(&peer))
+        return true;
+    return as_ipv6(&peer, &peer_ip) && as_ipv6(&own, &own_ip) && IN6_ARE_ADDR_EQUAL(&peer_ip, &own_ip);
+}
+
 void wefti_addr_text(const wefti_addr_t *a, char *buf, size_t cap)
 {
     wefti_uri_t uri = {.scheme = WEFTI_URI_TCP};

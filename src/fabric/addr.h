@@ -29,6 +29,9 @@ uint16_t wefti_addr_port(const wefti_addr_t *a);
 void wefti_addr_set_port(wefti_addr_t *a, uint16_t port);
 /* Who the other end of an accepted socket is, for counting: its address, its network with IPv6, its process on a Unix socket. */
 uint64_t wefti_addr_group(const wefti_addr_t *from, int fd);
+/* Does its other end live on this host? As the connected socket has it: a Unix socket, a loopback address, or our own. */
+bool wefti_addr_is_here(int fd);
+bool wefti_addr_is_loopback(const wefti_addr_t *a);
 struct addrinfo;
 /* One more. WEFT_ERR_NOMEM: all of them are gone. */
 weft_status_t wefti_addrs_add(wefti_addrs_t *addrs, const void *sa, size_t n);

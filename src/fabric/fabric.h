@@ -35,7 +35,7 @@
 
 #include "base/config.h"
 #include "base/list.h"
-#include "base/mac.h" /* WEFTI_SECRET_SIZE */
+#include "base/keys.h"
 #include "base/uri.h"
 
 typedef struct wefti_fabric wefti_fabric_t;
@@ -44,6 +44,17 @@ typedef struct wefti_lane wefti_lane_t;
 typedef struct wefti_pull wefti_pull_t;
 typedef struct wefti_wire wefti_wire_t;
 typedef struct wefti_acceptor wefti_acceptor_t; /* a bound address where wires arrive */
+struct wefti_guard; /* of fabric/tls */
+
+/* A wire that is in no fabric: on its way from one shard to another. */
+typedef struct wefti_loose {
+    int fd;
+    bool tls;                    /* it speaks TLS, or will */
+    bool unasked;                /* it has to, since it comes from another host; its address does not say so */
+    bool either;                 /* or it may: its first byte says so */
+    struct wefti_stream *stream; /* its TLS; NULL: that has not begun, or there is none */
+    struct wefti_guard *guard;   /* what it proves with, the loose wire's own share of it; NULL: the runtime's */
+} wefti_loose_t;
 
 /* One transfer under way, embedded by whoever starts it. */
 typedef struct wefti_xfer wefti_xfer_t;
@@ -61,6 +72,9 @@ typedef struct wefti_ahead {
 
 typedef struct wefti_fabric_up {
     /* wires */
+    /* A wire arrives at an acceptor. True: it is taken elsewhere, and is the callee's from now on, for wire_adopt() or
+     * wire_drop(). False, or NULL here: wire_accepted comes next. */
+    bool (*wire_elsewhere)(void *acceptor_user, const wefti_loose_t *loose, uint64_t source, const char *from);
     /* A wire arrived at an acceptor. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
     void (*wire_accepted)(void *acceptor_user, wefti_wire_t *wire, const char *from);
     /* There is no descriptor left for a newcomer at this acceptor. True: a wire was closed to make space for it. May be NULL. */
@@ -69,7 +83,8 @@ typedef struct wefti_fabric_up {
     void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
     /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), the
      * peer was silent for the bound of wire_watch() (TIMEOUT), bytes that are not ours (PROTOCOL). The wire is gone when this
-     * returns: do not close it. It comes once for each wire that we did not close. */
+     * returns: do not close it. It comes once for each wire that we did not close. Where TLS failed, since one does not believe
+     * the other (AUTH), does not speak it (PROTOCOL) or cannot (UNSUPPORTED, INVALID), weft_last_error() has a sentence. */
     void (*wire_closed)(void *wire_user, weft_status_t why);
 
     /* lanes */
@@ -94,6 +109,7 @@ struct wefti_fabric {
     wefti_transport_t *transports[4];      /* in order of preference */
     unsigned n_transports;
     bool look_ahead;             /* up->ahead is wanted: what records need is spread over more memory than a cache holds */
+    uint64_t changed;            /* times that a checksum did not match */
 };
 
 typedef struct wefti_fabric_ops {
@@ -116,16 +132,24 @@ typedef struct wefti_fabric_ops {
 
     /* Wires. */
     /* Bind one address. `user` comes back with each wire_accepted. A tcp uri whose host is a device name or has several
-     * addresses binds them all, on one port. WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID with wefti_fail() detail. */
-    weft_status_t (*acceptor_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
-                                   wefti_acceptor_t **acceptor_out);
+     * addresses binds them all, on one port. `guard`: what its wires prove with, NULL: as the runtime does; the caller's.
+     * WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID, _UNSUPPORTED with wefti_fail() detail. */
+    weft_status_t (*acceptor_open)(wefti_fabric_t *f, const wefti_uri_t *uri, struct wefti_guard *guard, unsigned backlog,
+                                   void *user, wefti_acceptor_t **acceptor_out);
     /* Bound addresses as URIs joined by commas. */
     const char *(*acceptor_uri)(wefti_acceptor_t *acceptor);
     void (*acceptor_close)(wefti_acceptor_t *acceptor);
-    /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. At once: INVALID,
-     * NOMEM, LIMIT. */
-    weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
-                               wefti_wire_t **wire_out);
+    /* Connect a wire; source may be NULL ("host" or "host:port" text), guard as above. Result by wire_opened or wire_closed. At
+     * once: INVALID, NOMEM, LIMIT. */
+    weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, struct wefti_guard *guard, const char *source,
+                               void *user, wefti_wire_t **wire_out);
+    /* A wire that arrived elsewhere, open, without an upcall. WEFT_ERR_NOMEM, _LIMIT: it is closed. */
+    weft_status_t (*wire_adopt)(wefti_fabric_t *f, const wefti_loose_t *loose, uint64_t source, wefti_wire_t **wire_out);
+    /* An open wire is to be adopted elsewhere: it is gone, and no upcall follows. False: it cannot be had, since something was
+     * read or is to be written; the wire is as before. */
+    bool (*wire_release)(wefti_wire_t *wire, wefti_loose_t *loose_out);
+    /* Close one that nobody is to adopt. */
+    void (*wire_drop)(wefti_fabric_t *f, const wefti_loose_t *loose);
     /* Queue one message (at most WEFTI_WIRE_MAX). WEFT_ERR_NOMEM; a broken wire says so by wire_closed. */
     weft_status_t (*wire_send)(wefti_wire_t *wire, const void *bytes, size_t n);
     /* Close after what was queued is written, as far as that goes without waiting. No upcall follows. */
@@ -139,6 +163,23 @@ typedef struct wefti_fabric_ops {
     /* From now on the peer counts as lost if it is silent for bound_ns. After wire_beat(). */
     void (*wire_watch)(wefti_wire_t *wire, uint64_t bound_ns);
     void (*wire_beat_once)(wefti_wire_t *wire);
+
+    /* The runtime's keys, for TLS, copied; NULL: it has none. Before the first wire and acceptor, and when there are others: who
+     * meets from then on proves one of them. WEFT_ERR_NOMEM: it has those from before. NULL here: there is no TLS. */
+    weft_status_t (*guard_keys)(wefti_fabric_t *f, const wefti_keys_t *keys);
+    /* Look at the files with certificates, and what belongs to them, of the whole process: how often they were others until now.
+     * NULL where guard_keys is. */
+    uint64_t (*guards_look)(void);
+    /* What one listener or endpoint proves with: the certificates that `config` names, and the runtime's keys if it has any. They
+     * are read now. WEFT_ERR_INVALID, _UNSUPPORTED, _NOMEM, with a sentence. Any thread. NULL here: there is no TLS. */
+    weft_status_t (*guard_new)(wefti_fabric_t *f, const wefti_config_t *config, struct wefti_guard **out);
+    void (*guard_free)(struct wefti_guard *guard); /* wires that have it keep it */
+    /* Of a wire whose stream is not NULL. */
+    void (*wire_secret)(wefti_wire_t *wire, uint8_t out[WEFTI_SECRET_SIZE]); /* only the two ends can make it */
+    const char *(*wire_cipher)(wefti_wire_t *wire);
+    weft_status_t (*wire_welcome)(wefti_wire_t *wire); /* would its peer's certificate be believed today, but for its time?
+                                                          WEFT_ERR_AUTH, with a sentence */
+    const char *(*wire_peer)(wefti_wire_t *wire); /* who it is by its certificate; "": it proved the key */
 
     /* Memory. All of it from any thread; NULL where the fabric has no use for it. */
     /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read
@@ -160,6 +201,10 @@ struct wefti_wire {
     void *user;
     /* Of an accepted wire: the same for all wires from one address, or over a Unix socket from one process. */
     uint64_t source;
+    /* Its TLS, from wire_opened or the first wire_message on; NULL: there is none. The handle of fabric/tls. */
+    struct wefti_stream *stream;
+    /* What leaves this host must be encrypted: if there is no stream, the peer is of this host, and its lane stays on it. */
+    bool guarded;
 };
 
 /* Which side of its wire somebody is. */
@@ -172,14 +217,21 @@ enum { WEFTI_SIDE_DIALLER = 0, WEFTI_SIDE_LISTENER = 1 };
 #define WEFTI_MAP_HANDLE_MAX 64
 #define WEFTI_KEY_MAX 1024
 #define WEFTI_REC_MAX 4224     /* every lane's frame_max is at least this */
+#define WEFTI_PEER_ID_SIZE 16
 
 /* What conn knows from the hello when it makes a lane: each side gives the same, but for `side` and `caps`. */
 typedef struct wefti_meeting {
     uint8_t side;                       /* ours */
-    uint8_t secret[WEFTI_SECRET_SIZE];  /* known to the two sides only, if they proved a key to each other; else zeroes */
+    uint8_t secret[WEFTI_SECRET_SIZE];  /* known to the two sides only, if they proved a key or have TLS; else zeroes */
+    bool tls;                           /* nothing of the lane may be in the clear on a network: it has TLS */
+    bool only_here;                     /* nor if it has none: it must not leave this host */
     uint8_t binding[WEFTI_SECRET_SIZE]; /* hash over both hellos, new in each meeting: a MAC over it is good once */
     const void *caps;                   /* the peer's capabilities for this transport */
     size_t caps_n;
+    uint8_t peer[WEFTI_PEER_ID_SIZE];   /* the runtime that the peer says it is */
+    bool alone;                         /* the lane may not share what another one has */
+    const void *join;                   /* listener: the address of the dialler's half; NULL: not known yet */
+    size_t join_n;
 } wefti_meeting_t;
 
 struct wefti_transport {
@@ -190,6 +242,7 @@ struct wefti_transport {
     int fd;             /* readable when an armed transport has something to do; -1 until its first lane, then always the same */
     bool watched;       /* the fabric has fd in its own epoll instance */
     unsigned live;      /* ucx: lanes and endpoints; 0: there is nothing that progress could move */
+    bool in_the_clear;  /* what it sends may cross a network, and it cannot encrypt it */
 };
 
 struct wefti_lane {
@@ -199,6 +252,9 @@ struct wefti_lane {
     uint32_t frame_max; /* largest record */
     bool emulates;      /* get and put are done by the peer's processor, and slowly: there is no gain in them */
     bool takes_cuda;    /* CUDA memory, in one piece and whole, is announced and pulled as host memory is */
+    /* Not NULL: it is a guest of that one, which lives as long, and moves its records together with those of others. The carrier
+     * is nobody's to use, but for `user`: that was the first lane's, and is the caller's to set; no upcall has it. */
+    wefti_lane_t *carrier;
 };
 
 struct wefti_pull {
@@ -229,6 +285,9 @@ typedef struct wefti_transport_ops {
      * find out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE (it may also be
      * another's than the peer's), _NOMEM, _SYSTEM: close it. */
     weft_status_t (*lane_connect)(wefti_lane_t *lane, const void *addr, size_t n);
+    /* From now on a lane that is made to the same peer, a runtime with this id, may be a guest of this one. `peer` NULL: no more,
+     * of this lane or of this carrier. No memory: it has none. NULL: the transport has no guests. */
+    void (*lane_offer)(wefti_lane_t *lane, const uint8_t *peer);
     /* Force the lane down. Transfers are done (WEFT_ERR_CANCELLED, or their result), waiting pulls withdrawn, then lane_closed:
      * in later progress, never from inside this call. The lane may not be used for anything after it. */
     void (*lane_close)(wefti_lane_t *lane);

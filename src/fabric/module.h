@@ -8,7 +8,7 @@
 
 #include "fabric/fabric.h"
 
-#define WEFTI_MODULE_VERSION 2 /* changes with the meaning of anything that the two share */
+#define WEFTI_MODULE_VERSION 3 /* changes with the meaning of anything that the two share */
 #define WEFTI_MODULE_FILE "libweft_ucx.so"
 #define WEFTI_MODULE_SYMBOL "weft_ucx_module" /* the wefti_module_t of the module */
 

@@ -25,6 +25,7 @@
 #include "fabric/shm/shm.h"
 #include "fabric/sock/sock.h"
 #include "fabric/tcp/tcp.h"
+#include "fabric/tls.h"
 #include "fabric/transports.h"
 
 #define EVENTS 64
@@ -39,6 +40,7 @@ typedef struct real {
     wefti_transport_t *shm, *ucx, *tcp;
     const wefti_module_t *module; /* of ucx; NULL: it was not loaded */
     wefti_sock_t *sock;
+    wefti_guard_t *guard; /* for tls:// */
     int epoll_fd, wake_fd;
     bool look_now;
     uint32_t calls;
@@ -200,15 +202,66 @@ static void random_bytes(wefti_fabric_t *f, void *buf, size_t n)
 
 /* --- wires -------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+static weft_status_t acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, wefti_guard_t *guard, unsigned backlog, void *user,
                                    wefti_acceptor_t **acceptor_out)
 {
-    return wefti_sock_acceptor_open(real_of(f)->sock, uri, backlog, user, acceptor_out);
+    return wefti_sock_acceptor_open(real_of(f)->sock, uri, guard, backlog, user, acceptor_out);
 }
 
-static weft_status_t wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
+static weft_status_t wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, wefti_guard_t *guard, const char *source, void *user,
+                               wefti_wire_t **wire_out)
 {
-    return wefti_sock_wire_dial(real_of(f)->sock, uri, source, user, wire_out);
+    return wefti_sock_wire_dial(real_of(f)->sock, uri, guard, source, user, wire_out);
+}
+
+static weft_status_t wire_adopt(wefti_fabric_t *f, const wefti_loose_t *loose, uint64_t source, wefti_wire_t **wire_out)
+{
+    return wefti_sock_wire_adopt(real_of(f)->sock, loose, source, wire_out);
+}
+
+static void wire_drop(wefti_fabric_t *f, const wefti_loose_t *loose)
+{
+    (void)f;
+    wefti_sock_wire_drop(loose);
+}
+
+static weft_status_t guard_keys(wefti_fabric_t *f, const wefti_keys_t *keys)
+{
+    return wefti_guard_keys(real_of(f)->guard, keys);
+}
+
+static weft_status_t wire_welcome(wefti_wire_t *wire)
+{
+    return wefti_stream_welcome(wire->stream);
+}
+
+static weft_status_t guard_new(wefti_fabric_t *f, const wefti_config_t *config, wefti_guard_t **out)
+{
+    wefti_guard_t *g = wefti_guard_new(config);
+    if (!g)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for certificates");
+    wefti_guard_keys_of(g, real_of(f)->guard);
+    weft_status_t st = wefti_guard_ready(g);
+    if (st)
+        wefti_guard_free(g);
+    else
+        *out = g;
+    return st;
+}
+
+static void wire_secret(wefti_wire_t *wire, uint8_t out[WEFTI_SECRET_SIZE])
+{
+    wefti_stream_secret(wire->stream, out);
+}
+
+static const char *wire_cipher(wefti_wire_t *wire)
+{
+    return wefti_stream_cipher(wire->stream);
+}
+
+static const char *wire_peer(wefti_wire_t *wire)
+{
+    return wefti_stream_peer(wire->stream);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -250,6 +303,7 @@ static void real_close(wefti_fabric_t *f)
         close(r->wake_fd);
     if (r->epoll_fd >= 0)
         close(r->epoll_fd);
+    wefti_guard_free(r->guard);
     explicit_bzero(r->random, sizeof r->random);
     wefti_free(r);
 }
@@ -268,11 +322,22 @@ static const wefti_fabric_ops_t real_ops = {
     .acceptor_uri = wefti_sock_acceptor_uri,
     .acceptor_close = wefti_sock_acceptor_close,
     .wire_dial = wire_dial,
+    .wire_adopt = wire_adopt,
+    .wire_release = wefti_sock_wire_release,
+    .wire_drop = wire_drop,
     .wire_send = wefti_sock_wire_send,
     .wire_close = wefti_sock_wire_close,
     .wire_beat = wefti_sock_wire_beat,
     .wire_watch = wefti_sock_wire_watch,
     .wire_beat_once = wefti_sock_wire_beat_once,
+    .guard_keys = guard_keys,
+    .guards_look = wefti_guards_look,
+    .wire_welcome = wire_welcome,
+    .guard_new = guard_new,
+    .guard_free = wefti_guard_free,
+    .wire_secret = wire_secret,
+    .wire_cipher = wire_cipher,
+    .wire_peer = wire_peer,
     .mem_register = mem_register,
     .mem_unregister = mem_unregister,
     .share = share,
@@ -339,14 +404,18 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
     r->tcp_watch.fn = tcp_event;
     r->look_now = true;
     st = open_descriptors(r);
+    if (!st) {
+        r->guard = wefti_guard_new(config);
+        st = r->guard ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a fabric");
+    }
     if (!st)
-        st = wefti_sock_open(&r->base, r->epoll_fd, &r->look_now, &r->sock);
+        st = wefti_sock_open(&r->base, r->epoll_fd, &r->look_now, r->guard, &r->sock);
     if (!st && t.shm)
         st = wefti_shm_open(&r->base, config, &r->shm);
     if (!st)
         st = open_ucx(r, config, &t);
     if (!st && t.tcp)
-        st = wefti_tcp_open(&r->base, config, &r->tcp);
+        st = wefti_tcp_open(&r->base, config, r->guard, &r->tcp);
     wefti_transport_t *in_order[] = {r->shm, r->ucx, r->tcp};
     for (int i = 0; i < 3; i++) {
         if (in_order[i])
@@ -366,6 +435,25 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
     fn(&var, user);
 }
 
+static void tell_tls(weft_config_fn fn, void *user, const wefti_config_t *config)
+{
+    static const wefti_keys_t any;
+    char by[400], text[512];
+    wefti_guard_t *g = wefti_guard_new(config);
+    if (!g)
+        return;
+    if (config->key_file && *config->key_file)
+        (void)wefti_guard_keys(g, &any); /* that there is one is all that matters here */
+    wefti_tls_version(by, sizeof by);
+    snprintf(text, sizeof text, "%s; %s", by,
+             wefti_guard_demands(g)                       ? "what leaves this host is encrypted"
+             : config->tls && !strcmp(config->tls, "off") ? "only tls:// is encrypted, since WEFT_TLS is off"
+                                                          : "only tls:// is encrypted, since there is neither a key nor a "
+                                                            "certificate");
+    tell(fn, user, "tls", text);
+    wefti_guard_free(g);
+}
+
 void wefti_fabric_info(weft_config_fn fn, void *user, bool ask_ucx)
 {
     char found[512] = "", text[560];
@@ -374,6 +462,7 @@ void wefti_fabric_info(weft_config_fn fn, void *user, bool ask_ucx)
     const wefti_module_t *m = NULL;
     weft_status_t st = wefti_config_read(&config);
     if (!st) {
+        tell_tls(fn, user, &config);
         st = wefti_module_load(config.module_path, &m);
         wefti_config_free(&config);
         why = weft_last_error();

@@ -17,11 +17,12 @@ static void on_sweep(wefti_timer_t *t)
 {
     wefti_bounces_t *all = wefti_container_of(t, wefti_bounces_t, timer);
     bool more = false;
+    wefti_cuda_put_off_done();
     for (unsigned i = 0; i < WEFTI_BOUNCE_MAX; i++) {
         wefti_bounce_t *b = &all->at[i];
         if (!b->mem || b->out)
             continue;
-        if (all->rt->now - b->idle_since >= KEEP) {
+        if (all->rt->now - b->idle_since >= KEEP && wefti_mem_calm()) {
             weft_mem_free(&wefti_mem_kind_cuda, b->mem, b->n);
             b->mem = NULL;
         } else {

@@ -44,8 +44,9 @@ void wefti_carries_close(wefti_carries_t *all)
     while (all->n) {
         struct wefti_carry_block *b = all->block[--all->n];
         if (b->pinned)
-            wefti_cuda_unpin(b->mem);
-        wefti_free(b->mem);
+            wefti_cuda_unpin_free(b->mem, (size_t)BLOCK * WEFTI_CARRY_MAX);
+        else
+            wefti_free(b->mem);
         wefti_free(b);
     }
 }

@@ -13,6 +13,7 @@
 
 #define SOON (2 * WEFT_MILLISECOND) /* also because many a foreign loop sleeps for a whole millisecond, if it sleeps */
 #define PAUSE_MAX (200 * WEFT_MICROSECOND)
+#define STUCK (5 * WEFT_SECOND)
 
 static weft_status_t look_again(wefti_copies_t *all)
 {
@@ -23,6 +24,12 @@ static weft_status_t look_again(wefti_copies_t *all)
         if (!st)
             rt->until_clock = 0;
         return st;
+    }
+    if (idle >= STUCK && !all->stuck && !wefti_list_empty(&all->under_way)) {
+        const wefti_copy_t *first = wefti_container_of(wefti_list_first(&all->under_way), wefti_copy_t, link);
+        all->stuck = true;
+        if (first->ops)
+            first->ops->copy_stuck(first);
     }
     return wefti_timer_at(rt, &all->timer, rt->now + (idle / 8 < PAUSE_MAX ? idle / 8 : PAUSE_MAX));
 }
@@ -54,6 +61,7 @@ static void on_look(wefti_timer_t *t)
             continue;
         }
         all->last_end = all->rt->now;
+        all->stuck = false;
         all->n--;
         failed(copy, st);
         wefti_fault_t was = wefti_fault(all->rt, copy->fault); /* so that the operation it was for says it */

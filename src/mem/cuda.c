@@ -103,10 +103,9 @@ void *wefti_cuda_alloc_on(int device, size_t n)
     return r ? NULL : (void *)(uintptr_t)p;
 }
 
-static void cuda_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
+static void free_now(void *ptr, size_t n)
 {
     bool pushed;
-    (void)kind;
     if (!wefti_cuda_in_use())
         return; /* in a child: the memory is the parent's */
     cu_result_t r = wefti_cuda_enter_for(ptr, &pushed);
@@ -116,6 +115,12 @@ static void cuda_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
     }
     if (r) /* the context was destroyed, and its memory with it; or the process is ending */
         wefti_debug("mem: freeing %zu bytes of CUDA memory: %s", n, wefti_cuda_words(r));
+}
+
+static void cuda_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
+{
+    (void)kind;
+    wefti_cuda_when_calm(free_now, ptr, n);
 }
 
 /* --- copying ---------------------------------------------------------------------------------------------------------------- */

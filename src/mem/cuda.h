@@ -113,8 +113,7 @@ enum { CU_PHYSICAL_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_GRANULARITY_MINIMUM = 
     X(stream_write, "cuStreamWriteValue32_v2", (cu_stream_t stream, cu_ptr_t at, uint32_t value, unsigned flags)) \
     X(stream_until, "cuStreamWaitValue32_v2", (cu_stream_t stream, cu_ptr_t at, uint32_t value, unsigned flags)) \
     X(stream_context, "cuStreamGetCtx", (cu_stream_t stream, cu_context_t *out)) \
-    X(stream_urgent, "cuStreamCreateWithPriority", (cu_stream_t * out, unsigned flags, int priority)) \
-    X(priorities, "cuCtxGetStreamPriorityRange", (int *least_out, int *greatest_out)) \
+    X(fill_async, "cuMemsetD8Async", (cu_ptr_t at, unsigned char byte, size_t n, cu_stream_t stream)) \
     X(alloc_async, "cuMemAllocAsync", (cu_ptr_t * out, size_t n, cu_stream_t stream)) \
     X(free_async, "cuMemFreeAsync", (cu_ptr_t ptr, cu_stream_t stream)) \
     X(granularity, "cuMemGetAllocationGranularity", (size_t * out, const cu_physical_t *of, int option)) \
@@ -179,12 +178,35 @@ static inline bool wefti_cuda_stale(cu_result_t r)
 /* The status of a call that failed, with a sentence: "what, n bytes: its name"; without the bytes where n is 0. */
 weft_status_t wefti_cuda_fail(cu_result_t r, const char *what, size_t n);
 
+/* --- cuda_waits.c ----------------------------------------------------------------------------------------------------------- */
+
+/* A stream of the program is about to wait for an operation, which it does until wait_end(). WEFT_ERR_LIMIT: it must not. */
+struct wefti_cuda_waiting;
+weft_status_t wefti_cuda_wait_begin(int device, cu_stream_t stream, struct wefti_cuda_waiting **waiting_out);
+void wefti_cuda_wait_end(int device, struct wefti_cuda_waiting *waiting);
+uint32_t wefti_cuda_waiting(int device); /* how many do */
+bool wefti_cuda_crowded(int device);     /* copies within it could come behind one of them */
+/* Does no stream wait, on any device? Only then memory is freed, closed or unpinned: at once, or when it is so. */
+bool wefti_cuda_calm(void);
+void wefti_cuda_when_calm(void (*fn)(void *ptr, size_t n), void *ptr, size_t n);
+
+/* --- cuda_detour.c ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct wefti_cuda_detour {
+    char *mem;
+    bool tried;
+} wefti_cuda_detour_t;
+bool wefti_cuda_detour_ready(wefti_cuda_detour_t *d); /* false: there is no memory for it */
+void wefti_cuda_detour_free(wefti_cuda_detour_t *d);  /* nothing of it is under way */
+cu_result_t wefti_cuda_detour_post(wefti_cuda_detour_t *d, void *dst, const void *src, size_t n, cu_stream_t stream);
+
 /* --- the device door -------------------------------------------------------------------------------------------------------- */
 
 /* cuda_copies.c, cuda_share.c */
 weft_status_t wefti_cuda_copy_add(void *state, wefti_copy_t *copy, void *dst, const void *src, size_t n, int way);
 weft_status_t wefti_cuda_copy_end(void *state, wefti_copy_t *copy);
 weft_status_t wefti_cuda_copy_look(void *state, wefti_copy_t *copy, uint64_t round);
+void wefti_cuda_copy_stuck(const wefti_copy_t *copy);
 weft_status_t wefti_cuda_copies_open(void **state_out);
 void wefti_cuda_copies_close(void *state);
 bool wefti_cuda_export(const void *ptr, size_t n, wefti_export_t *export_out);

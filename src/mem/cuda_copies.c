@@ -30,17 +30,19 @@
 
 typedef struct stream {
     struct context *of;
-    cu_stream_t stream;     /* NULL: not made yet */
-    uint32_t posted, ended; /* copies, by their number; ended: as far as is known, where there is no word */
-    uint64_t looked;        /* the round in which it was found busy */
-    _Atomic uint32_t *word; /* where the device writes the number of the last copy that ended */
-    bool events;            /* it cannot: events tell */
+    cu_stream_t stream;         /* NULL: not made yet */
+    uint32_t posted, ended;     /* copies, by their number; ended: as far as is known, where there is no word */
+    uint64_t looked;            /* the round in which it was found busy */
+    _Atomic uint32_t *word;     /* where the device writes the number of the last copy that ended */
+    wefti_cuda_detour_t detour; /* of copies within the device */
+    bool events;                /* it cannot: events tell */
 } stream_t;
 
 typedef struct context {
     wefti_list_t link;
     unsigned long long id;
     cu_context_t ctx;
+    cu_device_t device;
     uint32_t under_way; /* copies that have an event of it */
     bool lost;          /* its owner has destroyed it */
     stream_t streams[WEFTI_COPY_WAYS * 2];
@@ -75,9 +77,12 @@ static void context_free(context_t *c)
                 wefti_cu.stream_free(c->streams[i].stream);
         wefti_cuda_leave(true);
     }
+    for (int i = 0; i < WEFTI_COPY_WAYS * 2; i++)
+        wefti_cuda_detour_free(&c->streams[i].detour);
     if (c->pinned)
-        wefti_cuda_unpin(c->words);
-    wefti_free(c->words);
+        wefti_cuda_unpin_free(c->words, PAGE);
+    else
+        wefti_free(c->words);
     wefti_free(c);
 }
 
@@ -123,6 +128,8 @@ static cu_result_t context_here(state_t *s, context_t **out)
         return CU_OUT_OF_MEMORY;
     c->id = id;
     r = wefti_cu.ctx_current(&c->ctx);
+    if (!r)
+        r = wefti_cu.ctx_device(&c->device);
     if (r) {
         wefti_free(c);
         return r;
@@ -231,33 +238,29 @@ static cu_result_t chain(wefti_copy_t *copy, stream_t *next)
     return r;
 }
 
-/* A device runs streams in a few queues, eight by default, and what waits in a queue holds up all streams of it. So a program
- * with eight streams that wait for operations of ours could keep us from the copies that they wait for. Streams of different
- * priorities have no queue in common, and few programs have streams of the first one. */
-static cu_result_t stream_make(cu_stream_t *out)
+/* One piece, in the context. */
+static cu_result_t post(context_t *c, stream_t *to, void *dst, const void *src, size_t n, int way)
 {
-    int least = 0, first = 0;
-    if (wefti_cu.stream_urgent && wefti_cu.priorities && !wefti_cu.priorities(&least, &first) && first != least &&
-        !wefti_cu.stream_urgent(out, CU_STREAM_NON_BLOCKING, first))
-        return CU_SUCCESS;
-    return wefti_cu.stream_new(out, CU_STREAM_NON_BLOCKING);
+    if (way == WEFTI_COPY_WITHIN && wefti_cuda_crowded(c->device) && wefti_cuda_detour_ready(&to->detour))
+        return wefti_cuda_detour_post(&to->detour, dst, src, n, to->stream);
+    return wefti_cuda_post(dst, way == WEFTI_COPY_FROM, src, way == WEFTI_COPY_TO, n, to->stream);
 }
 
 static cu_result_t add_here(state_t *s, wefti_copy_t *copy, void *dst, const void *src, size_t n, int way)
 {
-    context_t *c;
+    context_t *c = NULL;
     cu_result_t r = context_here(s, &c);
     if (r)
         return r;
     stream_t *to = &c->streams[way * 2 + (n >= LONG_MIN)];
     if (!to->stream)
-        r = stream_make(&to->stream);
+        r = wefti_cu.stream_new(&to->stream, CU_STREAM_NON_BLOCKING);
     if (!r && copy->queue && copy->queue != to)
         r = chain(copy, to);
     void *before = copy->queue;
     if (!r) {
         copy->queue = to; /* also if it fails: half of it may be under way */
-        r = wefti_cuda_post(dst, way == WEFTI_COPY_FROM, src, way == WEFTI_COPY_TO, n, to->stream);
+        r = post(c, to, dst, src, n, way);
     }
     if (wefti_cuda_stale(r) && lost(c, before))
         copy->queue = before;
@@ -398,4 +401,15 @@ weft_status_t wefti_cuda_copy_look(void *state, wefti_copy_t *copy, uint64_t rou
     }
     copy->event = NULL;
     return r ? wefti_cuda_fail(r, "copying CUDA memory", 0) : WEFT_OK;
+}
+
+/* It may be behind a stream that waits for it, if the program's other streams had the queues that were left (cuda_waits.c). */
+void wefti_cuda_copy_stuck(const wefti_copy_t *copy)
+{
+    const stream_t *s = copy->queue;
+    uint32_t n = s ? wefti_cuda_waiting(s->of->device) : 0;
+    if (n)
+        wefti_warn("mem: no copy on GPU %d ended for seconds, and %u CUDA streams wait for operations: if nothing goes on, set "
+                   "CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA begins, or use fewer streams",
+                   s->of->device, n);
 }

@@ -10,6 +10,7 @@ static const wefti_device_ops_t cuda_ops = {
     .copy_add = wefti_cuda_copy_add,
     .copy_end = wefti_cuda_copy_end,
     .copy_look = wefti_cuda_copy_look,
+    .copy_stuck = wefti_cuda_copy_stuck,
     .export = wefti_cuda_export,
     .export_fd = wefti_cuda_export_fd,
     .fd_of = wefti_cuda_fd_of,
@@ -56,6 +57,16 @@ bool wefti_mem_pin(void *base, size_t n)
 void wefti_mem_unpin(void *base)
 {
     wefti_cuda_unpin(base);
+}
+
+void wefti_mem_when_calm(void (*fn)(void *ptr, size_t n), void *ptr, size_t n)
+{
+    wefti_cuda_when_calm(fn, ptr, n);
+}
+
+bool wefti_mem_calm(void)
+{
+    return wefti_cuda_calm();
 }
 
 const weft_mem_kind_t *wefti_device_kind(void)

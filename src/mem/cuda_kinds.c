@@ -289,9 +289,19 @@ static weft_status_t vmm_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr
     return alloc_here(n, ptr_out, "mapping CUDA memory", kind == &wefti_mem_kind_cuda_fd ? fd_alloc : map_alloc);
 }
 
+static void map_free_now(void *ptr, size_t n)
+{
+    free_there(ptr, n, map_free);
+}
+
+static void fd_free_now(void *ptr, size_t n)
+{
+    free_there(ptr, n, fd_free);
+}
+
 static void vmm_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
 {
-    free_there(ptr, n, kind == &wefti_mem_kind_cuda_fd ? fd_free : map_free);
+    wefti_cuda_when_calm(kind == &wefti_mem_kind_cuda_fd ? fd_free_now : map_free_now, ptr, n);
 }
 
 const weft_mem_kind_t wefti_mem_kind_cuda_async = {

@@ -202,17 +202,33 @@ bool wefti_cuda_import_is_there(const wefti_imported_t *imported)
     return wefti_cuda_in_use() && wefti_cuda_place(imported->base).sort == WEFTI_CUDA_DEVICE;
 }
 
-void wefti_cuda_unimport(const wefti_imported_t *imported)
+static void give_back(void *base, size_t n, bool mapped)
 {
     bool pushed;
-    if (imported->here || !wefti_cuda_in_use())
+    if (!wefti_cuda_in_use())
         return;
-    cu_result_t r = wefti_cuda_enter_for(imported->base, &pushed);
+    cu_result_t r = wefti_cuda_enter_for(base, &pushed);
     if (!r) {
-        cu_ptr_t ptr = (cu_ptr_t)(uintptr_t)imported->base;
-        r = imported->mapped ? wefti_cuda_unmap(ptr, imported->size) : wefti_cu.ipc_close(ptr);
+        cu_ptr_t ptr = (cu_ptr_t)(uintptr_t)base;
+        r = mapped ? wefti_cuda_unmap(ptr, n) : wefti_cu.ipc_close(ptr);
         wefti_cuda_leave(pushed);
     }
     if (r)
         wefti_debug("mem: giving back memory of a peer's GPU: %s", wefti_cuda_words(r));
+}
+
+static void unmap_now(void *base, size_t n)
+{
+    give_back(base, n, true);
+}
+
+static void close_now(void *base, size_t n)
+{
+    give_back(base, n, false);
+}
+
+void wefti_cuda_unimport(const wefti_imported_t *imported)
+{
+    if (!imported->here && wefti_cuda_in_use())
+        wefti_cuda_when_calm(imported->mapped ? unmap_now : close_now, imported->base, imported->size);
 }

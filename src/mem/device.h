@@ -91,6 +91,10 @@ extern uint32_t wefti_imports_max;
 bool wefti_mem_are_pinned(const weft_iov_t *iov, uint64_t n); /* the first n bytes of these pieces */
 bool wefti_mem_pin(void *base, size_t n);
 void wefti_mem_unpin(void *base);
+/* Do what unpins or frees memory of a device: at once, or when no stream of the program waits for an operation. Such a call
+ * waits for all streams of the process, and nobody could copy for the operation meanwhile. Any thread. */
+void wefti_mem_when_calm(void (*fn)(void *ptr, size_t n), void *ptr, size_t n);
+bool wefti_mem_calm(void);
 /* The library's own kind of the device that imports and bounce buffers are of. Any thread. */
 const weft_mem_kind_t *wefti_device_kind(void);
 /* Is it a kind whose device the library knows, so that all of this can be done with it? NULL is not. Any thread. */
@@ -125,6 +129,7 @@ typedef struct wefti_device_ops {
     weft_status_t (*copy_end)(void *state, wefti_copy_t *copy);
     /* WEFT_ERR_AGAIN: it is still under way. round: the same for all that are looked at together. */
     weft_status_t (*copy_look)(void *state, wefti_copy_t *copy, uint64_t round);
+    void (*copy_stuck)(const wefti_copy_t *copy); /* none ended for seconds: the log may say why */
     /* Exports and imports. Any thread. */
     bool (*export)(const void *ptr, size_t n, wefti_export_t *export_out);
     bool (*export_fd)(const void *ptr, size_t n, wefti_export_t *export_out); /* all but the descriptor */

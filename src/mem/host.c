@@ -118,11 +118,18 @@ static weft_status_t map_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr
     return WEFT_OK;
 }
 
+static void unpin_unmap(void *ptr, size_t n)
+{
+    wefti_cuda_unpin(ptr);
+    munmap(ptr, n);
+}
+
 static void map_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
 {
-    if (kind == &wefti_mem_kind_pinned)
-        wefti_cuda_unpin(ptr);
-    munmap(ptr, whole_pages(kind, n));
+    if (kind == &wefti_mem_kind_pinned && wefti_cuda_in_use())
+        wefti_mem_when_calm(unpin_unmap, ptr, whole_pages(kind, n));
+    else
+        munmap(ptr, whole_pages(kind, n));
 }
 
 const weft_mem_kind_t wefti_mem_kind_huge = {

@@ -32,7 +32,8 @@ static void forget(wefti_kept_t *k)
 
 void wefti_imports_init(wefti_imports_t *all, weft_runtime_t *rt)
 {
-    all->keeper = (wefti_keeper_t){.rt = rt, .keep_ns = KEEP, .forget = forget, .what = "memory of a peer's device"};
+    all->keeper =
+        (wefti_keeper_t){.rt = rt, .keep_ns = KEEP, .forget = forget, .may = wefti_mem_calm, .what = "memory of a peer's device"};
     wefti_keeper_init(&all->keeper);
 }
 

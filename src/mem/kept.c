@@ -5,7 +5,8 @@
  * that its owner has freed stays allocated for as long as one is there. They lie in a list, the last used first; looking
  * through it costs less than the copy that follows.
  *
- * Promise: what is in use never goes; what is idle does, within two keep_ns of a runtime that is driven, and at its end.
+ * Promise: what is in use never goes; what is idle does, within two keep_ns of a runtime that is driven (or of the moment in
+ * which may() says so), and at its end.
  * tests/unit/mem_share.c, tests/unit/mem_fd.c. */
 #include "mem/kept.h"
 
@@ -35,10 +36,10 @@ static void on_sweep(wefti_timer_t *t)
 {
     wefti_keeper_t *all = wefti_container_of(t, wefti_keeper_t, timer);
     uint64_t now = all->rt->now;
-    bool more = false;
+    bool more = false, may = !all->may || all->may();
     wefti_list_each_safe(l, &all->list) {
         wefti_kept_t *k = wefti_container_of(l, wefti_kept_t, link);
-        if (!k->refs && now - k->idle_since >= all->keep_ns)
+        if (may && !k->refs && now - k->idle_since >= all->keep_ns)
             wefti_kept_drop(all, k);
         else
             more = more || !k->refs;

@@ -20,6 +20,7 @@ typedef struct wefti_keeper {
     uint64_t keep_ns; /* how long without a use */
     void (*forget)(wefti_kept_t *k);
     const char *what; /* for the log, if a runtime ends with one in use */
+    bool (*may)(void); /* forget one that is idle now, if that is not yet needed? NULL: always */
     /* kept.c's */
     wefti_timer_t timer;
     wefti_list_t list; /* the last used first */

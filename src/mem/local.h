@@ -36,6 +36,9 @@ bool wefti_cuda_has(const weft_mem_kind_t *kind);  /* which is there? The detail
  * unmapped. */
 bool wefti_cuda_pin(void *base, size_t n);
 void wefti_cuda_unpin(void *base);
+/* Unpin memory of wefti_aligned_alloc() and free it, perhaps later: unpinning waits for all streams of the process. */
+void wefti_cuda_unpin_free(void *base, size_t n);
+void wefti_cuda_put_off_done(void); /* do what was put off, if no stream waits any more */
 /* The device of an address, or the home device where it is on none; memory there, that can be exported. NULL: there is none. */
 int wefti_cuda_device_of(const void *ptr);
 void *wefti_cuda_alloc_on(int device, size_t n);
@@ -90,6 +93,7 @@ typedef struct wefti_copies {
     uint64_t round, last_end;
     uint64_t posted; /* to a device, ever */
     uint32_t n;
+    bool stuck; /* none ended for long, and this was said */
 } wefti_copies_t;
 
 /* Memory of other processes: see imports.c. */

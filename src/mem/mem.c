@@ -18,6 +18,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_pools_cut(m);
     wefti_reg_end(&m->regs);
     wefti_staging_free(m);
+    wefti_cuda_put_off_done();
     pthread_mutex_destroy(&m->lock);
     wefti_free(m);
 }

@@ -61,7 +61,8 @@ void wefti_staging_free(wefti_mem_t *m)
             continue;
         }
         if (s->pinned)
-            wefti_cuda_unpin(s->mem);
-        wefti_free(s->mem);
+            wefti_cuda_unpin_free(s->mem, WEFTI_STAGING_BYTES);
+        else
+            wefti_free(s->mem);
     }
 }

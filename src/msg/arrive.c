@@ -30,6 +30,8 @@ static weft_ep_t *unlist(weft_msg_t *msg, uint64_t cost)
         wefti_msg_unhold(ms, msg);
     }
     ms->held_bytes -= cost;
+    if (__builtin_expect(ms->wants != NULL, 0))
+        wefti_wants_holds(ms->wants, ms->rt, ms->held_bytes);
     if (msg->ep) {
         wefti_flow_unhold(&msg_ep(msg->ep)->box.flow, cost);
         msg_ep(msg->ep)->box.unreceived--;
@@ -49,7 +51,8 @@ void wefti_msg_let_go(weft_msg_t *msg)
         msg_consumed(ep, cost);
 }
 
-static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, wefti_in_t *in)
+/* NULL: there is no memory, and the endpoint ends. */
+static weft_msg_t *hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, wefti_in_t *in)
 {
     msg_state_t *ms = msg_state(ep->rt);
     msg_ep_t *m = msg_ep(ep);
@@ -58,7 +61,7 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
         if (in)
             wefti_in_refuse(in, false);
         wefti_ep_cannot(ep, "no memory to keep a message until it is asked for");
-        return;
+        return NULL;
     }
     msg->ep = ep;
     msg->from = ep->id;
@@ -74,6 +77,27 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
     m->box.unreceived++;
     ms->held_bytes += cost;
     wefti_msg_hold(ms, msg);
+    return msg;
+}
+
+/* The same on one of several shards: perhaps a receive from any endpoint waits for it. If its endpoint closes, nobody else can
+ * have it. */
+__attribute__((cold, noinline)) static void hold_for_all(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len,
+                                                         wefti_in_t *in)
+{
+    msg_state_t *ms = msg_state(ep->rt);
+    bool closing = wefti_ep_is_closing(ep);
+    if (wefti_wants_some(ms->wants))
+        wefti_wants_before(ms->wants, ms->rt);
+    weft_msg_t *msg = hold(ep, tag, bytes, len, in);
+    if (!msg)
+        return;
+    wefti_wants_holds(ms->wants, ms->rt, true);
+    if (wefti_wants_offer(ms->wants, ms->rt, tag, msg) || !closing)
+        return;
+    if (msg->in)
+        wefti_in_refuse(msg->in, false);
+    wefti_msg_let_go(msg);
 }
 
 /* Take `cost` from what we granted, and count the message. */
@@ -92,7 +116,8 @@ static void credit_came(weft_ep_t *ep, const wefti_word_t *word)
 {
     msg_ep_t *m = msg_ep(ep);
     if (wefti_outbox_credit(ep, &m->box, word) && word->kind == REC_STARVED &&
-        (!wefti_list_empty(&m->posted) || !wefti_list_empty(&msg_state(ep->rt)->of_any)))
+        (!wefti_list_empty(&m->posted) || !wefti_list_empty(&msg_state(ep->rt)->of_any) ||
+         wefti_wants_some(msg_state(ep->rt)->wants)))
         wefti_flow_waits(ep, &m->box.flow);
 }
 
@@ -116,7 +141,9 @@ void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
                 return;
             }
         }
-        if (wefti_ep_is_closing(ep))
+        if (__builtin_expect(ms->wants != NULL, 0))
+            hold_for_all(ep, head.tag, bytes, len, NULL);
+        else if (wefti_ep_is_closing(ep))
             msg_consumed(ep, cost);
         else
             hold(ep, head.tag, bytes, len, NULL);
@@ -172,6 +199,10 @@ void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, s
             msg_consumed(ep, MSG_COST);
             return;
         }
+    }
+    if (__builtin_expect(msg_state(ep->rt)->wants != NULL, 0)) {
+        hold_for_all(ep, offer.tag, NULL, in->total, in);
+        return;
     }
     if (wefti_ep_is_closing(ep)) {
         wefti_in_refuse(in, false);

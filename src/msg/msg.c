@@ -69,11 +69,12 @@ static const wefti_traffic_t traffic = {
 static void shutdown(weft_runtime_t *rt)
 {
     wefti_msg_recv_shutdown(msg_state(rt));
+    wefti_wants_shutdown(msg_state(rt)->wants, rt);
 }
 
 static bool idle(weft_runtime_t *rt)
 {
-    return wefti_list_empty(&msg_state(rt)->of_any);
+    return wefti_list_empty(&msg_state(rt)->of_any) && wefti_wants_idle(msg_state(rt)->wants, rt);
 }
 
 static void room_free(weft_runtime_t *rt)
@@ -86,6 +87,9 @@ static void room_free(weft_runtime_t *rt)
     }
     wefti_spares_free(&ms->spares);
     wefti_msg_match_free(ms);
+    wefti_wants_holds(ms->wants, rt, false);
+    if (wefti_head(rt) == rt)
+        wefti_wants_free(ms->wants);
     wefti_free(ms);
 }
 
@@ -108,7 +112,11 @@ weft_status_t wefti_msg_attach(weft_runtime_t *rt)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the message room");
     ms->rt = rt;
     wefti_list_init(&ms->claimed);
-    weft_status_t st = wefti_msg_match_init(ms);
+    weft_status_t st = WEFT_OK;
+    if (wefti_head(rt) != rt)
+        st = wefti_wants_attach(rt, &wefti_msg_wants, &msg_state(wefti_head(rt))->wants, &ms->wants);
+    if (!st)
+        st = wefti_msg_match_init(ms);
     if (st) {
         wefti_free(ms);
         return st;

@@ -1,7 +1,7 @@
 /* msg/probe.c - looking at messages that have arrived, and taking one out of the matching.
  *
  * The answer has to be given at once, so a thread that does not drive the runtime asks the driver (wefti_ask) and waits for
- * it. */
+ * it. Of several shards those are asked that hold something, one after the other. */
 #include "msg/state.h"
 
 typedef struct question {
@@ -43,13 +43,39 @@ static weft_status_t look(void *arg)
     return WEFT_OK;
 }
 
+/* Inside a callback only the shard of that callback can be asked; inside one of another runtime none. */
+static weft_status_t ask_all(question_t *q)
+{
+    weft_runtime_t *head = q->rt, *holders[WEFT_SHARDS_MAX + 1];
+    uint32_t n = 0, i = 0;
+    weft_status_t st = wefti_join(head);
+    if (st)
+        return st;
+    wefti_wants_t *wants = msg_state(head)->wants;
+    for (uint32_t first = wefti_wants_turn(wants); (holders[n] = wefti_wants_holder(wants, first, &i));)
+        n++;
+    wefti_part(head);
+    st = wefti_fail_plain(WEFT_ERR_NOTFOUND);
+    for (i = 0; i < n && st == WEFT_ERR_NOTFOUND; i++) {
+        q->rt = holders[i];
+        st = wefti_ask(q->rt, look, q);
+    }
+    return st;
+}
+
 static weft_status_t ask(question_t *q)
 {
     if (!q->rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
-    weft_status_t st = wefti_ep_check_of(q->ep, q->rt);
+    weft_status_t st = wefti_ep_check_of(q->ep, &q->rt);
     if (st)
         return st;
+    if (!q->ep && wefti_sharded(q->rt)) {
+        if (!wefti_driven)
+            return ask_all(q);
+        if (wefti_shard_here(q->rt))
+            q->rt = wefti_driven;
+    }
     q->driving = wefti_driven == q->rt;
     return wefti_ask(q->rt, look, q);
 }

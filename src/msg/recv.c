@@ -194,12 +194,6 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t tag, uint64_t mask)
     r->mask = mask;
 }
 
-static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
-{
-    fill(op, ep, tag, mask);
-    return wefti_op_post_by(rt, op, recv_start);
-}
-
 static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                               weft_op_t *op)
 {
@@ -210,7 +204,34 @@ static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size
     if (__builtin_expect(st, 0))
         return st;
     into_one(op, buf, cap, false);
-    return post(rt, ep, tag, mask, op);
+    fill(op, ep, tag, mask);
+    return wefti_op_post_by(rt, op, recv_start);
+}
+
+/* The same from any endpoint of several shards: any.c. Apart from the others, which do not pay for it. */
+static inline bool is_across(const weft_runtime_t *rt, const weft_ep_t *ep)
+{
+    return !ep && wefti_sharded(rt);
+}
+
+/* One that is prepared as either kind. */
+__attribute__((noinline)) static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    fill(op, ep, tag, mask);
+    return wefti_op_post(rt, op);
+}
+
+__attribute__((cold, noinline)) static weft_status_t post_one_across(weft_runtime_t *rt, void *buf, size_t cap, uint64_t tag,
+                                                                     uint64_t mask, weft_op_t *op)
+{
+    if (!op || (!buf && cap))
+        return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu",
+                          cap);
+    weft_status_t st = wefti_op_prepare(rt, op, &wefti_msg_any_kind);
+    if (st)
+        return st;
+    into_one(op, buf, cap, false);
+    return post(rt, NULL, tag, mask, op);
 }
 
 weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op)
@@ -225,6 +246,8 @@ weft_status_t weft_msg_recv_any(weft_runtime_t *rt, void *buf, size_t cap, uint6
 {
     if (!rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+    if (__builtin_expect(wefti_sharded(rt), 0))
+        return post_one_across(wefti_head(rt), buf, cap, tag, mask, op);
     return post_one(rt, NULL, buf, cap, tag, mask, op);
 }
 
@@ -237,12 +260,14 @@ weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_io
         return wefti_fail(WEFT_ERR_INVALID, "a receive into pieces needs a runtime, an operation and the pieces");
     weft_status_t st = wefti_pieces_check("a receive", true, iov, n, NULL, &cap, &device);
     if (!st)
-        st = wefti_ep_check_of(ep, rt);
+        st = wefti_ep_check_of(ep, &rt);
     if (st)
         return st;
+    bool across = is_across(rt, ep);
     if (n == 1)
-        return post_one(rt, ep, iov[0].base, iov[0].len, tag, mask, op);
-    st = wefti_op_prepare(rt, op, &recv_kind);
+        return across ? post_one_across(rt, iov[0].base, iov[0].len, tag, mask, op)
+                      : post_one(rt, ep, iov[0].base, iov[0].len, tag, mask, op);
+    st = wefti_op_prepare(rt, op, across ? &wefti_msg_any_kind : &recv_kind);
     if (st)
         return st;
     msg_recv_t *r = msg_recv(op);
@@ -258,9 +283,9 @@ weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_
 {
     if (!rt || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
-    weft_status_t st = wefti_ep_check_of(ep, rt);
+    weft_status_t st = wefti_ep_check_of(ep, &rt);
     if (!st)
-        st = wefti_op_prepare(rt, op, &recv_kind);
+        st = wefti_op_prepare(rt, op, is_across(rt, ep) ? &wefti_msg_any_kind : &recv_kind);
     if (st)
         return st;
     op->buf = NULL;

@@ -60,6 +60,7 @@ typedef struct msg_state {
     msg_table_t arrived_of_any;   /* the same by tag */
     wefti_spares_t spares;        /* small message blocks */
     uint64_t held_bytes;
+    wefti_wants_t *wants;         /* receives from any endpoint of a runtime with several shards; else NULL */
 } msg_state_t;
 
 static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *)rt->room_state[WEFTI_ROOM_MSG]; }
@@ -92,6 +93,7 @@ typedef struct msg_recv {
     union {
         uint64_t seq;         /* while it waits */
         weft_ep_t *source;    /* while it pulls */
+        wefti_want_t *want;   /* any.c */
     };
     const weft_mem_kind_t *device; /* of all pieces; NULL: memcpy can handle them */
     wefti_xfer_t x;
@@ -160,6 +162,11 @@ static inline void msg_consumed(weft_ep_t *ep, uint64_t cost)
     if (__builtin_expect(f->owed >= f->return_at || f->peer_starving, 0))
         wefti_flow_return(ep, f);
 }
+
+/* --- any.c: receives from any endpoint of a runtime with several shards ----------------------------------------------------- */
+
+extern const wefti_op_kind_t wefti_msg_any_kind;
+extern const wefti_wants_ops_t wefti_msg_wants;
 
 /* --- send.c, recv.c, arrive.c ---------------------------------------------------------------------------------------------- */
 

@@ -315,6 +315,8 @@ void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why)
     }
     if (acc->state == ACC_ASKED)
         leave_behind(ep, acc);
+    if (acc->state == ACC_STEPS)
+        wefti_rma_window_stop(r, acc);
     wefti_list_remove(&acc->link);
     wefti_rma_end(acc, why);
 }

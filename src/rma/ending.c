@@ -24,10 +24,10 @@
  *
  * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier key touches the region's memory.
  * Each completes once. tests/unit/rma_region.c, rma_grant.c. */
-#include "rma/state.h"
+#include "rma/serve.h"
+#include "rma/twins.h"
 
 #define LOOK WEFT_MILLISECOND
-#define GIVE 4            /* giving memory back is so much cheaper than copying it */
 #define STUCK WEFT_SECOND /* an access takes microseconds; one that takes this long belongs to a process that is stopped */
 
 typedef struct ending {
@@ -44,7 +44,7 @@ static const wefti_op_kind_t revoke_kind, free_kind;
 
 /* --- the end of accesses ----------------------------------------------------------------------------------------------- */
 
-static void make_stale(weft_region_t *region, uint64_t generation)
+void wefti_rma_make_stale(weft_region_t *region, uint64_t generation)
 {
     rma_each_grant(g, region) {
         if (g->generation < generation)
@@ -52,36 +52,20 @@ static void make_stale(weft_region_t *region, uint64_t generation)
     }
 }
 
-/* Is some slot busy whose peer is gone? */
-static bool any_lost(const weft_region_t *region)
-{
-    const rma_share_t *s = &region->share;
-    uint64_t lost = s->taken;
-    rma_each_grant(g, region) {
-        if (g->slot >= 0)
-            lost &= ~(UINT64_C(1) << g->slot);
-    }
-    for (int32_t i = 0; lost; i++, lost >>= 1)
-        if (lost & 1 && wefti_rma_slot_busy(s, i))
-            return true;
-    return false;
-}
-
-/* The oldest generation that still has a slot that is busy; UINT64_MAX: none. */
-static uint64_t oldest_busy(weft_region_t *region)
+uint64_t wefti_rma_oldest_busy(weft_region_t *region)
 {
     uint64_t oldest = UINT64_MAX;
     rma_each_grant(g, region) {
         if (!g->stale || g->slot < 0 || g->quiet)
             continue;
-        g->quiet = !wefti_rma_slot_busy(&region->share, g->slot);
+        g->quiet = !wefti_rma_slot_busy(&region->pub->share, g->slot);
         if (!g->quiet && g->generation < oldest)
             oldest = g->generation;
     }
     return oldest;
 }
 
-static uint64_t oldest_payload(const weft_region_t *region)
+uint64_t wefti_rma_oldest_payload(const weft_region_t *region)
 {
     uint64_t oldest = UINT64_MAX;
     rma_each_grant(g, region) {
@@ -113,30 +97,60 @@ static bool works(const weft_region_t *region)
     return wefti_list_linked(&region->work_link);
 }
 
-/* Move the next piece of the memory away from peers that do not end an access. WEFT_ERR_AGAIN: there are more. */
-static weft_status_t move_away(weft_region_t *region)
+/* A good grant that is mapped would write to the old memory from now on. */
+void wefti_rma_unmap_stale(weft_region_t *region)
 {
-    /* A good grant that is mapped would write to the old memory from now on. */
     rma_each_grant(g, region) {
         if (g->slot >= 0)
             wefti_rma_grant_stale(g);
     }
-    weft_status_t st = wefti_rma_share_replace(&region->share, atomic_load(&region->len), wefti_rma_step_bytes);
+}
+
+/* Move the next piece of the memory away from peers that do not end an access. */
+weft_status_t wefti_rma_move_piece(weft_region_t *region)
+{
+    wefti_rma_unmap_stale(region);
+    weft_status_t st = wefti_rma_share_replace(&region->share, atomic_load(&region->len), wefti_rma_step_bytes / RMA_MOVE);
     if (st)
         return st;
     wefti_info("rma: a region of %llu bytes has fresh memory: a peer was lost or stopped in the middle of an access",
                (unsigned long long)atomic_load(&region->len));
+    wefti_rma_unmapped(region);
+    return WEFT_OK;
+}
+
+void wefti_rma_unmapped(weft_region_t *region)
+{
     rma_each_grant(g, region) {
         if (g->slot >= 0)
             wefti_count_up(&region->mapped, (uint64_t)-1);
         g->slot = -1;
         g->quiet = true;
     }
-    return WEFT_OK;
+}
+
+/* The next piece, unless a fabric key is out: with it a peer would still reach the old memory. WEFT_ERR_STATE: not now. */
+static weft_status_t move_away(weft_region_t *region)
+{
+    if (region->parts)
+        return wefti_rma_move_together(region);
+    return wefti_rma_native_hold(region) ? WEFT_ERR_STATE : wefti_rma_move_piece(region);
+}
+
+bool wefti_rma_may_map(const weft_region_t *region)
+{
+    const weft_region_t *pub = region->pub;
+    return !wefti_rma_share_replacing(&pub->share) && !atomic_load(&pub->n_waiting) && !atomic_load(&pub->coming);
 }
 
 #define FREE_GENERATION UINT64_MAX /* of a free: it completes with the region's end, after all revokes */
 #define ALL_REVOKES (FREE_GENERATION - 1)
+
+static void unwait(weft_region_t *region, weft_op_t *op)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    atomic_fetch_sub(&region->n_waiting, 1);
+}
 
 static void end_waiting(weft_region_t *region, uint64_t upto, weft_status_t status)
 {
@@ -144,7 +158,7 @@ static void end_waiting(weft_region_t *region, uint64_t upto, weft_status_t stat
         weft_op_t *op = wefti_op_of_link(it);
         if (ending(op)->generation > upto)
             continue;
-        wefti_list_remove(it);
+        unwait(region, op);
         wefti_op_complete(op, status);
     }
 }
@@ -160,30 +174,32 @@ static weft_status_t keep_looking(weft_region_t *region)
     uint64_t now = wefti_now(region->rs->rt);
     if (!region->look_until)
         region->look_until = now + STUCK;
-    return wefti_timer_at(region->rs->rt, &region->look, now + LOOK);
+    return wefti_timer_at(region->rs->rt, &region->look, now + (region->parts ? wefti_rma_together_pause(region, LOOK) : LOOK));
 }
 
 /* Must its bytes move to fresh memory? */
 static bool must_move(weft_region_t *region, uint64_t busy)
 {
     bool stuck = busy != UINT64_MAX && region->look_until && wefti_now(region->rs->rt) >= region->look_until;
-    return wefti_rma_share_replacing(&region->share) || stuck || any_lost(region);
+    return wefti_rma_share_replacing(&region->share) || stuck || wefti_rma_slots_lost(&region->share) ||
+           (region->parts && wefti_rma_twins_stuck(region));
 }
 
 /* Complete revokes that have nothing to wait for, and move the memory away from peers that never end. */
 static void settle_revokes(weft_region_t *region)
 {
-    uint64_t upto = oldest_payload(region), busy = UINT64_MAX;
+    uint64_t upto = wefti_rma_oldest_payload(region), others = wefti_rma_twins_clear(region), busy = UINT64_MAX;
     weft_status_t st = WEFT_OK;
+    upto = others < upto ? others : upto;
     if (works(region)) {
         busy = 0; /* it is being moved */
     } else if (region->share.fd >= 0 && !region->freeing) {
-        busy = oldest_busy(region);
+        busy = wefti_rma_oldest_busy(region);
         if (must_move(region, busy)) {
-            /* Not while a peer has a fabric key: its accesses would still reach the old memory. */
-            bool held = wefti_rma_native_hold(region);
-            st = held ? WEFT_OK : move_away(region);
-            busy = held || st ? 0 : UINT64_MAX;
+            st = move_away(region);
+            busy = st ? 0 : UINT64_MAX;
+            if (st == WEFT_ERR_STATE)
+                st = WEFT_OK;
             if (st == WEFT_ERR_AGAIN) {
                 stop_looking(region);
                 work_begins(region); /* without memory for a timer it is done, and all waiting are told */
@@ -223,19 +239,24 @@ static void gone(weft_region_t *region)
     wefti_rma_region_gone(region);
 }
 
-static void destroy(weft_region_t *region)
+void wefti_rma_detach_grants(weft_region_t *region)
 {
-    rma_state_t *rs = region->rs;
-    wefti_timer_stop(rs->rt, &region->look);
-    work_ends(region);
     for (wefti_list_t *l; (l = wefti_list_pop(&region->grants));) {
         rma_grant_t *g = wefti_container_of(l, rma_grant_t, region_link);
         wefti_rma_grant_stale(g);
         g->region = NULL;
         g->slot = -1;
     }
+}
+
+static void destroy(weft_region_t *region)
+{
+    rma_state_t *rs = region->rs;
+    wefti_timer_stop(rs->rt, &region->look);
+    work_ends(region);
+    wefti_rma_detach_grants(region);
     region->ending = true;
-    if (!wefti_closing(rs->rt) && wefti_rma_region_memory_give(region, GIVE * wefti_rma_step_bytes))
+    if (!wefti_closing(rs->rt) && wefti_rma_region_memory_give(region, wefti_rma_step_bytes))
         work_begins(region);
     else
         gone(region);
@@ -245,9 +266,14 @@ void wefti_rma_settle(weft_region_t *region)
 {
     if (region->ending)
         return;
+    if (region->pub != region) {
+        wefti_rma_twin_settle(region);
+        return;
+    }
     if (!wefti_list_empty(&region->waiting))
         settle_revokes(region);
-    if (region->freeing && !atomic_load(&region->coming) && oldest_payload(region) == UINT64_MAX)
+    if (region->freeing && !atomic_load(&region->coming) && wefti_rma_oldest_payload(region) == UINT64_MAX &&
+        wefti_rma_twins_over(region))
         destroy(region);
 }
 
@@ -261,7 +287,7 @@ void wefti_rma_region_piece(rma_state_t *rs)
 {
     weft_region_t *region = wefti_container_of(wefti_list_first(&rs->works.list), weft_region_t, work_link);
     if (region->ending) {
-        if (!wefti_rma_region_memory_give(region, GIVE * wefti_rma_step_bytes))
+        if (!wefti_rma_region_memory_give(region, wefti_rma_step_bytes))
             gone(region);
         return;
     }
@@ -269,13 +295,19 @@ void wefti_rma_region_piece(rma_state_t *rs)
     if (st == WEFT_ERR_AGAIN)
         return;
     work_ends(region);
-    if (st)
+    if (st && st != WEFT_ERR_STATE)
         end_waiting(region, ALL_REVOKES, st);
     else
         wefti_rma_settle(region);
 }
 
 /* --- revoking and freeing ---------------------------------------------------------------------------------------------- */
+
+static void wait_for(weft_region_t *region, weft_op_t *op)
+{
+    wefti_list_push_back(&region->waiting, &wefti_opx(op)->link);
+    atomic_fetch_add(&region->n_waiting, 1);
+}
 
 /* On the driver: the call has arrived. */
 static weft_status_t end_start(weft_op_t *op)
@@ -287,14 +319,15 @@ static weft_status_t end_start(weft_op_t *op)
         wefti_handle_quiet(&region->handle); /* now all calls on their way are counted in `coming` */
         region->freeing = true;
     }
-    atomic_fetch_sub(&region->coming, 1);
-    make_stale(region, e->generation);
+    wefti_rma_make_stale(region, e->generation);
     weft_status_t st = wefti_op_track(op);
     /* What is begun is not undone: a free goes on all the same, and a revoke stands. */
     if (st && !(frees && !region->own))
         wefti_op_complete(op, st);
     else
-        wefti_list_push_back(&region->waiting, &wefti_opx(op)->link);
+        wait_for(region, op);
+    atomic_fetch_sub(&region->coming, 1);
+    wefti_rma_twins_ask(region);
     wefti_rma_settle(region);
     return WEFT_OK;
 }
@@ -304,7 +337,7 @@ static void end_cancel(weft_op_t *op, weft_status_t why)
     weft_region_t *region = ending(op)->region;
     if (wefti_opx(op)->kind == &free_kind && !region->own)
         return;
-    wefti_list_remove(&wefti_opx(op)->link);
+    unwait(region, op);
     wefti_op_complete(op, why);
     if (wefti_list_empty(&region->waiting))
         stop_looking(region);
@@ -317,8 +350,9 @@ static void revoke_posted(wefti_call_t *call)
 {
     weft_region_t *region = wefti_container_of(call, weft_region_t, revoke_call);
     atomic_store(&region->revoke_called, false); /* before the look at the generation: see weft_region_revoke() */
-    make_stale(region, atomic_load(&region->generation));
+    wefti_rma_make_stale(region, atomic_load(&region->generation));
     atomic_fetch_sub(&region->coming, 1);
+    wefti_rma_twins_ask(region);
     wefti_rma_settle(region);
 }
 
@@ -341,7 +375,7 @@ weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op)
     }
     if (st)
         return st;
-    uint64_t generation = atomic_fetch_add(&region->generation, 1) + 1;
+    uint64_t generation = wefti_rma_next_generation(region);
     /* One call on its way is enough for all: it has not read the generation yet. */
     bool posts = op || !atomic_exchange(&region->revoke_called, true);
     if (posts)
@@ -383,6 +417,10 @@ void wefti_rma_regions_shutdown(rma_state_t *rs)
     pthread_mutex_unlock(&rs->lock);
     wefti_list_each_safe(it, &rs->regions) {
         weft_region_t *region = wefti_container_of(it, weft_region_t, link);
+        if (region->pub != region) {
+            wefti_rma_twin_shut(region);
+            continue;
+        }
         if (region->ending) {
             gone(region);
             continue;
@@ -391,7 +429,8 @@ void wefti_rma_regions_shutdown(rma_state_t *rs)
         if (!region->freeing) {
             wefti_rma_region_unlist(region);
             region->freeing = true;
-            make_stale(region, UINT64_MAX);
+            wefti_rma_make_stale(region, UINT64_MAX);
+            wefti_rma_twins_ask(region);
         }
         end_waiting(region, ALL_REVOKES, WEFT_ERR_CLOSED);
         wefti_rma_settle(region);
@@ -404,5 +443,4 @@ void wefti_rma_ending_init(weft_region_t *region)
 {
     region->look.fn = look_again;
     region->revoke_call.fn = revoke_posted;
-    wefti_list_init(&region->waiting);
 }

@@ -3,8 +3,9 @@
  *     GOOD --revoked, expired, freed--> STALE          whatever it asks for from then on is refused
  *        \        \--its peer lets go, or the endpoint is down--> DROPPED --nothing under way--> gone
  *
- * The driver's alone. A claim (of a key or a name) becomes a grant if it is true when it arrives: the region is there, of that
- * generation, and the key has not expired. From then on only the grant counts: its part, its rights, and whether it is stale.
+ * It belongs to the driver of its endpoint. A claim (of a key or a name) becomes a grant if it is true when it arrives: the
+ * region is there, of that generation, and the key has not expired. From then on only the grant counts: its part,
+ * its rights, and whether it is stale.
  *
  * A grant that is dropped while a payload moves into or out of the region stays, without endpoint, until that has ended: whoever
  * revokes or frees the region waits for it. A region that is gone leaves its grants behind without region, for their peers to
@@ -23,12 +24,14 @@ static void expired(wefti_timer_t *t)
     wefti_rma_grant_stale(wefti_container_of(t, rma_grant_t, expiry));
 }
 
-/* A region in device memory, which its peer could read by itself: does it have slots to tell us when? */
+/* A region in device memory, which its peer could read by itself: does it have slots to tell us when? Where other shards look at
+ * them too, they were there before. */
 static bool has_slots(weft_region_t *region, const rma_grant_t *g, uint8_t flags)
 {
     if (!(flags & F_FAR) || region->checked || !(g->rights & WEFT_RMA_READ))
         return false;
-    return region->share.fd >= 0 || !wefti_rma_share_new(&region->share, 0);
+    rma_share_t *share = &region->pub->share;
+    return share->fd >= 0 || (!region->stripes && !wefti_rma_share_new(share, 0));
 }
 
 /* Mapped, unless the memory may be about to be replaced: then it would be the wrong memory. */
@@ -36,11 +39,10 @@ static void map_it(weft_region_t *region, rma_grant_t *g, uint8_t flags)
 {
     if (region->device && !has_slots(region, g, flags))
         return;
-    if (region->share.fd < 0 || wefti_rma_share_replacing(&region->share) || !wefti_list_empty(&region->waiting) ||
-        atomic_load(&region->coming))
+    if (region->pub->share.fd < 0 || !wefti_rma_may_map(region))
         return;
-    uint64_t stamp = atomic_fetch_add_explicit(&region->rs->stamps, 1, memory_order_relaxed) + 1;
-    g->slot = wefti_rma_slot_take(&region->share, stamp);
+    uint64_t stamp = atomic_fetch_add_explicit(&region->pub->rs->stamps, 1, memory_order_relaxed) + 1;
+    g->slot = wefti_rma_slot_take(&region->pub->share, stamp);
     if (g->slot < 0)
         return;
     g->stamp = stamp;
@@ -51,13 +53,15 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, uint8
 {
     weft_runtime_t *rt = ep->rt;
     rma_ep_t *e = rma_ep(ep);
-    weft_region_t *region = wefti_rma_region(rma_state(rt), claim->region);
-    weft_status_t st;
-    if (!region || claim->generation != atomic_load(&region->generation))
+    weft_region_t *region;
+    weft_status_t st = wefti_rma_region_here(rma_state(rt), claim->region, &region);
+    if (st)
+        return st;
+    if (claim->generation != atomic_load(&region->generation))
         return wefti_fail(WEFT_ERR_STALE, "the region was revoked or freed since its key was made");
     if (claim->expires && wefti_now(rt) >= claim->expires)
         return wefti_fail(WEFT_ERR_STALE, "the time of the region's key is over");
-    uint64_t all = atomic_load(&region->len);
+    uint64_t all = atomic_load(&region->pub->len);
     if (claim->offset > all || claim->len > all - claim->offset)
         return wefti_fail(WEFT_ERR_RANGE, "the region's key is for bytes that it does not have");
     rma_grant_t *g = wefti_calloc(1, sizeof *g);
@@ -135,20 +139,18 @@ void wefti_rma_grant_stale(rma_grant_t *g)
     if (g->ep)
         wefti_timer_stop(g->ep->rt, &g->expiry);
     if (g->slot >= 0) {
-        wefti_rma_slot_stale(&g->region->share, g->slot);
-        g->quiet = !wefti_rma_slot_busy(&g->region->share, g->slot);
+        wefti_rma_slot_stale(&g->region->pub->share, g->slot);
+        g->quiet = !wefti_rma_slot_busy(&g->region->pub->share, g->slot);
     }
     wefti_rma_native_stale(g);
 }
 
-static void let_go_of_slot(rma_grant_t *g, bool lost)
+void wefti_rma_grant_unslot(rma_grant_t *g, bool lost)
 {
     weft_region_t *region = g->region;
     if (g->slot < 0)
         return;
-    if (!wefti_rma_slot_busy(&region->share, g->slot))
-        wefti_rma_slot_give(&region->share, g->slot);
-    else /* it stays taken, by nobody, and the next revoke moves the region's bytes away */
+    if (!wefti_rma_slot_give(&region->pub->share, g->slot)) /* the next revoke moves the region's bytes away */
         wefti_info("rma: a peer %s in the middle of an access to a region", lost ? "was lost" : "let go");
     g->slot = -1;
     g->quiet = true;
@@ -173,7 +175,7 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
     g->ep = NULL;
     if (region) {
         wefti_count_up(&region->attached, (uint64_t)-1);
-        let_go_of_slot(g, lost);
+        wefti_rma_grant_unslot(g, lost);
     }
     if (!g->under_way)
         gone(g);
@@ -214,7 +216,7 @@ static size_t offer_far(rma_grant_t *g, attached_t *rec, size_t n)
     const uint8_t *ptr = g->region->base + g->offset;
     if (!wefti_mem_export(g->region->device, ptr, (size_t)g->len, &export) &&
         !(g->held = wefti_mem_export_held(g->ep->rt, g->region->device, ptr, (size_t)g->len, &export))) {
-        let_go_of_slot(g, false);
+        wefti_rma_grant_unslot(g, false);
         rec->a.slot = 0;
         rec->a.stamp = rec->a.map_bytes = rec->a.map_offset = 0;
         return 0;
@@ -229,10 +231,10 @@ static size_t offer(rma_grant_t *g, uint8_t flags, attached_t *rec)
 {
     if (g->slot < 0)
         return flags & F_NATIVE ? wefti_rma_native_grant(g, rec->map_handle) : 0;
-    const rma_share_t *share = &g->region->share;
+    const rma_share_t *share = &g->region->pub->share;
     size_t n = g->ep->lane->ops->expose(g->ep->lane, share->fd, share->bytes, rec->map_handle);
     if (!n) {
-        let_go_of_slot(g, false); /* its peer cannot map it after all */
+        wefti_rma_grant_unslot(g, false); /* its peer cannot map it after all */
         return 0;
     }
     rec->a.slot = (uint32_t)g->slot;
@@ -244,7 +246,7 @@ static size_t offer(rma_grant_t *g, uint8_t flags, attached_t *rec)
 
 void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n)
 {
-    rma_state_t *rs = rma_state(ep->rt);
+    rma_state_t *rs = rma_state(ep->rt), *tables = rma_state(wefti_head(ep->rt)); /* what the program made is the head's */
     rma_attach_t head = {.len = 0};
     uint8_t claim_bytes[WEFT_REGION_KEY_MAX];
     rma_claim_t claim;
@@ -257,8 +259,8 @@ void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n)
         return;
     }
     wefti_wild_take(claim_bytes, wefti_wild_skip(bytes, sizeof head), head.len);
-    weft_status_t st = head.flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head.len, &claim)
-                                           : wefti_rma_key_open(rs, claim_bytes, head.len, &claim);
+    weft_status_t st = head.flags & F_NAME ? wefti_rma_named(tables, (const char *)claim_bytes, head.len, &claim)
+                                           : wefti_rma_key_open(tables, claim_bytes, head.len, &claim);
     if (!st)
         st = wefti_rma_grant_new(ep, &claim, ep->lane && ep->lane->ops->expose ? head.flags : 0, &g);
     if (st) {

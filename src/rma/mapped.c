@@ -3,7 +3,8 @@
  * They are carried out one after the other, in steps: a long one takes several rounds of progress, so that it keeps its deadline,
  * others get their turn, and an owner that revokes the region does not wait long for us. Between two steps the slot is free, and
  * each step checks anew that the memory may be touched. If not, the owner is asked to do the access, so that the program gets the
- * same status as on the checked path. A write that notifies sends a request over the lane when its bytes are there.
+ * same status as on the checked path. A write that notifies sends a request over the lane when its bytes are there. Idle threads
+ * copy a part of a very long access (window.c).
  *
  * An access may find the slot's busy word set: by another thread of ours, for moments, or by a peer that scribbles on the page,
  * for ever. Such an access is HELD, with all later ones of its remote, which keep their order; other remotes go on. The word is
@@ -20,8 +21,8 @@
 
 #include "rma/carried.h"
 
-uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
-#define STEP_COST 1024u /* of an access, beside its bytes */
+uint64_t wefti_rma_step_bytes = UINT64_C(256) << 10; /* others wait for a step: 200 us at most */
+#define STEP_COST 1024u                              /* of an access, beside its bytes */
 
 #define STUCK WEFT_SECOND /* a thread of ours takes microseconds, but may have to wait for a processor or a page */
 #define LOOK WEFT_MILLISECOND
@@ -42,19 +43,26 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
     return WEFT_OK;
 }
 
-/* Some of it, `most` bytes. WEFT_ERR_PENDING: there is more to do. WEFT_ERR_AGAIN: somebody is there, and nothing was done. */
+/* Some of it, `most` bytes, and what others copy meanwhile. WEFT_ERR_PENDING: there is more to do. WEFT_ERR_AGAIN: somebody is
+ * there, and nothing was done. */
 static weft_status_t step(rma_acc_t *acc, uint64_t most)
 {
     weft_remote_t *r = acc->remote;
     uint64_t left = acc->len - acc->stepped;
     uint64_t n = left < most || acc->what == ACC_ATOMIC ? left : most; /* an atomic is done whole: cut, it would be done twice */
-    weft_status_t st = rma_enter(r);
+    bool inside = r->rs->window.acc == acc;
+    weft_status_t st = inside ? WEFT_OK : rma_enter(r);
     if (st)
         return st;
     r->held_since = 0;
-    st = acc->len ? touch(acc, n) : WEFT_OK;
-    if (!acc->stepped)
+    if (!inside && !acc->stepped)
         wefti_rma_count(acc);
+    if (inside || wefti_rma_window_open(acc)) {
+        if (!wefti_rma_window_work(acc, most, &n))
+            return WEFT_ERR_PENDING;
+    } else if (acc->len) {
+        st = touch(acc, n);
+    }
     weft_status_t left_behind = rma_leave(r);
     if (!st)
         st = left_behind;
@@ -203,7 +211,8 @@ static void turn(rma_state_t *rs)
 {
     uint64_t done = 0;
     for (wefti_list_t *l; done < wefti_rma_step_bytes && (l = wefti_list_first(&rs->stepping.list));) {
-        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
+        /* What is in its slot goes on: an owner that revokes the region waits for it. */
+        rma_acc_t *acc = rs->window.acc ? rs->window.acc : wefti_container_of(l, rma_acc_t, link);
         uint64_t left = acc->len - acc->stepped;
         if (rma_carrying(acc) || wefti_rma_carry_cannot(acc)) {
             weft_remote_t *r = acc->remote;
@@ -223,7 +232,7 @@ static void turn(rma_state_t *rs)
             continue;
         }
         done += left + STEP_COST;
-        wefti_list_remove(l);
+        wefti_list_remove(&acc->link);
         stepped(acc, st);
     }
 }
@@ -271,8 +280,8 @@ void wefti_rma_step(rma_acc_t *acc)
     bool first = wefti_list_empty(&rs->stepping.list);
     bool waits = wefti_list_linked(&r->held_link) || !wefti_list_empty(&r->held) || rma_carrying(acc);
     bool now = first && !waits && !rs->later && !wefti_rma_carry_cannot(acc);
+    acc->state = ACC_STEPS; /* before others read it: see window.c */
     weft_status_t st = now ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_PENDING;
-    acc->state = ACC_STEPS;
     if (st != WEFT_ERR_PENDING && st != WEFT_ERR_AGAIN) {
         stepped(acc, st);
         return;
@@ -290,6 +299,7 @@ void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)
 {
     if (wefti_list_linked(&r->held_link))
         wefti_list_remove(&r->held_link);
+    wefti_rma_window_stop(r, NULL);
     set_aside(r);
     for (wefti_list_t *l; (l = wefti_list_pop(&r->held));) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);

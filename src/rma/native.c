@@ -36,8 +36,7 @@ size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
     uint8_t *at = region->base + g->offset;
     size_t n;
     /* Not if its memory may be about to be replaced, and a device's is for the checked path. */
-    if (!trusted(g->ep) || region->device || region->checked || !g->len || !wefti_list_empty(&region->waiting) ||
-        atomic_load(&region->coming) || wefti_rma_share_replacing(&region->share))
+    if (!trusted(g->ep) || region->device || region->checked || !g->len || !wefti_rma_may_map(region))
         return 0;
     if (g->ep->lane->ops->key_new(g->ep->lane, at, (size_t)g->len, key, &n, &g->fabric_key)) {
         wefti_info("a region has no fabric key for one-sided access, every access is checked: %s", weft_last_error());

@@ -1,7 +1,7 @@
 /* rma/region.c - regions: memory of ours that others may use. ending.c has their end.
  *
  * Any thread makes regions. Each is in two tables, by its id and by its names, until it is freed: what peers bring (a key, a
- * name) is looked up there.
+ * name) is looked up there. The tables are the head's, and its shards look there too: twins.c.
  *
  * Promise: what is in the tables is there and not being freed; what a peer could see of a region is never seen in another.
  * tests/unit/rma_region.c, rma_grant.c. */
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "rma/serve.h"
+#include "rma/twins.h"
 
 /* --- the tables: any thread, under rs->lock ---------------------------------------------------------------------------- */
 
@@ -25,6 +26,8 @@ void wefti_rma_regions_free(rma_state_t *rs)
 {
     wefti_slots_free(&rs->by_id);
     wefti_map_free(&rs->by_name);
+    wefti_rma_stripes_free(rs->stripes);
+    wefti_rma_meeting_free(rs->meeting);
     pthread_mutex_destroy(&rs->lock);
 }
 
@@ -128,7 +131,7 @@ void wefti_rma_region_unlist(weft_region_t *region)
         unlist_names(region);
     }
     pthread_mutex_unlock(&rs->lock);
-    atomic_fetch_add(&region->generation, 1);
+    wefti_rma_next_generation(region);
 }
 
 weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id)
@@ -137,6 +140,20 @@ weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id)
     weft_region_t *region = wefti_slots_get(&rs->by_id, id);
     pthread_mutex_unlock(&rs->lock);
     return region;
+}
+
+weft_status_t wefti_rma_region_here(rma_state_t *rs, uint64_t id, weft_region_t **region_out)
+{
+    rma_state_t *head = rma_state(wefti_head(rs->rt));
+    weft_status_t st = WEFT_OK;
+    pthread_mutex_lock(&head->lock);
+    *region_out = wefti_slots_get(&head->by_id, id);
+    if (*region_out && head != rs)
+        st = wefti_rma_twin(*region_out, rs, region_out);
+    pthread_mutex_unlock(&head->lock);
+    if (!st && !*region_out)
+        st = wefti_fail(WEFT_ERR_STALE, "the region was revoked or freed since its key was made");
+    return st;
 }
 
 weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out)
@@ -176,6 +193,8 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
         r->base = o->buf;
         r->device = wefti_mem_device_of(o->buf, o->kind);
         wefti_rma_turns_init(r);
+        if (r->stripes && r->device && !o->unmapped) /* for peers that can read it; without, all of them ask */
+            (void)wefti_rma_share_new(&r->share, 0);
     } else if (o->unmapped) {
         st = map_private(r->max_len, &r->base);
     } else {
@@ -202,7 +221,7 @@ bool wefti_rma_region_memory_give(weft_region_t *r, uint64_t n)
     if (!r->own)
         return false;
     if (atomic_load(&r->kept))
-        return r->share.fd >= 0 && leave_to_peers(r, wefti_rma_step_bytes) == WEFT_ERR_AGAIN;
+        return r->share.fd >= 0 && leave_to_peers(r, wefti_rma_step_bytes / RMA_MOVE) == WEFT_ERR_AGAIN;
     if (r->share.fd >= 0)
         return wefti_memfd_empty(&r->share.mem, &r->given, (size_t)n);
     /* Not munmap(): others could be given those addresses before the rest goes. */
@@ -259,6 +278,14 @@ static weft_status_t check(weft_region_opts_t *o)
     return WEFT_OK;
 }
 
+void wefti_rma_region_lists(weft_region_t *r)
+{
+    wefti_list_init(&r->grants);
+    wefti_list_init(&r->waiting);
+    wefti_list_init(&r->turns.running);
+    wefti_list_init(&r->turns.waiting);
+}
+
 static weft_status_t region_new(weft_runtime_t *rt, const weft_region_opts_t *given, weft_region_t **region_out)
 {
     weft_region_opts_t o = *given;
@@ -268,6 +295,7 @@ static weft_status_t region_new(weft_runtime_t *rt, const weft_region_opts_t *gi
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a region");
     r->rt = rt;
     r->rs = rma_state(rt);
+    r->pub = r;
     atomic_init(&r->generation, 1);
     atomic_init(&r->len, o.len);
     r->max_len = o.max_len;
@@ -275,13 +303,17 @@ static weft_status_t region_new(weft_runtime_t *rt, const weft_region_opts_t *gi
     r->name_rights = o.name_rights;
     r->notify = o.notify;
     r->user = o.user;
-    wefti_list_init(&r->grants);
+    wefti_rma_region_lists(r);
     wefti_rma_ending_init(r);
+    st = wefti_sharded(rt) ? wefti_rma_parts_new(r) : WEFT_OK;
+    if (st)
+        goto err_region;
     if (o.name && !(r->names = name_new(r, o.name))) {
         st = wefti_fail(WEFT_ERR_NOMEM, "no memory for the name of a region");
-        goto err_region;
+        goto err_parts;
     }
     st = memory_new(r, &o);
+    r->apart |= r->by_turns;
     if (st)
         goto err_name;
     st = list(r);
@@ -294,6 +326,8 @@ err_memory:
     memory_free(r);
 err_name:
     free_names(r);
+err_parts:
+    wefti_rma_parts_free(r);
 err_region:
     wefti_handle_free(&handles, r);
     return st;
@@ -304,6 +338,7 @@ weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts
     weft_region_opts_t o;
     if (!rt || !opts || !region_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !opts ? "opts" : "region_out");
+    rt = wefti_head(rt);
     weft_status_t st = wefti_join(rt);
     if (st)
         return st;
@@ -320,6 +355,7 @@ void wefti_rma_region_gone(weft_region_t *r)
 {
     memory_free(r);
     free_names(r);
+    wefti_rma_parts_free(r);
     wefti_handle_free(&handles, r);
 }
 
@@ -375,7 +411,7 @@ weft_status_t weft_region_until(weft_region_t *region, uint64_t when)
     if (st)
         return st;
     if (region->checked)
-        atomic_store(&region->until, when);
+        wefti_rma_set_until(region, when);
     else
         st = wefti_fail(WEFT_ERR_STATE,
                         "the region was not made `unmapped`: only then is every access checked here, and can be refused");
@@ -443,6 +479,7 @@ weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info
     info.mapped = __atomic_load_n(&region->mapped, __ATOMIC_RELAXED);
     rma_counts_copy(&info, &region->count);
     info.refused = __atomic_load_n(&region->refused, __ATOMIC_RELAXED);
+    wefti_rma_twins_count(region, &info);
     wefti_rma_region_leave(region);
     wefti_opts_write(info_out, &info, sizeof info);
     return WEFT_OK;

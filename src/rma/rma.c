@@ -2,6 +2,7 @@
 #include "rma/rma.h"
 
 #include "rma/serve.h"
+#include "rma/twins.h"
 
 /* Records up to this size are copied; what is longer is announced. */
 #define RECORD_LIMIT (RMA_INLINE + sizeof(rma_request_t) + 8u)
@@ -163,6 +164,7 @@ static void room_free(weft_runtime_t *rt)
 {
     rma_state_t *rs = rma_state(rt);
     wefti_rma_remotes_part(rs);
+    wefti_rma_twins_part(rs);
     wefti_rma_regions_free(rs);
     wefti_rma_key_end(rs);
     wefti_spares_free(&rs->spare_turns);

@@ -263,7 +263,7 @@ weft_status_t wefti_rma_written(weft_ep_t *ep, const rma_todo_t *todo, rma_grant
     if (req->kind != REC_NOTIFY) /* else its bytes were there before, in mapped memory */
         rma_count_write(&region->count, req->len);
     if (tells && region->notify)
-        region->notify(region, grant->offset + req->offset, req->len, todo->value, ep->id, region->user);
+        region->notify(region->pub, grant->offset + req->offset, req->len, todo->value, ep->id, region->user);
     return WEFT_OK;
 }
 
@@ -299,20 +299,31 @@ static weft_status_t device_atomic(const weft_mem_kind_t *device, uint8_t *at, c
     return wefti_mem_move(device, at, &word, rec->req.width);
 }
 
-static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec, rma_grant_t *grant, uint8_t *at)
+weft_status_t wefti_rma_atomic_here(const weft_region_t *region, uint8_t *at, const rma_atomic_t *rec, uint64_t *before)
 {
-    uint64_t before = 0;
-    weft_status_t st = (uintptr_t)at % rec->req.width ? WEFT_ERR_INVALID : WEFT_OK;
-    if (!st && grant->region->device)
-        st = device_atomic(grant->region->device, at, rec, &before);
-    else if (!st)
-        before = rma_atomic_apply(at, rec->req.what, rec->req.width, rec->operand, rec->compare);
+    if ((uintptr_t)at % rec->req.width)
+        return WEFT_ERR_INVALID;
+    if (region->device)
+        return device_atomic(region->device, at, rec, before);
+    *before = rma_atomic_apply(at, rec->req.what, rec->req.width, rec->operand, rec->compare);
+    return WEFT_OK;
+}
+
+void wefti_rma_atomic_done(weft_ep_t *ep, const rma_atomic_t *rec, weft_region_t *region, weft_status_t st, uint64_t before)
+{
     if (st) {
         wefti_rma_reply_status(ep, rec->req.id, st);
         return;
     }
-    wefti_count_up(&grant->region->count.atomics, 1);
+    wefti_count_up(&region->count.atomics, 1);
     wefti_rma_reply_value(ep, rec->req.id, before);
+}
+
+static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec, rma_grant_t *grant, uint8_t *at)
+{
+    uint64_t before = 0;
+    weft_status_t st = wefti_rma_atomic_here(grant->region, at, rec, &before);
+    wefti_rma_atomic_done(ep, rec, grant->region, st, before);
 }
 
 static void on_write_big(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at);
@@ -350,7 +361,7 @@ static void look_at(weft_ep_t *ep, const rma_todo_t *todo, const wefti_wild_t *b
     weft_status_t st = look_up(ep, req->grant, rma_todo_rights(todo), req->offset, req->len, &grant, &at);
     if (__builtin_expect(st, 0))
         wefti_rma_refuse(ep, todo, st);
-    else if (!grant->region->by_turns || !wefti_rma_turn(ep, todo, grant, at, bytes))
+    else if (!grant->region->apart || !wefti_rma_apart(ep, todo, grant, at, bytes))
         wefti_rma_carry_out(ep, todo, grant, at, bytes);
 }
 

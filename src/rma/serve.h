@@ -37,6 +37,10 @@ bool wefti_rma_one_more(weft_ep_t *ep);
  * write comes to. */
 weft_status_t wefti_rma_written(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant);
 
+/* Carry out an atomic, for real; then answer it. */
+weft_status_t wefti_rma_atomic_here(const weft_region_t *region, uint8_t *at, const rma_atomic_t *rec, uint64_t *before);
+void wefti_rma_atomic_done(weft_ep_t *ep, const rma_atomic_t *rec, weft_region_t *region, weft_status_t st, uint64_t before);
+
 /* Send DROP or REVOKED, after what waits for space. False: no memory to keep it until there is space. */
 bool wefti_rma_tell(weft_ep_t *ep, uint8_t kind, uint64_t grant);
 void wefti_rma_reply(weft_ep_t *ep, const void *rec, size_t n);
@@ -46,6 +50,13 @@ void wefti_rma_reply_data(weft_ep_t *ep, uint64_t id, const weft_mem_kind_t *dev
 void wefti_rma_reply_value(weft_ep_t *ep, uint64_t id, uint64_t before); /* of an atomic that was done */
 void wefti_rma_owed_flush(weft_ep_t *ep);
 void wefti_rma_owed_down(weft_ep_t *ep);
+
+/* --- whole.c ------------------------------------------------------------------------------------------------------------ */
+
+/* A request to a region that is `apart`: carry it out, or keep it until its turn. False: carry it out as any other. */
+bool wefti_rma_apart(weft_ep_t *ep, const rma_todo_t *todo, rma_grant_t *grant, uint8_t *at, const wefti_wild_t *bytes);
+weft_status_t wefti_rma_stripes(rma_state_t *rs); /* make them, if there are none. Under rs->lock. WEFT_ERR_NOMEM */
+void wefti_rma_stripes_free(rma_stripes_t *s);
 
 /* --- serve_device.c ---------------------------------------------------------------------------------------------------- */
 

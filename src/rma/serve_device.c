@@ -320,7 +320,5 @@ void wefti_rma_turns_down(weft_ep_t *ep)
 
 void wefti_rma_turns_init(weft_region_t *region)
 {
-    region->by_turns = wefti_device_known(region->device);
-    wefti_list_init(&region->turns.running);
-    wefti_list_init(&region->turns.waiting);
+    region->by_turns = wefti_device_known(region->device) && !region->stripes;
 }

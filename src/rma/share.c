@@ -1,7 +1,7 @@
 /* rma/share.c - the memory of a region that peers may map: a memfd with a control page, and the slots on that page.
  *
  * A slot is FREE, or TAKEN: by a grant, or by nobody any more, because its peer was lost in the middle of an access. Only the
- * owner's driver moves it; `taken` is the owner's own note, and nothing on the page is believed. A grant's accesses are good
+ * owner's drivers move it; `taken` is the owner's own note, and nothing on the page is believed. A grant's accesses are good
  * while the slot has its stamp. The owner takes that away with a store of 0 and looks at busy; the peer sets busy and looks at
  * the stamp. Both sides do the one before the other for everyone to see (sequentially consistent), so at least one of them sees
  * the other: either the owner sees that an access is under way, or the peer sees that it must not begin.
@@ -50,14 +50,15 @@ weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len, uint64_t n)
 {
     static const uint64_t magic = RMA_MAGIC;
     for (uint32_t i = 0; i < RMA_SLOTS; i++)
-        if (s->taken >> i & 1)
+        if (atomic_load(&s->taken) >> i & 1)
             wefti_rma_slot_stale(s, (int32_t)i);
     weft_status_t st = wefti_memfd_replace(&s->mem, NAME, &magic, sizeof magic, RMA_CONTROL,
                                            RMA_CONTROL + (s->slots_only ? 0 : (size_t)len), (size_t)n);
     if (st)
         return st;
     s->fd = s->mem.fd;
-    s->taken = 0;
+    atomic_store(&s->taken, 0);
+    atomic_store(&s->lost, 0);
     return WEFT_OK;
 }
 
@@ -67,9 +68,9 @@ int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp)
 {
     for (uint32_t i = 0; i < RMA_SLOTS; i++) {
         /* One that is free and busy was left so by the peer that had it: the next one would wait for that to end. */
-        if (s->taken >> i & 1 || wefti_rma_slot_busy(s, (int32_t)i))
+        uint64_t bit = UINT64_C(1) << i;
+        if (atomic_load(&s->taken) & bit || wefti_rma_slot_busy(s, (int32_t)i) || atomic_fetch_or(&s->taken, bit) & bit)
             continue;
-        s->taken |= UINT64_C(1) << i;
         atomic_store(&s->control->slots[i].stamp, stamp);
         return (int32_t)i;
     }
@@ -86,8 +87,23 @@ bool wefti_rma_slot_busy(const rma_share_t *s, int32_t slot)
     return atomic_load(&s->control->slots[slot].busy) != 0;
 }
 
-void wefti_rma_slot_give(rma_share_t *s, int32_t slot)
+bool wefti_rma_slot_give(rma_share_t *s, int32_t slot)
 {
+    uint64_t bit = UINT64_C(1) << slot;
     wefti_rma_slot_stale(s, slot);
-    s->taken &= ~(UINT64_C(1) << slot);
+    bool busy = wefti_rma_slot_busy(s, slot);
+    if (busy)
+        atomic_fetch_or(&s->lost, bit);
+    else
+        atomic_fetch_and(&s->taken, ~bit);
+    return !busy;
+}
+
+bool wefti_rma_slots_lost(const rma_share_t *s)
+{
+    uint64_t lost = atomic_load(&s->lost);
+    for (int32_t i = 0; lost; i++, lost >>= 1)
+        if (lost & 1 && wefti_rma_slot_busy(s, i))
+            return true;
+    return false;
 }

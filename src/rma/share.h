@@ -12,7 +12,8 @@ typedef struct rma_share {
     rma_control_t *control;
     uint8_t *data;              /* right behind it */
     size_t bytes;               /* of all */
-    uint64_t taken;             /* bit i: slots[i] is some grant's, or lost */
+    _Atomic uint64_t taken;     /* bit i: slots[i] is some grant's, or lost. Of all shards */
+    _Atomic uint64_t lost;      /* of them, those whose peer was lost, or let go, in the middle of an access */
     bool slots_only;            /* the bytes are in device memory: far.c */
 } rma_share_t;
 
@@ -26,6 +27,8 @@ static inline bool wefti_rma_share_replacing(const rma_share_t *s) { return s->f
 int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp);              /* -1: none left */
 void wefti_rma_slot_stale(rma_share_t *s, int32_t slot);                  /* no access begins any more */
 bool wefti_rma_slot_busy(const rma_share_t *s, int32_t slot);
-void wefti_rma_slot_give(rma_share_t *s, int32_t slot);                   /* its peer has let go of it; not while it is busy */
+/* Its peer has let go of it. False: it is busy. Then it stays taken until the memory is replaced. */
+bool wefti_rma_slot_give(rma_share_t *s, int32_t slot);
+bool wefti_rma_slots_lost(const rma_share_t *s);                          /* is one still busy whose peer is gone? */
 
 #endif

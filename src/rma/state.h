@@ -1,9 +1,9 @@
-/* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
+/* rma/state.h - what rma keeps: per runtime, per endpoint, per remote, per access. region.h has regions and grants.
  *
  * Two sides. The owner's: regions, the grants that peers have on them, and the requests that it serves (key.c, share.c, region.c,
- * ending.c, grant.c, serve.c, serve_device.c; serve.h). The user's: remotes, and accesses to them (post.c, batch.c, remote.c,
- * access.c, carried.c) over three paths (mapped.c, checked.c, native.c). Everything belongs to the driver of the runtime, except
- * what says otherwise. */
+ * ending.c, grant.c, serve.c, serve_device.c; serve.h; of a runtime with several shards twins.c, together.c, whole.c; twins.h).
+ * The user's: remotes, and accesses to them (post.c, batch.c, remote.c, access.c, carried.c) over three paths (mapped.c,
+ * checked.c, native.c). Everything belongs to the driver of the runtime, except what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
 #define WEFTI_RMA_STATE_H
 
@@ -19,36 +19,11 @@
 #include "base/spares.h"
 #include "base/status.h"
 #include "conn/conn.h"
+#include "rma/region.h"
 #include "rma/rma.h"
-#include "rma/share.h"
 #include "rma/wire.h"
 
 /* --- per runtime ------------------------------------------------------------------------------------------------------- */
-
-typedef struct rma_state rma_state_t;
-
-typedef struct rma_counts {
-    uint64_t reads, writes, atomics, bytes_read, bytes_written;
-} rma_counts_t;
-static inline void rma_count_read(rma_counts_t *c, uint64_t n)
-{
-    wefti_count_up(&c->reads, 1);
-    wefti_count_up(&c->bytes_read, n);
-}
-static inline void rma_count_write(rma_counts_t *c, uint64_t n)
-{
-    wefti_count_up(&c->writes, 1);
-    wefti_count_up(&c->bytes_written, n);
-}
-/* Copy them to an info struct that has fields of the same names. Any thread. */
-#define rma_counts_copy(info, c) \
-    do { \
-        (info)->reads = __atomic_load_n(&(c)->reads, __ATOMIC_RELAXED); \
-        (info)->writes = __atomic_load_n(&(c)->writes, __ATOMIC_RELAXED); \
-        (info)->atomics = __atomic_load_n(&(c)->atomics, __ATOMIC_RELAXED); \
-        (info)->bytes_read = __atomic_load_n(&(c)->bytes_read, __ATOMIC_RELAXED); \
-        (info)->bytes_written = __atomic_load_n(&(c)->bytes_written, __ATOMIC_RELAXED); \
-    } while (0)
 
 /* Work that takes long, and is done piece by piece: one piece per round of progress, so that others get their turn. */
 typedef struct rma_rounds {
@@ -58,6 +33,15 @@ typedef struct rma_rounds {
     wefti_timer_t timer;
 } rma_rounds_t;
 
+typedef struct rma_acc rma_acc_t;
+
+/* A part of a long mapped access, which others copy with the driver: window.c. acc is NULL: none is open. */
+typedef struct rma_window {
+    rma_acc_t *acc;
+    uint64_t from, len;           /* bytes of the access */
+    wefti_offer_t offer;
+} rma_window_t;
+
 struct rma_state {
     weft_runtime_t *rt;
     pthread_mutex_t lock;         /* of what is beneath, for any thread, up to `stamps`; held for moments */
@@ -65,11 +49,14 @@ struct rma_state {
     wefti_map_t by_name;          /* hash of the name -> the first rma_name_t of a chain through `next`, freed regions' not */
     wefti_list_t regions;         /* weft_region_t.link */
     rma_rounds_t works;           /* regions whose memory is moved or given back: work_link. The driver's */
+    rma_stripes_t *stripes;       /* of a runtime with several shards, from its first region on: whole.c. Written once */
+    rma_meeting_t *meeting;       /* the same: together.c */
     uint8_t secret[32];           /* of the MAC on keys of regions: random, for this runtime alone. Written once */
     uint8_t instance[16];         /* which runtime a region's key is for. Written once */
     _Atomic uint64_t stamps;      /* last one given out */
     /* the other side's */
     rma_rounds_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
+    rma_window_t window;          /* of one of them */
     wefti_list_t held;            /* remotes whose slot somebody has, weft_remote_t.held_link */
     wefti_timer_t look;           /* whether it is free again */
     uint64_t looked;              /* when that was last seen to */
@@ -86,134 +73,6 @@ struct rma_state {
 static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_state_t *)rt->room_state[WEFTI_ROOM_RMA]; }
 
 static inline bool wefti_rma_regions_idle(const rma_state_t *rs) { return wefti_list_empty(&rs->regions); }
-
-/* --- the owner's side: regions and grants ------------------------------------------------------------------------------ */
-
-typedef struct rma_grant rma_grant_t;
-
-typedef struct rma_name rma_name_t; /* by which peers attach it: region.c */
-
-/* Requests to a region in device memory: serve_device.c. */
-typedef struct rma_turns {
-    wefti_list_t running, waiting; /* in the order in which they came */
-    uint32_t n;                    /* that run */
-} rma_turns_t;
-
-struct weft_region {
-    wefti_handle_t handle;
-    weft_runtime_t *rt;           /* up to here it can be read when it was freed */
-    rma_state_t *rs;
-    wefti_list_t link;
-    uint64_t id;
-    _Atomic uint64_t generation;
-    uint8_t *base;                /* share.data, or the program's */
-    _Atomic uint64_t len;
-    uint64_t max_len;
-    _Atomic uint64_t until;       /* fabric time from which nothing is let in; 0: none */
-    uint32_t rights, name_rights;
-    const weft_mem_kind_t *device; /* NULL: the processor can touch it */
-    bool by_turns;                /* the library knows its device, and does not wait for it */
-    rma_turns_t turns;
-    rma_name_t *names;            /* of which there may be none; under rs->lock */
-    rma_share_t share;
-    bool own;                     /* the library made the memory */
-    _Atomic bool kept;            /* which stays when the region ends */
-    bool checked;                 /* every access is checked here: no fabric keys */
-    weft_region_notify_fn notify;
-    void *user;
-    wefti_list_t grants;          /* rma_grant_t.region_link */
-    wefti_list_t waiting;         /* revokes and the free that wait for accesses to end, through opx->link */
-    wefti_timer_t look;           /* at slots that are busy */
-    uint64_t look_until;          /* who is busy then is stuck */
-    wefti_list_t work_link;       /* linked while it is in rma_state_t.works.list */
-    size_t given;                 /* bytes of its memory that were given back, while it ends */
-    bool ending;                  /* nobody has it any more, and its memory is given back */
-    bool freeing;                 /* weft_region_free() has reached the driver, or the runtime closes */
-    _Atomic uint32_t coming;      /* calls of other threads that have not reached the driver: it stays until then */
-    _Atomic bool revoke_called;   /* revoke_call is on its way */
-    wefti_call_t revoke_call;     /* for revokes nobody waits for */
-    uint64_t attached, mapped;
-    rma_counts_t count;
-    uint64_t refused;
-    weft_op_t own_op;             /* for a free nobody waits for */
-};
-
-/* What one remote of a peer may do with a region. */
-struct rma_grant {
-    weft_region_t *region;        /* NULL: it was freed */
-    weft_ep_t *ep;                /* NULL: the endpoint is down or the peer let go; freed when nothing is under way */
-    uint64_t id;                  /* rma_ep_t.grants */
-    uint64_t offset, len;         /* the part */
-    uint64_t generation;
-    uint32_t rights;
-    uint32_t under_way;           /* payloads to and from the region's memory */
-    int32_t slot;                 /* -1: not mapped */
-    uint64_t stamp;
-    bool stale;
-    bool quiet;                   /* its slot was seen idle after it became stale: no access will be made any more */
-    wefti_list_t region_link;
-    uint64_t expires;             /* its key's time, in fabric time; 0: never */
-    wefti_timer_t expiry;
-    wefti_held_t *held;           /* far.c: what the peer needs to open the memory; NULL: nothing */
-    void *fabric_key;             /* native.c: what the peer's fabric was given; under way as long as there is one */
-    void (*fabric_key_free)(void *key, wefti_xfer_t *x);
-    wefti_xfer_t fabric_key_x;    /* its end, with the lane */
-};
-
-#define rma_each_grant(g, region) \
-    for (rma_grant_t *g = wefti_container_of((region)->grants.next, rma_grant_t, region_link); \
-         &g->region_link != &(region)->grants; g = wefti_container_of(g->region_link.next, rma_grant_t, region_link))
-
-/* What a key or a name says that its bearer may have. */
-typedef struct rma_claim {
-    uint64_t region, generation, offset, len;
-    uint32_t rights;
-    uint64_t expires;             /* fabric time; 0: never */
-} rma_claim_t;
-
-/* key.c */
-weft_status_t wefti_rma_key_init(rma_state_t *rs);
-void wefti_rma_key_end(rma_state_t *rs);                                  /* wipes the secret */
-/* Genuine, and ours? WEFT_ERR_INVALID, _AUTH, _STALE (another instance's). What it claims is not looked at. */
-weft_status_t wefti_rma_key_open(const rma_state_t *rs, const void *key, size_t n, rma_claim_t *claim_out);
-
-/* region.c */
-void wefti_rma_regions_init(rma_state_t *rs);                             /* lock, by_id, by_name, regions */
-void wefti_rma_regions_free(rma_state_t *rs);                             /* the same, when the room goes */
-weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out); /* WEFT_ERR_NOTFOUND */
-weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id);            /* NULL: none, or it is being freed */
-void wefti_rma_region_unlist(weft_region_t *region); /* take it out of the tables, and begin a new generation. Any thread */
-bool wefti_rma_region_memory_give(weft_region_t *region, uint64_t n); /* give about n bytes back to the system. False: no more */
-void wefti_rma_region_gone(weft_region_t *region);    /* the region and its memory, when nobody has it any more */
-/* For calls of any thread: the region stays until wefti_rma_region_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments,
- * and nothing is handed to the driver meanwhile: `coming` is for that. */
-weft_status_t wefti_rma_region_enter(const weft_region_t *region);
-static inline void wefti_rma_region_leave(const weft_region_t *region)
-{
-    wefti_handle_leave(&((weft_region_t *)(uintptr_t)region)->handle);
-}
-
-/* ending.c */
-void wefti_rma_region_piece(rma_state_t *rs); /* move or give back one piece of the first of rs->works */
-void wefti_rma_ending_init(weft_region_t *region);
-void wefti_rma_settle(weft_region_t *region); /* an access ended: complete what waited for it. May free the region */
-void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
-
-/* grant.c */
-/* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. flags F_MAP: it could map the region, and gets a slot if
- * there is one; F_FAR: also one in device memory. */
-void wefti_rma_attach_asked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* ATTACH: answers it */
-weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, uint8_t flags, rma_grant_t **grant_out);
-/* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
-void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
-void wefti_rma_grants_down(weft_ep_t *ep);
-void wefti_rma_grant_stale(rma_grant_t *grant);                           /* no access begins with it any more */
-/* May it, now? The bytes are then at *at_out, in memory of region->device. WEFT_ERR_STALE, _RANGE, _RIGHTS: counted as
- * refused. */
-weft_status_t wefti_rma_grant_check(rma_grant_t *grant, uint32_t rights, uint64_t offset, uint64_t len, uint8_t **at_out);
-/* A payload into or out of the region begins, ends. The end may free grant and region. */
-static inline void wefti_rma_grant_begin(rma_grant_t *grant) { grant->under_way++; }
-void wefti_rma_grant_end(rma_grant_t *grant);
 
 /* --- per endpoint ------------------------------------------------------------------------------------------------------ */
 
@@ -335,7 +194,7 @@ enum {
 typedef struct rma_batch rma_batch_t;
 typedef struct rma_big_acc rma_big_acc_t;
 
-typedef struct rma_acc {
+struct rma_acc {
     wefti_list_t live_link;
     wefti_list_t link;            /* by state */
     wefti_list_t loose_link;      /* linked while it is loose: its bytes move while others are carried out */
@@ -360,7 +219,7 @@ typedef struct rma_acc {
     uint8_t which : 3, width : 4; /* ATOMIC */
     uint8_t notify : 1;
     uint32_t epoch;               /* before it is live: 1 if it is the first after a fence */
-} rma_acc_t;
+};
 _Static_assert(sizeof(rma_acc_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge wefti_opx_t.room");
 
 /* Many in one post. */
@@ -422,7 +281,7 @@ void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer 
 
 /* --- mapped.c ---------------------------------------------------------------------------------------------------------- */
 
-#define RMA_AT_ONCE (1u << 20)     /* up to this a mapped access is one step, complete when its post returns */
+#define RMA_AT_ONCE (1u << 20)     /* up to this a mapped access is complete when its post returns, if it can be */
 
 void wefti_rma_step(rma_acc_t *acc);                                /* live: begin to touch the mapped memory, in its turn */
 bool wefti_rma_asks(weft_remote_t *r);                              /* it is mapped, but its owner has to be asked */
@@ -432,6 +291,13 @@ void wefti_rma_steps_init(rma_state_t *rs);
 void wefti_rma_rounds_init(rma_rounds_t *r, rma_state_t *rs, void (*piece)(rma_state_t *rs));
 void wefti_rma_rounds_go(rma_rounds_t *r);                          /* its list was empty: the next round has a piece */
 extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */
+#define RMA_MOVE 4u                /* moving memory takes so many times as long as copying it: fresh pages, and a mapping */
+
+/* --- window.c: the access is in its slot, and stays there until its window is closed ------------------------------------ */
+
+bool wefti_rma_window_open(rma_acc_t *acc);                         /* false: the driver copies alone */
+bool wefti_rma_window_work(rma_acc_t *acc, uint64_t most, uint64_t *n_out); /* true: n bytes are copied, and it is closed */
+void wefti_rma_window_stop(weft_remote_t *r, const rma_acc_t *acc); /* of this access, or (NULL) of any: out of the slot */
 
 /* --- native.c ---------------------------------------------------------------------------------------------------------- */
 

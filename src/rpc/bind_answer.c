@@ -174,7 +174,13 @@ void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head)
     const char *text = words;
     pthread_mutex_lock(&rs->lock);
     search(rs, &w, &s);
-    if (s.f) {
+    weft_status_t may = s.f ? wefti_rpc_rules_bind(rs, am->ep, s.f) : WEFT_OK;
+    if (may) {
+        bound.code = may == WEFT_ERR_PERMISSION ? WEFT_CODE_PERMISSION_DENIED : WEFT_CODE_RESOURCE_EXHAUSTED;
+        snprintf(words, sizeof words, "%s", weft_last_error());
+        make_printable(words);
+        rpc_count(&s.f->service->stats.refused, 1);
+    } else if (s.f) {
         text = weft_sig_text(s.f->sig);
         answer.slot = s.f->slot;
         answer.check = s.f->check;

@@ -197,7 +197,7 @@ static weft_status_t refuse(const weft_method_t *m, bool stream)
 }
 
 /* What can be checked without a server. After WEFT_OK, m->kind is the kind of call. */
-static weft_status_t check(const weft_method_t *m, const weft_value_t *args, size_t n, const weft_op_t *op, bool stream)
+static inline weft_status_t check(const weft_method_t *m, const weft_value_t *args, size_t n, const weft_op_t *op, bool stream)
 {
     if (!m || (!args && n))
         return wefti_fail(WEFT_ERR_INVALID, m ? "the arguments are NULL" : "the method is NULL");
@@ -310,7 +310,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
 
 weft_status_t weft_call(weft_method_t *m, const weft_value_t *args, size_t n, weft_reply_t *reply, weft_op_t *op)
 {
-    return call_with(m, args, n, NULL, NULL, reply, op);
+    return call_with(rpc_method_for_call(m), args, n, NULL, NULL, reply, op);
 }
 
 weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
@@ -318,18 +318,19 @@ weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t 
 {
     weft_call_opts_t o;
     weft_status_t st = opts ? wefti_opts_read(opts, &o, sizeof o, "weft_call_opts_t") : WEFT_OK;
-    return st ? st : call_with(m, args, n, opts, opts ? &o : NULL, reply, op);
+    return st ? st : call_with(rpc_method_for_call(m), args, n, opts, opts ? &o : NULL, reply, op);
 }
 
 size_t weft_call_many(weft_method_t *m, const weft_call_item_t *items, size_t n, weft_status_t *why_out)
 {
+    m = rpc_method_for_call(m);
     weft_runtime_t *was = NULL, *rt = m ? m->rt : NULL;
     bool there = m && (items || !n);
     weft_status_t st = there ? WEFT_OK : wefti_fail(WEFT_ERR_INVALID, "%s NULL", m ? "the calls are" : "the method is");
     size_t i = 0;
     bool drives = rt && wefti_enter(rt, &was); /* once for all of them */
     while (i < n && !st) {
-        st = weft_call(m, items[i].args, items[i].n, items[i].reply, items[i].op);
+        st = call_with(m, items[i].args, items[i].n, NULL, NULL, items[i].reply, items[i].op);
         i += !st;
     }
     if (drives)
@@ -343,7 +344,7 @@ weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t
 {
     if (!m || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", m ? "the operation" : "the method");
-    weft_runtime_t *rt = m->rt;
+    weft_runtime_t *rt = m->rt; /* the first part's: weft_method_sig() has its signature afterwards */
     weft_status_t st = prepare(m, op);
     if (st)
         return st;
@@ -367,6 +368,7 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
 {
     weft_stream_t *stream;
     weft_call_opts_t o;
+    m = rpc_method_for_call(m);
     weft_status_t st = check(m, args, n, op, true);
     if (!st)
         st = wefti_opts_read(opts, &o, sizeof o, "weft_call_opts_t");

@@ -47,7 +47,7 @@ static uint64_t explain(weft_op_t *op, weft_status_t status)
 }
 
 /* Its buffers are free. */
-static void complete(weft_op_t *op, weft_status_t status)
+static inline void complete(weft_op_t *op, weft_status_t status)
 {
     rpc_call_t *c = rpc_call(op);
     weft_client_t *client = c->method->client;
@@ -122,7 +122,7 @@ void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message
 
 /* --- the message --------------------------------------------------------------------------------------------------------- */
 
-void wefti_rpc_unsend(weft_op_t *op)
+static inline void unsend(weft_op_t *op)
 {
     rpc_call_t *c = rpc_call(op);
     rpc_server_t *s = c->server;
@@ -137,6 +137,27 @@ void wefti_rpc_unsend(weft_op_t *op)
         c->ran = WEFT_MAY_HAVE_RUN;
     if (__builtin_expect(c->stream != NULL, 0))
         wefti_stream_connect(c->stream, NULL, 0, op);
+}
+
+void wefti_rpc_unsend(weft_op_t *op)
+{
+    unsend(op);
+}
+
+void wefti_rpc_call_ok(weft_op_t *op)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_reply_t *r = c->reply;
+    unsend(op);
+    c->ran = WEFT_RAN;
+    if (__builtin_expect(r != NULL, 1)) { /* the rest of it was filled in when it was posted */
+        r->tries = c->tries;
+        r->ran = WEFT_RAN;
+    }
+    if (__builtin_expect(c->out == NULL, 1))
+        complete(op, WEFT_OK);
+    else
+        wefti_rpc_finish(op, WEFT_OK);
 }
 
 void wefti_rpc_call_abandon(weft_op_t *op)
@@ -199,13 +220,18 @@ static rpc_ext_t *put_ext(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b)
     return ext;
 }
 
+static inline rpc_head_t head_of(const rpc_call_t *c, const rpc_binding_t *b, unsigned kind)
+{
+    rpc_head_t head = rpc_head(kind, c->id);
+    head.slot = b->slot;
+    head.check = b->check;
+    return head;
+}
+
 static weft_status_t make(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b, bool with_ext)
 {
     const rpc_call_t *c = rpc_call(op);
-    rpc_head_t head = rpc_head(with_ext ? RPC_CALL_EXT : RPC_CALL, c->id);
-    head.slot = b->slot;
-    head.check = b->check;
-    rpc_msg_init(msg, head);
+    rpc_msg_init(msg, head_of(c, b, with_ext ? RPC_CALL_EXT : RPC_CALL));
     return wefti_rpc_pack(msg, c->method->args, c->args, c->n, with_ext ? put_ext(msg, op, b) : NULL);
 }
 
@@ -217,24 +243,33 @@ static weft_status_t unpack(rpc_msg_t *msg, const rpc_call_t *c, const rpc_bindi
     return WEFT_OK;
 }
 
+/* Any call, as a message that is made first. Apart, since its stack is large. */
+static __attribute__((noinline)) weft_status_t send_made(weft_op_t *op, const rpc_binding_t *b, bool ext)
+{
+    rpc_call_t *c = rpc_call(op);
+    rpc_msg_t msg;
+    weft_status_t st = c->kind == CALL_PACKED ? unpack(&msg, c, b) : make(&msg, op, b, ext);
+    if (__builtin_expect(st == WEFT_ERR_LIMIT && !ext, 0))
+        st = make(&msg, op, b, true);
+    return st ? st : wefti_rpc_send(b->server->ep, RPC_AM_TO_SERVER, &msg, 0, request_sent, op, &c->out);
+}
+
 weft_status_t wefti_rpc_call_send(weft_op_t *op, rpc_binding_t *b)
 {
     rpc_call_t *c = rpc_call(op);
     rpc_server_t *s = b->server;
     weft_ep_t *ep = s->ep;
     rpc_ep_t *e = rpc_ep(ep);
-    rpc_msg_t msg;
+    weft_status_t st = WEFT_OK;
     if (c->kind < CALL_ONEWAY) {
-        weft_status_t st = wefti_slots_add(&e->calls, op, &c->id);
-        if (st)
+        st = wefti_slots_add(&e->calls, op, &c->id);
+        if (__builtin_expect(st, 0))
             return st;
     }
     bool ext = wefti_opx(op)->flags & WEFTI_OPF_TIMED || c->seq;
-    weft_status_t st = c->kind == CALL_PACKED ? unpack(&msg, c, b) : make(&msg, op, b, ext);
-    if (__builtin_expect(st == WEFT_ERR_LIMIT && !ext, 0))
-        st = make(&msg, op, b, true);
-    if (!st)
-        st = wefti_rpc_send(ep, RPC_AM_TO_SERVER, &msg, 0, request_sent, op, &c->out);
+    if (ext || c->kind == CALL_PACKED ||
+        !wefti_rpc_send_scalars(ep, RPC_AM_TO_SERVER, head_of(c, b, RPC_CALL), c->method->args, c->args, c->n))
+        st = send_made(op, b, ext);
     if (__builtin_expect(st != WEFT_OK, 0)) {
         if (c->id)
             wefti_slots_remove(&e->calls, c->id);

@@ -63,6 +63,8 @@ weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t 
     memset(&c->link, 0, sizeof *c - offsetof(weft_client_t, link)); /* threads may read what is before it, of an older client */
     c->rt = rt;
     c->rs = rpc_state(rt);
+    for (size_t i = 0; i < sizeof c->stats / sizeof(uint64_t); i++)
+        __atomic_store_n((uint64_t *)&c->stats + i, 0, __ATOMIC_RELAXED);
     wefti_list_init(&c->servers);
     wefti_list_init(&c->waiting);
     wefti_list_init(&c->once);
@@ -91,6 +93,8 @@ void wefti_rpc_client_discard(weft_client_t *c)
     pthread_mutex_lock(&c->rs->lock);
     atomic_store(&c->handle.open, 0);
     wefti_rpc_methods_free(c);
+    wefti_free(c->parts);
+    c->parts = NULL;
     pthread_mutex_unlock(&c->rs->lock);
     wefti_handle_free(&handles, c);
 }
@@ -159,9 +163,9 @@ static weft_status_t claim_close(void *arg, rpc_ending_t **ending_out)
     return st;
 }
 
-weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
+weft_status_t wefti_rpc_client_close(weft_client_t *c, weft_op_t *op)
 {
-    return c ? wefti_rpc_end(c->rt, ENDS_CLIENT, op, claim_close, c) : wefti_fail(WEFT_ERR_INVALID, "the client is NULL");
+    return wefti_rpc_end(c->rt, ENDS_CLIENT, op, claim_close, c);
 }
 
 void wefti_rpc_clients_shutdown(rpc_state_t *rs)
@@ -241,18 +245,14 @@ weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *given, wef
 
 /* --- counters ------------------------------------------------------------------------------------------------------------- */
 
-weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
+weft_status_t wefti_rpc_client_get_stats(weft_client_t *c, weft_client_stats_t *s)
 {
-    if (!c || !out || !out->size)
-        return wefti_fail(WEFT_ERR_INVALID, "statistics need a client, and a struct made with WEFT_CLIENT_STATS_INIT");
     weft_status_t st = wefti_rpc_client_lock(c);
     if (st)
         return st;
-    weft_client_stats_t s;
-    rpc_read_all(&s.calls, &c->stats.calls, offsetof(weft_client_stats_t, instances) - offsetof(weft_client_stats_t, calls));
-    s.instances = __atomic_load_n(c->finds ? &c->stats.instances : &c->n_servers, __ATOMIC_RELAXED);
-    s.connected = __atomic_load_n(&c->stats.connected, __ATOMIC_RELAXED);
+    rpc_read_all(&s->calls, &c->stats.calls, offsetof(weft_client_stats_t, instances) - offsetof(weft_client_stats_t, calls));
+    s->instances = __atomic_load_n(c->finds ? &c->stats.instances : &c->n_servers, __ATOMIC_RELAXED);
+    s->connected = __atomic_load_n(&c->stats.connected, __ATOMIC_RELAXED);
     wefti_rpc_unlock(c->rt);
-    wefti_opts_write(out, &s, sizeof s);
     return WEFT_OK;
 }

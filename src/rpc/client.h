@@ -13,6 +13,7 @@ struct weft_client {
     rpc_state_t *rs;
     uint64_t timeout_ns;         /* of calls that wait; 0: none */
     uint64_t stall_ns;           /* of results and values of streams */
+    weft_client_stats_t stats;   /* written by the driver, read by anyone */
     _Atomic(struct rpc_typed *) typed; /* method.c: methods by declared function, read by any thread; NULL: none yet */
     wefti_list_t link;           /* the first of the fields that begin as zero */
     char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
@@ -33,10 +34,10 @@ struct weft_client {
     bool closing;
     weft_status_t lost;          /* why no server can come: the endpoint is gone, there is no memory to look, or it closes */
     rpc_ending_t close;
-    weft_client_stats_t stats;   /* written by the driver, read by anyone */
     wefti_call_t join_call;
     weft_ep_t *join_ep;
     void *reach;                 /* reach.c: how it finds servers; NULL: over an endpoint of the program */
+    weft_client_t **parts;       /* spread.c: by shard, the first is itself; NULL: it has one. Written before anyone has it */
 };
 
 /* A server as a client has it: one per endpoint and client. */
@@ -54,6 +55,7 @@ struct rpc_server {
     void *reach;                 /* reach.c */
 };
 static inline bool rpc_server_up(const rpc_server_t *s) { return s->ep && s->ep->lane; }
+static inline bool rpc_server_usable(const rpc_server_t *s) { return rpc_server_up(s) && !s->draining; }
 
 enum { BINDING_NONE, BINDING_ASKED, BINDING_BOUND };
 struct rpc_binding {
@@ -72,6 +74,7 @@ struct weft_method {
     wefti_handle_t handle;
     weft_runtime_t *rt;
     weft_client_t *client;
+    _Atomic(struct rpc_spread *) spread; /* spread.c: the same method of each shard's part of the client; NULL: there is one */
     uint32_t index;
     uint32_t number;             /* by which it is asked for; 0: by name */
     _Atomic(const weft_sig_t *) sig; /* NULL: not known yet */
@@ -115,6 +118,19 @@ struct rpc_call {
 };
 _Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge the scratch of operations");
 static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_scratch(op, rpc_call_t); }
+
+/* spread.c: clients of a runtime with several shards. */
+void wefti_rpc_spread_free(struct rpc_spread *spread);        /* NULL is allowed */
+weft_method_t *wefti_rpc_spread_pick(weft_method_t *method, struct rpc_spread *spread);
+/* The method of the part that the next call goes to. */
+static inline weft_method_t *rpc_method_for_call(weft_method_t *m)
+{
+    struct rpc_spread *spread = m ? atomic_load_explicit(&m->spread, memory_order_acquire) : NULL;
+    return __builtin_expect(!spread, 1) ? m : wefti_rpc_spread_pick(m, spread);
+}
+weft_status_t wefti_rpc_client_close(weft_client_t *client, weft_op_t *op);   /* of one shard */
+weft_status_t wefti_rpc_client_get_stats(weft_client_t *client, weft_client_stats_t *stats);
+weft_status_t wefti_rpc_client_method(weft_client_t *client, const char *signature, weft_method_t **method_out);
 
 #define RPC_REBINDS 8u                  /* a call ends when its function's slot was gone so often */
 
@@ -169,6 +185,8 @@ void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b);           /* the same,
 void wefti_rpc_unsend(weft_op_t *op);                               /* SENT -> NEW: it waits for no reply any more */
 void wefti_rpc_call_abandon(weft_op_t *op);                         /* the same, and the server is told that nobody waits */
 
+/* SENT: its results are in the reply; it did well. */
+void wefti_rpc_call_ok(weft_op_t *op);
 /* NEW: complete it. The reply's code and message are filled in from status and message (may be NULL). */
 void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message);
 void wefti_rpc_fill_reply(weft_op_t *op, weft_status_t status, const char *message);
@@ -185,7 +203,14 @@ void wefti_rpc_reply_fail(weft_reply_t *reply, weft_code_t code, weft_ran_t ran,
 
 /* server.c: the server for the next call, of those that are up; NULL: none is. `except` (may be NULL) only if there is no
  * other. */
-rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *except);
+rpc_server_t *wefti_rpc_pick_of_many(weft_client_t *client, const rpc_server_t *except);
+static inline rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *except)
+{
+    rpc_server_t *only = wefti_container_of(client->servers.next, rpc_server_t, link); /* if there is one */
+    if (__builtin_expect(client->n_servers != 1, 0))
+        return wefti_rpc_pick_of_many(client, except);
+    return rpc_server_usable(only) ? only : NULL;
+}
 
 /* reach.c, target.c: clients that find their servers, by uri or by registry. */
 /* The client closes and has removed its servers: close their connections and the registry too. It is held until that is done. */
@@ -194,6 +219,8 @@ void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why); /* its endpo
 /* It answered WEFT_CODE_UNAVAILABLE with NOT_RUN: it drains or closes. Calls go to other servers, if there are any, until the
  * registry says so too, or a second has passed. */
 void wefti_rpc_reach_turned_away(rpc_server_t *server);
+/* By the policy: is its peer still one whose service may be used? WEFT_ERR_PERMISSION with a sentence. */
+weft_status_t wefti_rpc_reach_may(const rpc_server_t *server);
 bool wefti_rpc_reach_by_name(const weft_client_t *client); /* another server may come: the registry is watched */
 void wefti_rpc_reach_free(weft_client_t *client);          /* with the runtime, if reach_close() was not done by then */
 void wefti_rpc_strays_free(rpc_state_t *rs);

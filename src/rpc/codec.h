@@ -11,6 +11,7 @@
 #ifndef WEFTI_RPC_CODEC_H
 #define WEFTI_RPC_CODEC_H
 
+#include <string.h>
 #include <weft/op.h>
 #include <weft/types.h>
 
@@ -20,10 +21,12 @@ typedef struct wefti_codec {
     uint32_t n;
     bool flat;    /* scalars, and strings and vectors of scalars: no tensors */
     bool fixed;   /* scalars only: each has its place, and there are always `len` bytes */
+    bool tight;   /* fixed, without padding between them and without bools: nothing to check but the length */
     uint16_t len;
     uint8_t types[WEFT_SIG_PARAMS];
     uint16_t at[WEFT_SIG_PARAMS];  /* where each begins, if fixed */
     uint8_t size[WEFT_SIG_PARAMS]; /* of a scalar or an element; 0: tensors */
+    uint8_t up[WEFT_SIG_PARAMS], down[WEFT_SIG_PARAMS]; /* if fixed: so many bits up, then down, it is at its place in a word */
 } wefti_codec_t;
 
 /* Which values of a function a codec is for: all arguments or results that are not streams, or one item of the stream. */
@@ -58,6 +61,39 @@ weft_status_t wefti_encode(const wefti_codec_t *c, const weft_value_t *values, s
  * something else, or wrong, and wefti_encode() says what. */
 size_t wefti_encode_small(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf,
                           size_t cap);
+
+/* Scalars only. Are these values of the signature's types? */
+static inline bool wefti_encode_fixed_ok(const wefti_codec_t *c, const weft_value_t *values, size_t n)
+{
+    if (__builtin_expect(!c->fixed || n != c->n, 0))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (__builtin_expect(values[i].type != c->types[i], 0))
+            return false;
+    return true;
+}
+/* Those, to c->len bytes, and zeroes up to the next multiple of 8. buf is not read. Word by word: none of them is in two, since
+ * each is aligned to its size. */
+static inline void wefti_encode_fixed(const wefti_codec_t *c, const weft_value_t *values, void *buf)
+{
+    uint64_t word = 0;
+    uint8_t *to = (uint8_t *)buf;
+    size_t next = sizeof word; /* where the word after this one begins */
+    for (size_t i = 0; i < c->n; i++) {
+        uint64_t value = values[i].u64;
+        if (__builtin_expect(c->types[i] == WEFT_T_BOOL, 0))
+            value = values[i].u8 != 0;
+        if (c->at[i] >= next) {
+            memcpy(to, &word, sizeof word);
+            to += sizeof word;
+            next += sizeof word;
+            word = 0;
+        }
+        word |= value << c->up[i] >> c->down[i];
+    }
+    if (c->n)
+        memcpy(to, &word, sizeof word);
+}
 
 /* --- decode.c --------------------------------------------------------------------------------------------------------- */
 
@@ -96,7 +132,43 @@ weft_status_t wefti_decoded_payload(wefti_decoded_t *d, const void *payload);
 weft_status_t wefti_decoded_place(wefti_piece_t *piece, void *data, int32_t device_type, int32_t device_id);
 /* The fast way for what wefti_encode_small() makes: without a payload, in bytes that are aligned. False: it is something else:
  * wefti_decode() does it, or says what is wrong. */
-bool wefti_decode_small(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out);
+bool wefti_decode_flat(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out);
+static inline uint64_t wefti_load_scalar(const uint8_t *from, size_t size)
+{
+    uint64_t x;
+    uint32_t x4;
+    uint16_t x2;
+    if (size == 4)
+        return memcpy(&x4, from, 4), x4;
+    if (size == 8)
+        return memcpy(&x, from, 8), x;
+    if (size == 2)
+        return memcpy(&x2, from, 2), x2;
+    return *from;
+}
+
+/* Scalars side by side, of which any bytes are values. */
+static inline void wefti_decode_tight(const wefti_codec_t *c, const uint8_t *bytes, weft_value_t *values)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        weft_value_t *v = &values[i];
+        size_t size = c->size[i];
+        v->type = c->types[i];
+        v->zero = 0;
+        v->u64 = wefti_load_scalar(bytes, size);
+        v->view.n = 0;
+        bytes += size;
+    }
+}
+static inline bool wefti_decode_small(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out)
+{
+    if (!c->tight)
+        return wefti_decode_flat(c, bytes, len, values_out);
+    if (__builtin_expect(len != c->len, 0))
+        return false;
+    wefti_decode_tight(c, (const uint8_t *)bytes, values_out);
+    return true;
+}
 void wefti_decoded_free_more(wefti_decoded_t *d);
 static inline void wefti_decoded_free(wefti_decoded_t *d)
 {

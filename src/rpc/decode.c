@@ -295,7 +295,7 @@ static inline bool get_small_view(weft_value_t *v, size_t size, const uint8_t *b
     return true;
 }
 
-bool wefti_decode_small(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out)
+bool wefti_decode_flat(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out)
 {
     const uint8_t *p = bytes;
     size_t at = 0;

@@ -72,14 +72,14 @@ static void refuse(rpc_request_t *r, const rpc_no_t *no)
 static void begin(rpc_request_t *r)
 {
     rpc_function_t *f = r->fn;
-    if (f->threads) {
-        if (!wefti_rpc_pool_put(f->service->pool, r, f->service->opts.queue, f->service->peer_queue)) {
+    rpc_pool_t *pool = f->threads ? f->service->pool : f->elsewhere ? f->service->serial : NULL;
+    if (pool) {
+        if (!wefti_rpc_pool_put(pool, r, f->service->opts.queue, f->service->peer_queue)) {
             rpc_no_t no = rpc_exhausted("too many requests wait for a thread of the service: try again later");
             refuse(r, &no);
         }
         return;
     }
-    r->begun = true;
     f->fn(&r->pub, f->user);
     wefti_rpc_request_drop(r);
 }
@@ -158,8 +158,13 @@ static void run_on_stack(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
             turn_away(am, f, a->head.call, false, &no);
         return;
     }
-    r.pub = (weft_request_t){
-        .args = values, .n = f->args->n, .sig = f->sig, .service = f->service, .from = am->from, .left_ns = a->left_ns};
+    r.pub = (weft_request_t){.args = values,
+                             .n = f->args->n,
+                             .sig = f->sig,
+                             .service = rpc_service_of(f->service),
+                             .from = am->from,
+                             .left_ns = a->left_ns,
+                             .shard = wefti_shard_number(f->service->rt)};
     r.fn = f;
     r.ep = am->ep;
     r.call = a->head.call;
@@ -246,7 +251,7 @@ static void get(wefti_reader_t *r, void *to, size_t n)
 }
 
 /* What follows the head of a CALL_EXT. False: it breaks the rules. */
-static bool read_ext(const weft_am_t *am, arrival_t *a)
+static __attribute__((noinline)) bool read_ext(const weft_am_t *am, arrival_t *a)
 {
     wefti_reader_t r = wefti_reader((const uint8_t *)am->header + sizeof a->head, am->header_len - sizeof a->head);
     get(&r, &a->ext, sizeof a->ext);
@@ -272,7 +277,7 @@ static inline bool refuses(weft_service_t *service, const weft_am_t *am, const a
     } else if (__builtin_expect(!a->left_ns, 0)) {
         rpc_count(&service->stats.late, 1);
         *no_out = rpc_no(RPC_F_NOT_RUN, WEFT_CODE_DEADLINE_EXCEEDED, "its deadline had passed when it arrived");
-    } else if (__builtin_expect(service->stats.under_way >= service->opts.requests, 0)) {
+    } else if (__builtin_expect(rpc_under_way(service) >= service->opts.requests, 0)) {
         *no_out = rpc_exhausted("the service has too many requests under way: try again later");
     } else if (__builtin_expect(am->len > service->opts.payload_max, 0)) {
         *no_out = rpc_exhausted("the arguments are longer than the service allows (payload_max)");
@@ -282,13 +287,16 @@ static inline bool refuses(weft_service_t *service, const weft_am_t *am, const a
     return true;
 }
 
-static void call(rpc_state_t *rs, weft_am_t *am, arrival_t *a)
+static inline void call(rpc_state_t *rs, weft_am_t *am, arrival_t *a)
 {
     rpc_function_t *f = rpc_function(rs, a->head.slot);
     rpc_no_t no;
     if (__builtin_expect(!f || f->check != a->head.check, 0)) {
-        unbound(rs, am, &a->head);
-        return;
+        f = wefti_rpc_rules_find(rs, am->ep, a->head.slot, a->head.check);
+        if (!f) {
+            unbound(rs, am, &a->head);
+            return;
+        }
     }
     rpc_count(&f->service->stats.requests, 1);
     a->where.codec = f->args;
@@ -326,11 +334,9 @@ void wefti_rpc_to_server(weft_am_t *am, void *user)
         unsigned kind = rpc_kind(&a.head);
         switch (kind) {
         case RPC_CALL:
-            a.where = (rpc_where_t){NULL, sizeof a.head, NULL};
-            call(rs, am, &a);
-            break;
         case RPC_CALL_EXT:
-            ok = read_ext(am, &a);
+            a.where = (rpc_where_t){NULL, sizeof a.head, NULL};
+            ok = __builtin_expect(kind == RPC_CALL, 1) || read_ext(am, &a);
             if (ok)
                 call(rs, am, &a);
             break;

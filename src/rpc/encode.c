@@ -12,7 +12,7 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
 {
     memset(c, 0, sizeof *c);
     c->n = (uint32_t)n;
-    c->fixed = c->flat = true;
+    c->fixed = c->flat = c->tight = true;
     for (size_t i = 0; i < n; i++) {
         size_t size = types[i] == WEFT_T_STRING ? 1 : weft_type_size(types[i]);
         c->types[i] = (uint8_t)types[i];
@@ -20,10 +20,14 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
         c->fixed = c->fixed && types[i] < WEFT_T_STRING;
         if (c->fixed) {
             c->at[i] = (uint16_t)((c->len + size - 1) & ~(size - 1));
+            c->tight = c->tight && c->at[i] == c->len && types[i] != WEFT_T_BOOL;
             c->len = (uint16_t)(c->at[i] + size);
+            c->up[i] = (uint8_t)(64 - 8 * size);
+            c->down[i] = (uint8_t)(c->up[i] - 8 * (c->at[i] & 7));
         }
         c->flat = c->flat && !is_tensor(types[i]);
     }
+    c->tight = c->tight && c->fixed;
 }
 
 /* --- any values ----------------------------------------------------------------------------------------------------------- */
@@ -202,23 +206,6 @@ static weft_status_t check_types(const wefti_codec_t *c, const weft_value_t *val
 
 /* --- small values: what most calls have ------------------------------------------------------------------------------------ */
 
-/* Scalars only, and there is space. */
-static inline bool encode_fixed(const wefti_codec_t *c, const weft_value_t *values, uint8_t *buf)
-{
-    size_t end = 0;
-    for (size_t i = 0; i < c->n; i++) {
-        if (__builtin_expect(values[i].type != c->types[i], 0))
-            return false;
-        for (; __builtin_expect(end < c->at[i], 0); end++)
-            buf[end] = 0;
-        move_scalar(buf + end, &values[i].u64, c->size[i]);
-        if (c->types[i] == WEFT_T_BOOL)
-            buf[end] = buf[end] != 0;
-        end += c->size[i];
-    }
-    return true;
-}
-
 /* Zeroes up to a multiple of `to` from buf on, if `n` bytes fit behind them; NULL: they do not. */
 static inline uint8_t *pad_to(const uint8_t *buf, uint8_t *at, const uint8_t *end, size_t to, uint64_t n)
 {
@@ -259,8 +246,12 @@ size_t wefti_encode_small(const wefti_codec_t *c, const weft_value_t *values, si
     uint8_t *const begin = buf, *at = begin, *const end = cap ? begin + cap : begin; /* without bytes buf may be NULL */
     if (__builtin_expect(!c->flat || n != c->n, 0))
         return SIZE_MAX;
-    if (c->fixed)
-        return cap >= c->len && encode_fixed(c, values, buf) ? c->len : SIZE_MAX;
+    if (c->fixed) {
+        if (__builtin_expect(cap < ((c->len + 7u) & ~7u) || !wefti_encode_fixed_ok(c, values, n), 0))
+            return SIZE_MAX;
+        wefti_encode_fixed(c, values, buf);
+        return c->len;
+    }
     for (size_t i = 0; i < n; i++) {
         const weft_value_t *v = &values[i];
         size_t size = c->size[i];

@@ -70,7 +70,8 @@ static void in_release(rpc_in_t *in)
         wefti_free(f->iov);
         wefti_free(f);
     }
-    wefti_free(in);
+    if (!in->lent)
+        wefti_free(in);
 }
 
 void wefti_rpc_in_free(rpc_in_t *in)
@@ -123,17 +124,18 @@ uint64_t wefti_rpc_in_cost(const weft_am_t *am, const rpc_where_t *where)
     return sizeof(rpc_in_t) + where->codec->n * sizeof(weft_value_t) + 16 + ((header + 15) & ~(size_t)15) + data;
 }
 
-rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out)
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, void *space, weft_status_t *why_out)
 {
     bool away = am->len && !am->data;
     size_t header = am->header_len - where->at, data = away ? 0 : (size_t)am->len;
     size_t header_space = (header + 15) & ~(size_t)15;
-    rpc_in_t *in = (rpc_in_t *)wefti_malloc(wefti_rpc_in_cost(am, where));
+    rpc_in_t *in = (rpc_in_t *)(space ? space : wefti_malloc(wefti_rpc_in_cost(am, where)));
     if (!in) {
         *why_out = WEFT_ERR_NOMEM;
         return NULL;
     }
     memset(in, 0, offsetof(rpc_in_t, decoded));
+    in->lent = space;
     in->decoded.more = NULL;
     in->rs = rs;
     in->codec = where->codec;

@@ -17,28 +17,36 @@
 
 /* --- slots, under rs->lock ------------------------------------------------------------------------------------------------ */
 
-static weft_status_t slot_take(rpc_state_t *rs, rpc_function_t *f)
+/* A free one, which f is to have. */
+static weft_status_t slot_find(rpc_state_t *rs, rpc_function_t *f)
 {
     for (uint32_t i = 0; i < RPC_PAGES; i++) {
-        rpc_page_t page = atomic_load_explicit(&rs->functions[i], memory_order_relaxed);
+        rpc_page_t page = atomic_load_explicit(&rs->pages[i], memory_order_relaxed);
         if (!page) {
             page = (rpc_page_t)wefti_calloc(RPC_PAGE, sizeof *page);
             if (!page)
                 return wefti_fail(WEFT_ERR_NOMEM, "no memory for one more function");
-            atomic_store_explicit(&rs->functions[i], page, memory_order_release);
+            atomic_store_explicit(&rs->pages[i], page, memory_order_release);
+            if (!rs->limited)
+                atomic_store_explicit(&rs->functions[i], page, memory_order_release);
         }
         for (uint32_t k = 0; k < RPC_PAGE; k++) {
             if (atomic_load_explicit(&page[k], memory_order_relaxed))
                 continue;
             f->slot = (uint16_t)(i * RPC_PAGE + k);
-            uint64_t check = wefti_hash_u64(weft_sig_hash(f->sig) ^ wefti_hash_u64(rs->random + ++rs->serial));
-            f->check = (uint32_t)(check ^ check >> 32);
-            f->check += !f->check; /* 0 is none */
-            atomic_store_explicit(&page[k], f, memory_order_release);
             return WEFT_OK;
         }
     }
     return wefti_fail(WEFT_ERR_LIMIT, "a runtime has at most %u functions", RPC_PAGES * RPC_PAGE);
+}
+
+static void slot_take(rpc_state_t *rs, rpc_function_t *f)
+{
+    rpc_page_t page = atomic_load_explicit(&rs->pages[f->slot / RPC_PAGE], memory_order_relaxed);
+    uint64_t check = wefti_hash_u64(weft_sig_hash(f->sig) ^ wefti_hash_u64(rs->random + ++rs->serial));
+    f->check = (uint32_t)(check ^ check >> 32);
+    f->check += !f->check; /* 0 is none */
+    atomic_store_explicit(&page[f->slot % RPC_PAGE], f, memory_order_release);
 }
 
 rpc_function_t *wefti_rpc_function_find(const weft_service_t *service, const char *name, uint32_t number)
@@ -53,15 +61,29 @@ rpc_function_t *wefti_rpc_function_find(const weft_service_t *service, const cha
 
 /* --- the end of a function, on the driver --------------------------------------------------------------------------------- */
 
-static void function_free(rpc_function_t *f)
+void wefti_rpc_function_free(rpc_function_t *f)
 {
+    if (!f)
+        return;
     weft_sig_free(f->sig);
     wefti_free(f);
 }
 
+/* Whoever is the last to let go of a `user` that several shards have hands it back. */
+static bool is_last(rpc_function_t *f)
+{
+    if (!f->owner)
+        return true;
+    bool last = atomic_fetch_sub(&f->owner->refs, 1) == 1;
+    if (last)
+        wefti_free(f->owner);
+    f->owner = NULL;
+    return last;
+}
+
 static void hand_back(rpc_function_t *f)
 {
-    if (f->release && !f->handed_back)
+    if (!f->handed_back && is_last(f) && f->release)
         f->release(f->user, NULL);
     f->handed_back = true;
 }
@@ -75,7 +97,7 @@ void wefti_rpc_function_orphan(rpc_function_t *f)
 void wefti_rpc_function_unorphan(rpc_function_t *f)
 {
     if (atomic_fetch_sub_explicit(&f->orphans, 1, memory_order_acq_rel) == 1)
-        function_free(f);
+        wefti_rpc_function_free(f);
 }
 
 static void gone_if_done(rpc_function_t *f)
@@ -85,7 +107,7 @@ static void gone_if_done(rpc_function_t *f)
         return;
     hand_back(f);
     wefti_rpc_ended(service->rs, &f->remove, WEFT_OK);
-    function_free(f);
+    wefti_rpc_function_free(f);
     pthread_mutex_lock(&service->rs->lock);
     service->alive--;
     pthread_mutex_unlock(&service->rs->lock);
@@ -109,7 +131,7 @@ static void removed(wefti_call_t *call)
 /* Callers do not find it any more. Under rs->lock. */
 static void unlist(rpc_function_t *f)
 {
-    rpc_page_t page = atomic_load_explicit(&f->service->rs->functions[f->slot / RPC_PAGE], memory_order_relaxed);
+    rpc_page_t page = atomic_load_explicit(&f->service->rs->pages[f->slot / RPC_PAGE], memory_order_relaxed);
     atomic_store_explicit(&page[f->slot % RPC_PAGE], NULL, memory_order_release);
     wefti_list_remove(&f->link);
 }
@@ -132,8 +154,7 @@ void wefti_rpc_functions_remove(weft_service_t *service)
 
 /* --- adding and removing -------------------------------------------------------------------------------------------------- */
 
-/* Under rs->lock. */
-static weft_status_t enter(weft_service_t *service, rpc_function_t *f)
+weft_status_t wefti_rpc_function_fits(weft_service_t *service, rpc_function_t *f)
 {
     const char *name = weft_sig_name(f->sig);
     if (service->ended)
@@ -148,21 +169,23 @@ static weft_status_t enter(weft_service_t *service, rpc_function_t *f)
                           f->number);
     while (!f->number || wefti_rpc_function_find(service, "", f->number))
         f->number = ++service->next_number;
-    weft_status_t st = slot_take(service->rs, f);
-    if (st)
-        return st;
-    wefti_list_push_back(&service->functions, &f->link);
-    service->alive++;
-    return WEFT_OK;
+    return slot_find(service->rs, f);
 }
 
-weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
-                                     const weft_function_opts_t *opts, bool own)
+void wefti_rpc_function_enter(weft_service_t *service, rpc_function_t *f)
 {
-    weft_function_opts_t o;
-    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_function_opts_t");
-    if (st)
-        return st;
+    f->service = service;
+    f->elsewhere = f->serial && service->of;
+    f->plain = !f->threads && !f->streams && !f->elsewhere;
+    slot_take(service->rs, f);
+    wefti_list_push_back(&service->functions, &f->link);
+    service->alive++;
+}
+
+weft_status_t wefti_rpc_function_new(const char *signature, weft_function_fn fn, void *user, const weft_function_opts_t *o,
+                                     bool own, rpc_function_t **f_out)
+{
+    weft_status_t st;
     rpc_function_t *f = (rpc_function_t *)wefti_calloc(1, sizeof *f);
     if (!f)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a function");
@@ -175,37 +198,41 @@ weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signat
     }
     f->fn = fn;
     f->user = user;
-    f->service = service;
-    f->number = o.number;
-    f->threads = o.threads;
-    f->fetch = o.fetch;
-    f->release = o.release;
+    f->number = o->number;
+    f->threads = o->threads;
+    f->serial = o->serial;
+    f->fetch = o->fetch;
+    f->release = o->release;
     f->oneway = weft_sig_oneway(f->sig);
     f->args = wefti_sig_codec(f->sig, WEFTI_SIG_ARGS);
     f->results = wefti_sig_codec(f->sig, WEFTI_SIG_RESULTS);
     f->streams = wefti_sig_codec(f->sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(f->sig, WEFTI_SIG_RESULT_ITEM)->n;
-    f->plain = !f->threads && !f->streams;
     f->remove.call.fn = removed;
-    st = wefti_rpc_service_lock(service);
-    if (st)
-        goto err;
-    st = enter(service, f);
-    wefti_rpc_unlock(service->rt);
-    if (st)
-        goto err;
+    *f_out = f;
     return WEFT_OK;
 
 err:
-    function_free(f);
+    wefti_rpc_function_free(f);
     return st;
 }
 
-weft_status_t weft_service_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
-                               const weft_function_opts_t *opts)
+static weft_status_t add_one(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
+                             const weft_function_opts_t *o, bool own)
 {
-    if (!service || !signature || !fn)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !service ? "the service" : fn ? "the signature" : "the function");
-    return wefti_rpc_function_add(service, signature, fn, user, opts, false);
+    rpc_function_t *f;
+    weft_status_t st = wefti_rpc_function_new(signature, fn, user, o, own, &f);
+    if (st)
+        return st;
+    st = wefti_rpc_service_lock(service);
+    if (!st) {
+        st = wefti_rpc_function_fits(service, f);
+        if (!st)
+            wefti_rpc_function_enter(service, f);
+        wefti_rpc_unlock(service->rt);
+    }
+    if (st)
+        wefti_rpc_function_free(f);
+    return st;
 }
 
 /* What weft_service_remove() takes off the list. */
@@ -235,10 +262,10 @@ static weft_status_t take_out(void *arg, rpc_ending_t **ending_out)
     return st;
 }
 
-weft_status_t weft_service_remove(weft_service_t *service, const char *name, weft_op_t *op)
+static weft_status_t remove_one(weft_service_t *service, const char *name, weft_op_t *op)
 {
-    if (!service || !name)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the name" : "the service");
+    if (!service)
+        return wefti_fail(WEFT_ERR_CLOSED, "the service is closed");
     weft_runtime_t *rt = service->rt;
     removal_t r = {service, name, NULL};
     weft_status_t st = wefti_join(rt);
@@ -252,6 +279,49 @@ weft_status_t weft_service_remove(weft_service_t *service, const char *name, wef
     }
     wefti_part(rt);
     return st;
+}
+
+weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
+                                     const weft_function_opts_t *opts, bool own)
+{
+    weft_function_opts_t o;
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_function_opts_t");
+    if (st)
+        return st;
+    if (o.serial && o.threads)
+        return wefti_fail(WEFT_ERR_INVALID, "a function that is `serial` does not run on `threads`: choose one of them");
+    return !own && wefti_sharded(service->rt) ? wefti_rpc_twins_add(service, signature, fn, user, &o)
+                                              : add_one(service, signature, fn, user, &o, own);
+}
+
+weft_status_t weft_service_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
+                               const weft_function_opts_t *opts)
+{
+    if (!service || !signature || !fn)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !service ? "the service" : fn ? "the signature" : "the function");
+    return wefti_rpc_function_add(service, signature, fn, user, opts, false);
+}
+
+static weft_status_t remove_on_shard(wefti_part_t *part)
+{
+    const removal_t *r = part->arg;
+    return remove_one(wefti_rpc_twin(r->service, wefti_shard_number(part->rt)), r->name, &part->op);
+}
+
+weft_status_t weft_service_remove(weft_service_t *service, const char *name, weft_op_t *op)
+{
+    if (!service || !name)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the name" : "the service");
+    if (!wefti_sharded(service->rt))
+        return remove_one(service, name, op);
+    weft_status_t st = wefti_rpc_service_lock(service);
+    if (st)
+        return st;
+    bool there = wefti_rpc_function_find(service, name, 0) != NULL;
+    wefti_rpc_unlock(service->rt);
+    removal_t r = {service, name, NULL};
+    return there ? wefti_on_all_shards(service->rt, op, remove_on_shard, &r)
+                 : wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, name);
 }
 
 /* Under rs->lock. */
@@ -385,7 +455,7 @@ static void functions(weft_request_t *request, void *user)
 weft_status_t wefti_rpc_reflect(rpc_state_t *rs)
 {
     weft_service_opts_t o = WEFT_SERVICE_OPTS_INIT;
-    rs->own = wefti_rpc_service_new(rs, "weft", "weft", &o);
+    rs->own = wefti_rpc_service_new(rs, "weft", "weft", &o, NULL);
     if (!rs->own)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the functions of a runtime");
     rs->own->own = true;

@@ -22,6 +22,7 @@ static void method_free(weft_method_t *m)
     weft_sig_free((weft_sig_t *)(uintptr_t)atomic_exchange(&m->sig, NULL));
     wefti_free(m->text);
     m->text = NULL;
+    wefti_rpc_spread_free(atomic_exchange(&m->spread, NULL));
     wefti_handle_free(&methods, m);
 }
 
@@ -115,10 +116,8 @@ err:
     return st == WEFT_ERR_NOMEM ? wefti_fail(st, "no memory for a method") : st;
 }
 
-weft_status_t weft_client_method(weft_client_t *c, const char *signature, weft_method_t **method_out)
+weft_status_t wefti_rpc_client_method(weft_client_t *c, const char *signature, weft_method_t **method_out)
 {
-    if (!c || !signature || !method_out)
-        return wefti_fail(WEFT_ERR_INVALID, "a method needs a client, a signature, and somewhere to put it");
     if (strnlen(signature, WEFT_SIG_TEXT + 1) > WEFT_SIG_TEXT)
         return wefti_fail(WEFT_ERR_INVALID, "a signature has at most %d bytes", WEFT_SIG_TEXT);
     weft_status_t st = wefti_rpc_client_lock(c);

@@ -16,7 +16,7 @@
 
 #define PAUSE_FIRST (50 * WEFT_MILLISECOND)
 #define LOOK_AGAIN_NS WEFT_SECOND /* after there was no memory for what the registry said */
-enum { INSTANCES = 16 };
+enum { INSTANCES = 16, CONNECTIONS_MOST = 64 };
 
 /* --- the registry ----------------------------------------------------------------------------------------------------------- */
 
@@ -35,22 +35,23 @@ static void look_again(reach_t *r)
     wefti_rpc_client_kick(r->client);
 }
 
-static target_t *find(reach_t *r, const char *instance)
+static target_t *find(reach_t *r, const char *instance, uint32_t nth)
 {
     wefti_list_each(l, &r->targets) {
         target_t *t = wefti_container_of(l, target_t, link);
-        if (!t->gone && !strcmp(t->instance, instance))
+        if (!t->gone && t->nth == nth && !strcmp(t->instance, instance))
             return t;
     }
     return NULL;
 }
 
 /* A target that was leaving is in the registry again, at the same address: keep its connection. */
-static bool back_again(reach_t *r, const weft_entry_t *e)
+static bool back_again(reach_t *r, const weft_entry_t *e, uint32_t nth)
 {
     wefti_list_each(l, &r->targets) {
         target_t *t = wefti_container_of(l, target_t, link);
-        if (t->gone && t->state == TARGET_UP && !strcmp(t->instance, e->instance) && !strcmp(t->address, e->address)) {
+        if (t->gone && t->state == TARGET_UP && t->nth == nth && !strcmp(t->instance, e->instance) &&
+            !strcmp(t->address, e->address)) {
             wefti_rpc_target_stay(t, e->load);
             return true;
         }
@@ -58,9 +59,9 @@ static bool back_again(reach_t *r, const weft_entry_t *e)
     return false;
 }
 
-static void there_is(reach_t *r, const weft_entry_t *e)
+static void there_is(reach_t *r, const weft_entry_t *e, uint32_t nth)
 {
-    target_t *t = find(r, e->instance);
+    target_t *t = find(r, e->instance, nth);
     if (t && !strcmp(t->address, e->address)) {
         t->load = e->load;
         if (t->server)
@@ -69,7 +70,7 @@ static void there_is(reach_t *r, const weft_entry_t *e)
     }
     if (t)
         wefti_rpc_target_leave(t);
-    if (!back_again(r, e) && !wefti_rpc_target_new(r, e->instance, e->address, e->load))
+    if (!back_again(r, e, nth) && !wefti_rpc_target_new(r, e->instance, nth, e->address, e->load))
         look_again(r);
     wefti_rpc_reach_fill_soon(r);
 }
@@ -80,14 +81,14 @@ static void changed(weft_change_t change, const weft_entry_t *e, void *user)
     const char *wanted = r->client->instance; /* "": any */
     if (r->closing || (*wanted && strcmp(wanted, e->instance) != 0))
         return;
-    if (change != WEFT_WENT) {
-        there_is(r, e);
-        return;
-    }
-    target_t *t = find(r, e->instance);
-    if (t) {
-        wefti_rpc_target_leave(t);
-        wefti_rpc_reach_fill_soon(r);
+    for (uint32_t nth = 0; nth < r->connections; nth++) {
+        target_t *t = change == WEFT_WENT ? find(r, e->instance, nth) : NULL;
+        if (t) {
+            wefti_rpc_target_leave(t);
+            wefti_rpc_reach_fill_soon(r);
+        } else if (change != WEFT_WENT) {
+            there_is(r, e, nth);
+        }
     }
 }
 
@@ -111,9 +112,10 @@ static void look_due(wefti_timer_t *timer)
     reach_t *r = wefti_container_of(timer, reach_t, look_timer);
     bool ok = false;
     if (!r->registry) {
-        ok = wefti_rpc_target_new(r, "", r->address, 0);
-        if (ok)
-            wefti_rpc_reach_fill(r);
+        ok = true;
+        for (uint32_t nth = 0; nth < r->connections && ok; nth++)
+            ok = find(r, "", nth) || wefti_rpc_target_new(r, "", nth, r->address, 0);
+        wefti_rpc_reach_fill(r);
     } else if (!r->watch) {
         ok = !weft_registry_watch(r->registry, r->client->service, changed, r, &r->watch);
     } else if (!r->looking) {
@@ -140,7 +142,7 @@ static weft_status_t check_address(const char *uri)
         weft_status_t st = wefti_uri_parse(&at, &one);
         if (st)
             return st;
-        if (one.scheme == WEFTI_URI_TCP && !one.port)
+        if (wefti_uri_has_port(&one) && !one.port)
             return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" has port 0, where nobody can be called", uri);
     }
     if (!*uri || strlen(uri) >= WEFTI_REACH_MAX)
@@ -170,6 +172,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
     r->fill_timer.fn = wefti_rpc_reach_fill_due;
     r->look_timer.fn = look_due;
     r->most = o->instances ? o->instances : INSTANCES;
+    r->connections = o->connections ? o->connections : 1;
     r->first_pause = o->reconnect_ns ? o->reconnect_ns : PAUSE_FIRST;
     r->first_pause = r->first_pause < RPC_PAUSE_MOST ? r->first_pause : RPC_PAUSE_MOST;
     wefti_list_init(&r->targets);
@@ -197,31 +200,27 @@ err_reach:
     return st;
 }
 
-weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_client_opts_t *opts, weft_client_t **client_out)
+weft_status_t wefti_rpc_reach_open(weft_runtime_t *rt, const char *uri, const weft_client_opts_t *o, weft_client_t **client_out)
 {
-    weft_client_opts_t o = WEFT_CLIENT_OPTS_INIT;
     wefti_uri_service_t named = {"", ""};
     const char *service, *instance;
-    if (!rt || !uri || !client_out)
-        return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, no uri, or nowhere to put the client");
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_client_opts_t");
-    if (st)
-        return st;
+    if (o->connections > CONNECTIONS_MOST)
+        return wefti_fail(WEFT_ERR_INVALID, "%u connections to a server are more than %d", o->connections, CONNECTIONS_MOST);
     bool by_name = wefti_uri_is_service(uri);
-    st = by_name ? wefti_uri_parse_service(uri, &named) : check_address(uri);
+    weft_status_t st = by_name ? wefti_uri_parse_service(uri, &named) : check_address(uri);
     if (!st)
-        st = one_of("service", named.service, o.service, &service);
+        st = one_of("service", named.service, o->service, &service);
     if (!st)
-        st = one_of("instance", named.instance, o.instance, &instance);
+        st = one_of("instance", named.instance, o->instance, &instance);
     if (st)
         return st;
     st = wefti_join(rt);
     if (st)
         return st;
     st = wefti_closing(rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name)
-                           : open_reach(rt, uri, by_name, &o, service, instance, client_out);
+                           : open_reach(rt, uri, by_name, o, service, instance, client_out);
     wefti_part(rt);
     return st;
 }

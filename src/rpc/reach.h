@@ -17,7 +17,8 @@ typedef struct reach {
     bool looking;   /* it is under way */
     bool closing;
     wefti_list_t targets;
-    uint32_t most; /* connected at a time */
+    uint32_t most; /* instances connected at a time */
+    uint32_t connections; /* to each */
     uint64_t first_pause;
     wefti_timer_t fill_timer, look_timer;
     weft_status_t why; /* how the last try failed, and where: for sentences */
@@ -34,6 +35,9 @@ typedef struct target {
     uint8_t state;
     bool gone;
     uint32_t load;
+    uint32_t nth;         /* connection to its instance; those after the first are made when that is */
+    weft_ep_id_t was;     /* what the server called the last one; 0: there was none. The next one goes to the same shard, which
+                             remembers calls that were made with `once` */
     uint64_t pause; /* the next one */
     uint64_t up_at;
     wefti_timer_t timer; /* always armed: so that arming it cannot fail */
@@ -42,8 +46,12 @@ typedef struct target {
     char address[];
 } target_t;
 
+/* reach.c: weft_client_open() on one shard. */
+weft_status_t wefti_rpc_reach_open(weft_runtime_t *rt, const char *uri, const weft_client_opts_t *opts,
+                                   weft_client_t **client_out);
+
 /* target.c. NULL: no memory. */
-target_t *wefti_rpc_target_new(reach_t *r, const char *instance, const char *address, uint32_t load);
+target_t *wefti_rpc_target_new(reach_t *r, const char *instance, uint32_t nth, const char *address, uint32_t load);
 void wefti_rpc_target_free(target_t *t);
 /* Close its connection, in whatever state it is. */
 void wefti_rpc_target_hang_up(target_t *t, weft_status_t why);

@@ -107,7 +107,7 @@ static bool succeed(weft_op_t *op, weft_am_t *am, const rpc_where_t *where)
     weft_status_t st = WEFT_OK;
     rpc_in_t *in = NULL;
     if (c->reply && where->codec->n)
-        in = wefti_rpc_in_new(c->method->client->rs, am, where, &st);
+        in = wefti_rpc_in_new(c->method->client->rs, am, where, NULL, &st);
     else if (!sound(am, where))
         st = WEFT_ERR_PROTOCOL;
     if (__builtin_expect(st == WEFT_ERR_PROTOCOL, 0))
@@ -139,8 +139,7 @@ static bool succeed(weft_op_t *op, weft_am_t *am, const rpc_where_t *where)
 /* The same for results that fit the reply itself. False: they do not, or are not such values. */
 static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc_where_t *where)
 {
-    rpc_call_t *c = rpc_call(op);
-    weft_reply_t *r = c->reply;
+    weft_reply_t *r = rpc_call(op)->reply;
     const wefti_codec_t *codec = where->codec;
     const uint8_t *bytes = (const uint8_t *)am->header + where->at;
     size_t len = am->header_len - where->at;
@@ -152,9 +151,7 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc
         return false;
     r->values = r->small;
     r->n = codec->n;
-    wefti_rpc_unsend(op);
-    c->ran = WEFT_RAN;
-    wefti_rpc_call_end(op, WEFT_OK, NULL);
+    wefti_rpc_call_ok(op);
     return true;
 }
 

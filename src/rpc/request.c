@@ -12,6 +12,45 @@
 
 #include "rpc/serve.h"
 
+/* Where `in` is, and how long it may be there. */
+#define IN_AT ((sizeof(rpc_request_t) + RPC_SMALL + 15) & ~(size_t)15)
+#define IN_SPACE (sizeof(rpc_in_t) + 192)
+#ifdef __SANITIZE_ADDRESS__ /* it is to see what is used after it was freed */
+#define SPARE_MOST 0u
+#else
+#define SPARE_MOST 256u /* a peer that has so many calls open costs no allocations */
+#endif
+
+/* The memory of a request: together with that of its arguments, or, where those are long or not here yet, alone. Not zero. */
+static rpc_request_t *memory_new(rpc_state_t *rs, bool whole)
+{
+    rpc_request_t *r = whole ? rs->spare : NULL;
+    if (!r)
+        return (rpc_request_t *)wefti_malloc(whole ? IN_AT + IN_SPACE : sizeof *r + RPC_SMALL);
+    rs->spare = r->moved;
+    rs->spare_n--;
+    return r;
+}
+
+static void memory_keep(rpc_state_t *rs, rpc_request_t *r)
+{
+    if (!r->whole || rs->spare_n >= SPARE_MOST) {
+        wefti_free(r);
+        return;
+    }
+    r->moved = rs->spare;
+    rs->spare = r;
+    rs->spare_n++;
+}
+
+void wefti_rpc_requests_spare(rpc_state_t *rs)
+{
+    for (rpc_request_t *r; (r = rs->spare);) {
+        rs->spare = r->moved;
+        wefti_free(r);
+    }
+}
+
 static void late(wefti_timer_t *t)
 {
     wefti_rpc_request_end(wefti_container_of(t, rpc_request_t, timer), END_LATE);
@@ -22,22 +61,22 @@ static void leave(rpc_request_t *r)
 {
     wefti_rpc_request_detach(r);
     wefti_list_remove(&r->service_link);
+    rpc_request_waits_no_more(r);
     if (r->in && !(r->in->fetch && r->in->fetch->under_way)) /* a fetch holds its buffer until it ends */
         wefti_rpc_in_charge(r->in, NULL, 0);
     r->share->requests--;
     wefti_rpc_share_put(r->share);
-    rpc_count(&r->fn->service->stats.under_way, -1);
+    rpc_under_way_add(r->fn->service, -1);
     if (r->pub.stream)
         wefti_stream_over(r->pub.stream, WEFT_ERR_CLOSED);
 }
 
-static void memory_free(rpc_request_t *r)
+static void parts_free(rpc_request_t *r)
 {
     wefti_rpc_in_free(r->in);
     if (r->pub.stream)
         wefti_stream_drop(r->pub.stream); /* it is over */
     wefti_rpc_kept_free(r->answer);
-    wefti_free(r);
 }
 
 static void request_free(rpc_request_t *r)
@@ -46,7 +85,8 @@ static void request_free(rpc_request_t *r)
     weft_service_t *service = f->service;
     service->busy++; /* it is not freed before the request */
     leave(r);
-    memory_free(r);
+    parts_free(r);
+    memory_keep(service->rs, r);
     wefti_rpc_function_unref(f);
     service->busy--;
     wefti_rpc_service_step(service);
@@ -59,7 +99,8 @@ static void orphan_left(rpc_request_t *r, uint32_t by)
     rpc_function_t *f = r->fn;
     if (!atomic_fetch_or(&r->left, by))
         return;
-    memory_free(r);
+    parts_free(r);
+    wefti_free(r);
     wefti_rpc_function_unorphan(f);
 }
 
@@ -133,7 +174,10 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
     rpc_ep_t *e = rpc_ep(am->ep);
     weft_status_t why;
     bool ours = !am->len || am->data || !f->fetch || (where->ext && where->ext->flags & RPC_F_BYTES); /* we fetch the data */
-    uint64_t cost = sizeof(rpc_request_t) + (f->streams ? sizeof(weft_stream_t) : 0) + wefti_rpc_in_cost(am, where);
+    uint64_t in_cost = wefti_rpc_in_cost(am, where);
+    bool whole = in_cost <= IN_SPACE && (!am->len || am->data);
+    uint64_t cost = whole ? IN_AT + IN_SPACE : sizeof(rpc_request_t) + RPC_SMALL + in_cost;
+    cost += f->streams ? sizeof(weft_stream_t) : 0;
     *no_out = rpc_exhausted("there is no memory for the request");
     if (!f->oneway && wefti_map_get(&e->requests, call)) {
         wefti_ep_protocol_error(am->ep, "two calls under one number");
@@ -151,9 +195,11 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
         cost += am->len;
     if (!wefti_rpc_charge(share, cost, &no_out->message))
         goto err_share;
-    rpc_request_t *r = (rpc_request_t *)wefti_calloc(1, sizeof *r);
+    rpc_request_t *r = memory_new(rs, whole);
     if (!r)
         goto err_charge;
+    memset(r, 0, sizeof *r);
+    r->whole = whole;
     if (!f->oneway && wefti_map_put(&e->requests, call, r))
         goto err_r;
     r->timer.fn = late;
@@ -166,7 +212,7 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
     }
     if (f->streams && wefti_stream_new(rs, f->sig, true, service->opts.stall_ns, &r->pub.stream))
         goto err_timer;
-    r->in = wefti_rpc_in_new(rs, am, where, &why);
+    r->in = wefti_rpc_in_new(rs, am, where, whole ? (uint8_t *)r + IN_AT : NULL, &why);
     if (!r->in) {
         if (why == WEFT_ERR_PROTOCOL) {
             wefti_ep_protocol_error(am->ep, "arguments that are not what the function's signature says");
@@ -185,7 +231,8 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
     r->pub.args = r->in->values;
     r->pub.n = where->codec->n;
     r->pub.sig = f->sig;
-    r->pub.service = service;
+    r->pub.service = rpc_service_of(service);
+    r->pub.shard = wefti_shard_number(rs->rt);
     r->pub.from = am->ep->id;
     r->pub.left_ns = left_ns;
     r->pub.fetch_len = ours ? 0 : r->in->space;
@@ -194,7 +241,7 @@ rpc_request_t *wefti_rpc_request_new(rpc_function_t *f, weft_am_t *am, uint64_t 
     share->requests++;
     wefti_rpc_in_charge(r->in, share, cost);
     f->refs++;
-    rpc_count(&service->stats.under_way, 1);
+    rpc_under_way_add(service, 1);
     rpc_count(&service->unanswered, 1);
     wefti_list_push_back(&e->request_list, &r->ep_link);
     wefti_list_push_back(&service->requests, &r->service_link);
@@ -214,7 +261,7 @@ err_map:
     if (!f->oneway)
         wefti_map_take(&e->requests, call);
 err_r:
-    wefti_free(r);
+    memory_keep(rs, r);
 err_charge:
     wefti_rpc_uncharge(share, cost);
 err_share:
@@ -276,8 +323,8 @@ void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
         r->pub.args = NULL;
         r->pub.n = 0;
         r->fetching = false;
-    } else if (f->threads) {
-        waited = wefti_rpc_pool_take_back(f->service->pool, r, &begun);
+    } else if (f->threads || f->elsewhere) {
+        waited = wefti_rpc_pool_take_back(f->threads ? f->service->pool : f->service->serial, r, &begun);
     }
     if (!begun)
         wefti_rpc_request_not_run(r);
@@ -337,13 +384,16 @@ static void do_work(rpc_request_t *r, uint32_t work)
 void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
 {
     weft_runtime_t *rt = r->rt, *was;
-    bool orphan = atomic_load(&r->left); /* then rt may be a later runtime in the same memory */
+    bool pool = wefti_rpc_running == r; /* then the runtime stays, and is that of the request */
+    if (pool && work & WORK_RELEASE)
+        wefti_rpc_running = NULL;                 /* it may be gone, and another in its memory, while this thread drives */
+    bool orphan = !pool && atomic_load(&r->left); /* then rt may be a later runtime in the same memory */
     if (!orphan && !atomic_load(&r->work) && wefti_enter(rt, &was)) {
         do_work(r, work);
         wefti_leave(rt, was);
         return;
     }
-    if (orphan || wefti_join(rt)) { /* the runtime is closed */
+    if (!pool && (orphan || wefti_join(rt))) { /* the runtime is closed */
         if (work & WORK_RELEASE)
             orphan_left(r, LEFT_BY_PROGRAM);
         return;
@@ -352,7 +402,8 @@ void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
     if (!atomic_fetch_or(&r->work, work) && /* else it is on the list already */
         wefti_mpsc_push(&rs->handed_in, &r->handed) == WEFTI_MPSC_FIRST)
         (void)wefti_call_on_driver(rt, &rs->call); /* a runtime that closes takes the list itself */
-    wefti_part(rt);
+    if (!pool)
+        wefti_part(rt);
 }
 
 /* oldest first: answers leave in the order they were given */

@@ -56,6 +56,21 @@ static void no_memory(const rpc_request_t *r, rpc_msg_t *msg)
     wefti_rpc_failure(msg, call_of(r), &no);
 }
 
+/* Keep the answer for the driver. Most are small, and lie in the request: memory that one thread takes and another gives back
+ * costs both. */
+static void keep(rpc_request_t *r, rpc_msg_t *msg)
+{
+    rpc_kept_t *small = (rpc_kept_t *)(void *)(r + 1);
+    if (!msg->iov_n && wefti_rpc_kept_size(msg, 0) <= RPC_SMALL) {
+        (void)wefti_rpc_keep_at(small, msg, 0); /* nothing is copied that could fail */
+        small->lent = true;
+        r->answer = small;
+    } else if (wefti_rpc_keep(msg, RPC_SEND_COPY, &r->answer)) {
+        no_memory(r, msg);
+        (void)wefti_rpc_keep(msg, 0, &r->answer); /* without memory for that too, the driver makes it */
+    }
+}
+
 /* Answer a request that was claimed; the message's pieces are copied. */
 static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
 {
@@ -76,26 +91,41 @@ static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
         wefti_leave(rt, was);
         return WEFT_OK;
     }
-    if (wefti_rpc_keep(msg, RPC_SEND_COPY, &r->answer)) {
-        no_memory(r, msg);
-        (void)wefti_rpc_keep(msg, 0, &r->answer); /* without memory for that too, the driver makes it */
-    }
+    keep(r, msg);
     wefti_rpc_hand_in(r, WORK_ANSWER);
     return WEFT_OK;
 }
 
-weft_status_t weft_request_reply(weft_request_t *request, const weft_value_t *values, size_t n)
+/* Any answer, as a message that is made first. Apart, since its stack is large. */
+static __attribute__((noinline)) weft_status_t reply_made(rpc_request_t *r, const weft_value_t *values, size_t n)
 {
     rpc_msg_t msg;
-    if (!request || (n && !values))
-        return wefti_fail(WEFT_ERR_INVALID, "%s", request ? "the results are NULL" : "the request is NULL");
-    rpc_request_t *r = rpc_request(request);
     weft_status_t st = claim(r);
     if (st)
         return st;
     weft_status_t packed = pack(r, values, n, &msg);
     st = put(r, &msg);
     return packed ? packed : st;
+}
+
+/* What most functions answer: scalars, from the stack of the arrival. */
+static inline bool reply_at_once(rpc_request_t *r, const weft_value_t *values, size_t n)
+{
+    const rpc_function_t *f = r->fn;
+    if (r->on_heap || f->oneway || atomic_load_explicit(&r->answered, memory_order_relaxed) ||
+        !wefti_rpc_send_scalars(r->ep, RPC_AM_TO_CLIENT, rpc_head(RPC_REPLY, r->call), f->results, values, n))
+        return false;
+    atomic_store_explicit(&r->answered, true, memory_order_relaxed);
+    rpc_count(&f->service->stats.answered, 1);
+    return true;
+}
+
+weft_status_t weft_request_reply(weft_request_t *request, const weft_value_t *values, size_t n)
+{
+    if (__builtin_expect(!request || (n && !values), 0))
+        return wefti_fail(WEFT_ERR_INVALID, "%s", request ? "the results are NULL" : "the request is NULL");
+    rpc_request_t *r = rpc_request(request);
+    return __builtin_expect(reply_at_once(r, values, n), 1) ? WEFT_OK : reply_made(r, values, n);
 }
 
 weft_status_t wefti_rpc_request_no(rpc_request_t *r, const rpc_no_t *no)
@@ -260,7 +290,6 @@ weft_request_t *weft_request_keep(weft_request_t *request)
         return NULL;
     }
     atomic_store(&kept->kept, true);
-    kept->begun = true;
     r->moved = kept;
     if (answered) {
         atomic_store(&kept->answered, true);
@@ -279,6 +308,13 @@ void weft_request_release(weft_request_t *request)
     rpc_request_t *r = rpc_request(request);
     if (r->on_heap && r->kept)
         wefti_rpc_request_drop(r);
+}
+
+size_t weft_request_identity(const weft_request_t *request, char *buf, size_t cap)
+{
+    if (!request || (cap && !buf))
+        return 0;
+    return wefti_ep_identity(wefti_head(rpc_request(request)->fn->service->rt), request->from, buf, cap);
 }
 
 bool weft_request_cancelled(const weft_request_t *request)

@@ -125,6 +125,7 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     wefti_rpc_watch_down(ep);
     wefti_rpc_calls_down(ep, why);
     wefti_rpc_requests_down(ep);
+    wefti_map_free(&rpc_ep(ep)->may); /* who comes back is judged anew */
 }
 
 static void ep_free(weft_ep_t *ep)
@@ -134,6 +135,7 @@ static void ep_free(weft_ep_t *ep)
     wefti_slots_free(&e->calls);
     wefti_slots_free(&e->binds);
     wefti_map_free(&e->requests);
+    wefti_map_free(&e->may);
 }
 
 static const wefti_traffic_t traffic = {
@@ -164,6 +166,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_rpc_clients_free(rs);
     wefti_rpc_strays_free(rs);
     wefti_rpc_services_free(rs);
+    wefti_rpc_requests_spare(rs);
     wefti_pool_leave(rs->pool); /* it stays as long as programs have replies and items from it */
     pthread_mutex_destroy(&rs->lock);
     pthread_mutex_destroy(&rs->finding);
@@ -187,8 +190,10 @@ weft_status_t wefti_rpc_attach(weft_runtime_t *rt)
     wefti_runtime_attach(rt, WEFTI_ROOM_RPC, &room, rs);
     wefti_conn_traffic(rt, WEFTI_TRAFFIC_RPC, &traffic);
     rs->call.fn = wefti_rpc_handed_in;
-    weft_status_t st = wefti_rpc_reflect(rs);
+    weft_status_t st = wefti_rpc_rules_open(rs);
     if (!st)
-        st = weft_am_handle(rt, RPC_AM_TO_SERVER, wefti_rpc_to_server, rs, &rs->handle_op[0]);
-    return st ? st : weft_am_handle(rt, RPC_AM_TO_CLIENT, wefti_rpc_to_client, rs, &rs->handle_op[1]);
+        st = wefti_rpc_reflect(rs);
+    if (!st)
+        st = wefti_am_handle(rt, RPC_AM_TO_SERVER, wefti_rpc_to_server, rs, &rs->handle_op[0]);
+    return st ? st : wefti_am_handle(rt, RPC_AM_TO_CLIENT, wefti_rpc_to_client, rs, &rs->handle_op[1]);
 }

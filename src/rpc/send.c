@@ -88,6 +88,7 @@ weft_status_t wefti_rpc_keep_at(rpc_kept_t *k, rpc_msg_t *msg, unsigned how)
     k->iov_n = msg->iov_n;
     k->payload = msg->payload;
     k->bytes = NULL;
+    k->lent = false;
     k->iov = (weft_iov_t *)(void *)(k->header + header_space(msg));
     k->copied = copies(msg, how);
     memcpy(k->header, msg->header, msg->len);
@@ -133,7 +134,7 @@ void wefti_rpc_kept_take(rpc_kept_t *k, rpc_msg_t *msg)
 {
     wefti_rpc_kept_view(k, msg);
     msg->bytes = k->copied ? k : k->bytes;
-    if (!k->copied)
+    if (!k->copied && !k->lent)
         wefti_free(k);
 }
 
@@ -141,7 +142,8 @@ void wefti_rpc_kept_free(rpc_kept_t *k)
 {
     if (k)
         wefti_free(k->bytes);
-    wefti_free(k);
+    if (k && !k->lent)
+        wefti_free(k);
 }
 
 /* --- messages that go out -------------------------------------------------------------------------------------------------- */
@@ -224,6 +226,21 @@ weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsi
     if (__builtin_expect(!msg->iov_n && wefti_am_send_now(ep, am_id, msg->header, msg->len), 1))
         return WEFT_OK;
     return send_slow(ep, am_id, msg, how, done, user, out_out);
+}
+
+bool wefti_rpc_send_scalars(weft_ep_t *ep, uint32_t am_id, rpc_head_t head, const wefti_codec_t *codec,
+                            const weft_value_t *values, size_t n)
+{
+    uint32_t len = (uint32_t)sizeof head + codec->len;
+    if (!wefti_encode_fixed_ok(codec, values, n))
+        return false;
+    uint8_t *at = (uint8_t *)wefti_am_begin_now(ep, am_id, len);
+    if (__builtin_expect(!at, 0))
+        return false;
+    memcpy(at, &head, sizeof head);
+    wefti_encode_fixed(codec, values, at + sizeof head);
+    wefti_am_end_now(ep, len);
+    return true;
 }
 
 /* A header alone leaves as a whole or not at all. With a payload, the header may be with the peer while the payload waits. */

@@ -60,18 +60,31 @@ uint64_t wefti_once_age(rpc_book_t *b, uint64_t now);
 
 typedef struct rpc_pool rpc_pool_t;
 extern uint32_t wefti_rpc_pool_processors; /* 0: those of this process; tests say how many, so that threads spin or do not */
+/* threads 0: there are none, and requests run one at a time in the progress of the service's runtime, for functions that are
+ * `serial`. */
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out);
 /* Have a thread run it. False: too many wait already, or too many of its peer. */
 bool wefti_rpc_pool_put(rpc_pool_t *pool, rpc_request_t *r, uint32_t most, uint32_t most_of_peer);
-/* Take it back. True: no thread has taken it, and none will. *begun_out: its function was begun. */
+/* Call it off, if its function has not begun. True: the hold of the thread that would have run it is the caller's to drop.
+ * *begun_out: its function was begun. */
 bool wefti_rpc_pool_take_back(rpc_pool_t *pool, rpc_request_t *r, bool *begun_out);
 uint32_t wefti_rpc_pool_waiting(rpc_pool_t *pool, uint32_t *running_out); /* requests that wait, and that run; any thread */
+uint64_t wefti_rpc_pool_wakeups(const rpc_pool_t *pool); /* how often a thread that slept was called; any thread */
 void wefti_rpc_pool_stop(rpc_pool_t *pool);        /* when the last thread is gone, wefti_rpc_service_step() is called */
 bool wefti_rpc_pool_gone(const rpc_pool_t *pool);
 void wefti_rpc_pool_undo(rpc_pool_t *pool);        /* nothing was put in: end its threads and free it. Any thread */
 void wefti_rpc_pool_free(rpc_pool_t *pool);        /* its threads are gone. NULL is allowed */
+/* The request whose function this thread runs for a pool, which keeps the request's runtime meanwhile; NULL: none. */
+extern _Thread_local rpc_request_t *wefti_rpc_running __attribute__((tls_model("initial-exec")));
 
 /* --- services and functions ------------------------------------------------------------------------------------------- */
+
+/* What a service and its twins have together, up to its limits. */
+struct rpc_total {
+    _Atomic uint64_t under_way;  /* requests on the heap */
+    _Atomic uint64_t bytes;
+    _Atomic uint32_t refs;       /* budgets: one of each shard, which outlive their services */
+};
 
 /* A handle (base/handle.h): it is closed under rs->lock, then freed on the driver. The fields up to `instance` may be read for
  * ever. */
@@ -98,7 +111,8 @@ struct weft_service {
     wefti_list_t requests;       /* rpc_request_t.service_link */
     wefti_list_t drain_ops;
     rpc_ending_t close;
-    rpc_pool_t *pool;            /* NULL: no threads */
+    rpc_pool_t *pool;            /* NULL: no threads. A twin has its service's */
+    rpc_pool_t *serial;          /* for functions that are `serial`; NULL: there are none, or one shard. As `pool` */
     rpc_book_t book;
     rpc_budget_t *budget;
     uint32_t peer_requests, peer_queue; /* what one peer may have of them */
@@ -106,13 +120,48 @@ struct weft_service {
     /* written by the driver, read by any thread */
     weft_service_stats_t stats;  /* under_way: requests on the heap that are not freed; bytes: the budget has them */
     uint64_t unanswered;         /* of those, the ones that are not over */
+    rpc_total_t *total;          /* of it and its twins, as long as `budget`; NULL: there is one shard */
+    /* twins.c. The program's service is the head's; each other shard has a twin of it, with the same functions */
+    weft_service_t *of;          /* of a twin: the head's; NULL: it is that */
+    struct rpc_twin *twins;      /* of the head's, by shard; NULL: there is one shard */
+    uint32_t twins_left;         /* of them, not freed: the driver's */
 };
+
+/* Requests on the heap, of all shards. */
+static inline uint64_t rpc_under_way(const weft_service_t *s)
+{
+    return s->total ? atomic_load_explicit(&s->total->under_way, memory_order_relaxed) : s->stats.under_way;
+}
+static inline void rpc_under_way_add(weft_service_t *s, int64_t n)
+{
+    rpc_count(&s->stats.under_way, n);
+    if (s->total)
+        atomic_fetch_add_explicit(&s->total->under_way, (uint64_t)n, memory_order_relaxed);
+}
+
+/* The service that the program knows. */
+static inline weft_service_t *rpc_service_of(weft_service_t *s) { return s->of ? s->of : s; }
+
+/* twins.c */
+weft_status_t wefti_rpc_twins_open(weft_service_t *service); /* after an error those that were opened are there */
+/* That of a shard: itself for the first. NULL: it is closed. Any thread. */
+weft_service_t *wefti_rpc_twin(weft_service_t *service, uint32_t shard);
+void wefti_rpc_twin_gone(weft_service_t *twin);              /* it is freed: tell its service */
+weft_status_t wefti_rpc_twins_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
+                                  weft_function_opts_t *o);
+
+/* The `user` of a function that several shards have. */
+typedef struct rpc_owner {
+    _Atomic uint32_t refs;       /* functions, of which the last hands it back */
+} rpc_owner_t;
 
 struct rpc_function {
     uint32_t check;
     uint16_t slot;
     bool plain;                  /* may run on the stack: no thread, no stream */
-    bool oneway, threads, fetch, streams;
+    bool oneway, threads, serial, fetch, streams;
+    bool elsewhere;              /* it is `serial`, and of another shard than the first: it runs there */
+    rpc_owner_t *owner;          /* of `user`, where several shards have it; NULL: it is this function's alone */
     uint32_t number;
     weft_function_fn fn;
     void *user;
@@ -133,7 +182,15 @@ static inline rpc_function_t *rpc_function(const rpc_state_t *rs, uint16_t slot)
     return page ? atomic_load_explicit(&page[slot % RPC_PAGE], memory_order_acquire) : NULL;
 }
 
+/* rules.c. On the driver. */
+weft_status_t wefti_rpc_rules_open(rpc_state_t *rs);
+/* May the peer be bound to it? WEFT_ERR_PERMISSION, with a sentence for it, _NOMEM. Under rs->lock. */
+weft_status_t wefti_rpc_rules_bind(rpc_state_t *rs, weft_ep_t *ep, const rpc_function_t *f);
+/* The function of a call that did not find it: NULL, if it is not there or its caller is not bound to it. */
+rpc_function_t *wefti_rpc_rules_find(const rpc_state_t *rs, const weft_ep_t *ep, uint16_t slot, uint32_t check);
+
 /* share.c */
+void wefti_rpc_budget_join(rpc_budget_t *budget, rpc_total_t *total); /* before anything is charged */
 rpc_budget_t *wefti_rpc_budget_new(uint64_t bytes, uint32_t percent); /* percent: of it, for one peer. NULL: no memory */
 void wefti_rpc_budget_leave(rpc_budget_t *budget);                    /* its service goes; shares keep it. NULL is allowed */
 uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);           /* any thread */
@@ -144,7 +201,13 @@ static inline weft_status_t wefti_rpc_service_lock(const weft_service_t *service
 {
     return wefti_rpc_lock(service->rt, &service->handle, "service");
 }
-weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts);
+/* of: the service that it is a twin of; NULL: of none. */
+weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts,
+                                      weft_service_t *of);
+weft_status_t wefti_rpc_service_open(weft_runtime_t *rt, const char *name, const weft_service_opts_t *opts, weft_service_t *of,
+                                     weft_service_t **service_out);
+weft_status_t wefti_rpc_service_close(weft_service_t *service, weft_op_t *op); /* of one shard */
+weft_status_t wefti_rpc_service_drain(weft_service_t *service, weft_op_t *op);
 uint32_t wefti_rpc_service_load(weft_service_t *service); /* 0 idle to 1000 full: for the registry */
 void wefti_rpc_service_remember(weft_service_t *service); /* the book changed */
 void wefti_rpc_service_step(weft_service_t *service);     /* something ended: is it drained, or closed? It may be freed */
@@ -155,6 +218,13 @@ void wefti_rpc_services_free(rpc_state_t *rs);
 weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
                                      const weft_function_opts_t *opts, bool own);
 /* Under rs->lock: by its number, or by its name if that is 0. NULL: there is none. */
+/* One that no service has yet. */
+weft_status_t wefti_rpc_function_new(const char *signature, weft_function_fn fn, void *user, const weft_function_opts_t *o,
+                                     bool own, rpc_function_t **f_out);
+void wefti_rpc_function_free(rpc_function_t *f); /* NULL is allowed */
+/* Can the service have it? It gets its number and its slot, and is nowhere yet. Under rs->lock, as is enter, which follows. */
+weft_status_t wefti_rpc_function_fits(weft_service_t *service, rpc_function_t *f);
+void wefti_rpc_function_enter(weft_service_t *service, rpc_function_t *f);
 rpc_function_t *wefti_rpc_function_find(const weft_service_t *service, const char *name, uint32_t number);
 void wefti_rpc_function_unref(rpc_function_t *f);
 /* With the runtime: one more request is an orphan. An orphan was freed: any thread. */
@@ -175,6 +245,9 @@ void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 /* WORK_BUSY: the driver works on it, and looks again before it turns to another. */
 enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8, WORK_BUSY = 16 };
 enum { LEFT_BY_RUNTIME = 1, LEFT_BY_PROGRAM = 2 };
+/* Of one that needs a thread: not there yet; waits for it; begun by it; found late by it; called off by the driver. */
+enum { PLACE_NONE, PLACE_WAITS, PLACE_BEGUN, PLACE_LATE, PLACE_OFF };
+#define RPC_SMALL (sizeof(rpc_kept_t) + 64) /* an answer that needs no memory of its own */
 
 struct rpc_request {
     weft_request_t pub;          /* first, so that the two pointers are one */
@@ -191,8 +264,9 @@ struct rpc_request {
     weft_runtime_t *rt;
     _Atomic uint32_t left;       /* LEFT_*: the runtime is closed. The last to leave frees it */
     _Atomic bool kept;           /* the program has it: set inside the function */
-    bool begun, queued;          /* a thread has begun it; it waits for a thread: under the pool's lock */
+    _Atomic uint8_t place;       /* PLACE_*: who changes PLACE_WAITS decides what becomes of it */
     bool fetching, over, released, mapped;
+    bool whole;                  /* its memory has space for `in` */
     bool waiting;                /* `answer` waits for the stream */
     uint32_t refs;               /* ours: a reply on its way, a fetch */
     _Atomic uint32_t coming;     /* fetches that sit in the inbox: any thread counts it up */
@@ -203,7 +277,10 @@ struct rpc_request {
     rpc_in_t *in;
     rpc_share_t *share;          /* of the peer that pays for it */
     wefti_list_t ep_link, service_link;
-    wefti_list_t pool_link;
+    wefti_list_t wait_link;      /* rpc_share_t.waits */
+    wefti_list_t spill_link;     /* rpc_line_t.spill: the next three belong to its writer */
+    bool spilled;
+    uint32_t ring_at;
     wefti_timer_t timer;
     rpc_kept_t *answer;          /* that waits for the driver, or for a stream */
     weft_op_t *answer_op;        /* of weft_request_reply_from(): the answer's pieces are borrowed until it completes */
@@ -213,12 +290,20 @@ struct rpc_request {
     weft_cancel_fn on_cancel;    /* these three: under rs->lock */
     void *on_cancel_user;
     bool told;
-};
+};                               /* on the heap RPC_SMALL bytes follow: `answer`, if it is small; and `in`, if it fits */
 
 static inline rpc_request_t *rpc_request(const weft_request_t *request)
 {
     rpc_request_t *r = (rpc_request_t *)(uintptr_t)request;
     return r->moved ? r->moved : r;
+}
+/* Its function has begun, or will not. On the driver. */
+static inline void rpc_request_waits_no_more(rpc_request_t *r)
+{
+    if (!wefti_list_linked(&r->wait_link))
+        return;
+    wefti_list_remove(&r->wait_link);
+    r->share->waiting--;
 }
 static inline weft_runtime_t *rpc_request_rt(const rpc_request_t *r) { return r->on_heap ? r->rt : r->fn->service->rt; }
 
@@ -259,6 +344,7 @@ void wefti_rpc_request_unref(rpc_request_t *r);          /* it may be freed */
 void wefti_rpc_request_free_if_done(rpc_request_t *r);
 void wefti_rpc_request_detach(rpc_request_t *r);         /* from its endpoint */
 void wefti_rpc_requests_down(weft_ep_t *ep);
+void wefti_rpc_requests_spare(rpc_state_t *rs);          /* with the runtime: free what is kept for further ones */
 void wefti_rpc_request_discard(rpc_request_t *r);        /* with the runtime: an orphan, if the program has it */
 void wefti_rpc_request_drop(rpc_request_t *r);           /* one hold less; any thread */
 void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work); /* have the driver do it; any thread */

@@ -167,11 +167,6 @@ void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why)
 
 enum { WEIGHT_LEAST = 500 };
 
-static bool usable(const rpc_server_t *s)
-{
-    return rpc_server_up(s) && !s->draining;
-}
-
 /* luck: 32 random bits. */
 static uint64_t cost(const rpc_server_t *s, uint32_t luck)
 {
@@ -191,7 +186,7 @@ typedef struct two {
 
 static bool other_and_usable(const rpc_server_t *s, const rpc_server_t *except)
 {
-    return s != except && usable(s);
+    return s != except && rpc_server_usable(s);
 }
 
 /* Two different ones of all n, or of the n that are usable and not `except`, at random; both the same if n is 1. */
@@ -224,23 +219,19 @@ static rpc_server_t *pick_slow(const weft_client_t *client, const rpc_server_t *
         n += other_and_usable(wefti_container_of(l, rpc_server_t, link), except);
     if (!n) {
         rpc_server_t *last = (rpc_server_t *)(uintptr_t)except;
-        return last && usable(last) ? last : NULL;
+        return last && rpc_server_usable(last) ? last : NULL;
     }
     two_t two = two_of(client, n, false, except, rng);
     return better(two.a, two.b, rng);
 }
 
-rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *except)
+rpc_server_t *wefti_rpc_pick_of_many(weft_client_t *client, const rpc_server_t *except)
 {
     wefti_rng_t *rng = &client->rs->rt->rng;
-    if (__builtin_expect(client->n_servers == 1, 1)) {
-        rpc_server_t *only = wefti_container_of(client->servers.next, rpc_server_t, link);
-        return usable(only) ? only : NULL;
-    }
     if (!client->n_servers)
         return NULL;
     two_t two = two_of(client, client->n_servers, true, except, rng);
-    if (__builtin_expect(two.a != except && two.b != except && usable(two.a) && usable(two.b), 1))
+    if (__builtin_expect(two.a != except && two.b != except && rpc_server_usable(two.a) && rpc_server_usable(two.b), 1))
         return better(two.a, two.b, rng);
     return pick_slow(client, except, rng);
 }

@@ -44,7 +44,18 @@ static void forget_due(wefti_timer_t *t)
     wefti_rpc_service_remember(wefti_container_of(t, weft_service_t, forget));
 }
 
-weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts)
+/* It counts its requests and bytes with the twins that it will have, or with the service that it is one of. False: no memory. */
+static bool count_together(weft_service_t *s)
+{
+    rpc_total_t *total = s->of ? s->of->total : wefti_sharded(s->rt) ? (rpc_total_t *)wefti_calloc(1, sizeof *total) : NULL;
+    if (total)
+        wefti_rpc_budget_join(s->budget, total);
+    s->total = total;
+    return total || !wefti_sharded(s->rt);
+}
+
+weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts,
+                                      weft_service_t *of)
 {
     weft_service_t *s = (weft_service_t *)wefti_handle_new(&handles);
     if (!s)
@@ -54,7 +65,9 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     s->opts = *opts;
     fill_in(&s->opts);
     s->budget = wefti_rpc_budget_new(s->opts.bytes, s->opts.peer_percent);
-    if (!s->budget) {
+    s->of = of;
+    if (!s->budget || !count_together(s)) {
+        wefti_rpc_budget_leave(s->budget);
         wefti_handle_free(&handles, s);
         return NULL;
     }
@@ -89,7 +102,13 @@ static void service_delete(weft_service_t *s)
 {
     wefti_once_free(&s->book);
     wefti_rpc_budget_leave(s->budget);
-    wefti_rpc_pool_free(s->pool);
+    if (s->of) {
+        wefti_rpc_twin_gone(s);
+    } else {
+        wefti_rpc_pool_free(s->pool);
+        wefti_rpc_pool_free(s->serial);
+        wefti_free(s->twins);
+    }
     wefti_handle_free(&handles, s);
 }
 
@@ -116,16 +135,18 @@ static bool taken(const rpc_state_t *rs, const weft_service_t *s)
     return false;
 }
 
-static weft_status_t open_service(weft_runtime_t *rt, const char *name, const weft_service_opts_t *o,
+static weft_status_t open_service(weft_runtime_t *rt, const char *name, const weft_service_opts_t *o, weft_service_t *of,
                                   weft_service_t **service_out)
 {
     rpc_state_t *rs = rpc_state(rt);
     weft_status_t st = WEFT_OK;
-    weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o);
+    weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o, of);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
     s->close.call.fn = close_called;
-    if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
+    if (of)
+        s->pool = of->pool;
+    else if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
         goto err;
     pthread_mutex_lock(&rs->lock);
     if (rs->ending || wefti_closing(rt))
@@ -141,11 +162,23 @@ static weft_status_t open_service(weft_runtime_t *rt, const char *name, const we
     return WEFT_OK;
 
 err_pool:
-    if (s->pool)
+    if (s->pool && !of)
         wefti_rpc_pool_undo(s->pool);
     s->pool = NULL;
 err:
+    s->of = NULL; /* its service does not wait for it */
     service_delete(s);
+    return st;
+}
+
+weft_status_t wefti_rpc_service_open(weft_runtime_t *rt, const char *name, const weft_service_opts_t *opts, weft_service_t *of,
+                                     weft_service_t **service_out)
+{
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = open_service(rt, name, opts, of, service_out);
+    wefti_part(rt);
     return st;
 }
 
@@ -168,12 +201,16 @@ weft_status_t weft_service_open(weft_runtime_t *rt, const char *name, const weft
         return wefti_fail(WEFT_ERR_INVALID, "%u threads are more than %u", o.threads, THREADS_MAX);
     if (o.peer_percent > 100)
         return wefti_fail(WEFT_ERR_INVALID, "a peer has at most 100 percent of a service, not %u", o.peer_percent);
-    st = wefti_join(rt);
+    weft_service_t *s;
+    st = wefti_rpc_service_open(rt, name, &o, NULL, &s);
     if (st)
         return st;
-    st = open_service(rt, name, &o, service_out);
-    wefti_part(rt);
-    return st;
+    if (wefti_sharded(rt) && (st = wefti_rpc_twins_open(s))) {
+        (void)weft_service_close(s, NULL);
+        return st;
+    }
+    *service_out = s;
+    return WEFT_OK;
 }
 
 const char *weft_service_name(const weft_service_t *service)
@@ -184,37 +221,6 @@ const char *weft_service_name(const weft_service_t *service)
 const char *weft_service_instance(const weft_service_t *service)
 {
     return service && wefti_is_open(&service->handle) ? service->instance : "";
-}
-
-weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats_t *stats_out)
-{
-    if (!service || !stats_out || stats_out->size < sizeof stats_out->size)
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "there is no service, or no place for its counters; WEFT_SERVICE_STATS_INIT sets its size");
-    weft_status_t st = wefti_rpc_service_lock(service);
-    if (st)
-        return st;
-    weft_service_stats_t s;
-    uint32_t running;
-    rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
-    s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool, &running) : 0;
-    s.bytes = wefti_rpc_budget_used(service->budget);
-    wefti_rpc_unlock(service->rt);
-    wefti_opts_write(stats_out, &s, sizeof s);
-    return WEFT_OK;
-}
-
-uint32_t wefti_rpc_service_load(weft_service_t *service)
-{
-    uint64_t n = rpc_read(&service->unanswered), load = n * 1000 / service->opts.requests;
-    uint64_t held = n * 1000 / (n + 1000); /* a limit of a million requests is far more than what makes a server slow */
-    load = held > load ? held : load;
-    if (service->pool) { /* all threads busy: half; twice as many requests waiting: full */
-        uint32_t running, waiting = wefti_rpc_pool_waiting(service->pool, &running);
-        uint64_t threads = (UINT64_C(500) * running + UINT64_C(500) * waiting) / service->opts.threads;
-        load = threads > load ? threads : load;
-    }
-    return load < 1000 ? (uint32_t)load : 1000;
 }
 
 void wefti_rpc_service_remember(weft_service_t *s)
@@ -255,7 +261,9 @@ void wefti_rpc_service_step(weft_service_t *s)
         return;
     if (!s->unanswered && !s->leaving)
         drains_done(s, WEFT_OK);
-    if (!s->closing || s->stats.under_way || (s->pool && !wefti_rpc_pool_gone(s->pool)))
+    if (!s->closing || s->stats.under_way || s->twins_left)
+        return;
+    if (!s->of && ((s->pool && !wefti_rpc_pool_gone(s->pool)) || (s->serial && !wefti_rpc_pool_gone(s->serial))))
         return;
     pthread_mutex_lock(&rs->lock);
     bool done = !s->alive && !s->called;
@@ -297,7 +305,7 @@ static void close_now(weft_service_t *s)
         wefti_list_push_back(&s->requests, l);
         wefti_rpc_request_end(wefti_container_of(l, rpc_request_t, service_link), END_CLOSED);
     }
-    if (s->pool)
+    if (s->pool && !s->of && !s->twins_left)
         wefti_rpc_pool_stop(s->pool);
     s->busy--;
     wefti_rpc_service_step(s);
@@ -327,10 +335,8 @@ static void drain_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
 
-weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
+weft_status_t wefti_rpc_service_drain(weft_service_t *service, weft_op_t *op)
 {
-    if (!service || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the operation" : "the service");
     weft_status_t st = wefti_op_prepare(service->rt, op, &drain_kind);
     if (!st && !wefti_is_open(&service->handle)) {
         wefti_op_unprepare(op);
@@ -369,9 +375,9 @@ static weft_status_t claim_close(void *arg, rpc_ending_t **ending_out)
     return st;
 }
 
-weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
+weft_status_t wefti_rpc_service_close(weft_service_t *service, weft_op_t *op)
 {
-    return service ? wefti_rpc_end(service->rt, ENDS_SERVICE, op, claim_close, service) : WEFT_OK;
+    return wefti_rpc_end(service->rt, ENDS_SERVICE, op, claim_close, service);
 }
 
 /* The program has not released some requests: operations that wait for that end now. */
@@ -428,11 +434,11 @@ void wefti_rpc_services_free(rpc_state_t *rs)
     wefti_rpc_handed_in_late(rs);
     for (wefti_list_t *l; (l = wefti_list_pop(&rs->services));) {
         weft_service_t *s = wefti_container_of(l, weft_service_t, link);
-        if (!s->pool || wefti_rpc_pool_gone(s->pool)) /* a thread of it that does not end: better a leak than a crash */
+        if (!s->pool || s->of || wefti_rpc_pool_gone(s->pool)) /* a thread of it that does not end: better a leak than a crash */
             service_free(s);
     }
     if (rs->own)
         service_free(rs->own);
     for (uint32_t i = 0; i < RPC_PAGES; i++)
-        wefti_free((void *)atomic_load_explicit(&rs->functions[i], memory_order_relaxed));
+        wefti_free((void *)atomic_load_explicit(&rs->pages[i], memory_order_relaxed));
 }

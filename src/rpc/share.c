@@ -13,6 +13,7 @@ struct rpc_budget {
     uint64_t max, peer_max;
     wefti_map_t shares; /* by endpoint id */
     bool left;          /* its service is gone */
+    rpc_total_t *total; /* of all shards: it counts in the place of `used`. NULL: there is one */
 };
 
 uint64_t wefti_rpc_part(uint64_t whole, uint32_t percent)
@@ -35,7 +36,15 @@ static void gone_if_empty(rpc_budget_t *b)
     if (!b->left || b->shares.n)
         return;
     wefti_map_free(&b->shares);
+    if (b->total && atomic_fetch_sub(&b->total->refs, 1) == 1)
+        wefti_free(b->total);
     wefti_free(b);
+}
+
+void wefti_rpc_budget_join(rpc_budget_t *b, rpc_total_t *total)
+{
+    b->total = total;
+    atomic_fetch_add(&total->refs, 1);
 }
 
 void wefti_rpc_budget_leave(rpc_budget_t *b)
@@ -48,7 +57,15 @@ void wefti_rpc_budget_leave(rpc_budget_t *b)
 
 uint64_t wefti_rpc_budget_used(const rpc_budget_t *b)
 {
-    return rpc_read(&b->used);
+    return b->total ? atomic_load_explicit(&b->total->bytes, memory_order_relaxed) : rpc_read(&b->used);
+}
+
+static void count(rpc_budget_t *b, int64_t n)
+{
+    if (b->total)
+        atomic_fetch_add_explicit(&b->total->bytes, (uint64_t)n, memory_order_relaxed);
+    else
+        rpc_count(&b->used, n);
 }
 
 rpc_share_t *wefti_rpc_share(rpc_budget_t *b, weft_ep_id_t who)
@@ -67,6 +84,8 @@ rpc_share_t *wefti_rpc_share(rpc_budget_t *b, weft_ep_id_t who)
     }
     s->budget = b;
     s->who = who;
+    wefti_list_init(&s->waits[0]);
+    wefti_list_init(&s->waits[1]);
     s->refs = 1;
     return s;
 }
@@ -88,7 +107,7 @@ static uint64_t left_of(uint64_t max, uint64_t used)
 
 uint64_t wefti_rpc_space(const rpc_share_t *s)
 {
-    uint64_t all = left_of(s->budget->max, s->budget->used), mine = left_of(s->budget->peer_max, s->bytes);
+    uint64_t all = left_of(s->budget->max, wefti_rpc_budget_used(s->budget)), mine = left_of(s->budget->peer_max, s->bytes);
     return all < mine ? all : mine;
 }
 
@@ -99,7 +118,7 @@ bool wefti_rpc_charge(rpc_share_t *s, uint64_t n, const char **why_out)
                                            : "the peer has as much of the service's memory as one may have: try again later";
         return false;
     }
-    if (n > left_of(s->budget->max, s->budget->used)) {
+    if (n > left_of(s->budget->max, wefti_rpc_budget_used(s->budget))) {
         *why_out = "the requests of the service take too much memory: try again later";
         return false;
     }
@@ -110,11 +129,11 @@ bool wefti_rpc_charge(rpc_share_t *s, uint64_t n, const char **why_out)
 void wefti_rpc_charge_more(rpc_share_t *s, uint64_t n)
 {
     s->bytes += n;
-    rpc_count(&s->budget->used, (int64_t)n);
+    count(s->budget, (int64_t)n);
 }
 
 void wefti_rpc_uncharge(rpc_share_t *s, uint64_t n)
 {
     s->bytes -= n;
-    rpc_count(&s->budget->used, -(int64_t)n);
+    count(s->budget, -(int64_t)n);
 }

@@ -23,6 +23,7 @@
 #define RPC_PATIENCE (20 * WEFT_SECOND) /* how long a client waits for the return of a server that remembers a call */
 #define RPC_NAME 64u /* bytes of the name of a service or instance, with the zero at the end */
 
+typedef struct rpc_total rpc_total_t;
 typedef struct rpc_function rpc_function_t;
 typedef struct rpc_request rpc_request_t;
 typedef struct rpc_server rpc_server_t;
@@ -48,9 +49,15 @@ typedef struct rpc_state {
     uint32_t checks_n;
     _Atomic(rpc_page_t) functions[RPC_PAGES]; /* by slot. A page is made for its first function and stays. Written under the lock,
                                                  read without: functions are freed on the driver, so nobody can have found one */
+    _Atomic(rpc_page_t) pages[RPC_PAGES]; /* the same; while the policy limits calls the one above is empty: rules.c */
+    uint64_t rules;                    /* the policy that `limited` is of; 0: there has been none. With it the driver's, written
+                                          under the lock */
+    bool limited;                      /* the policy limits calls */
     uint32_t serial;                   /* goes into checks and epochs */
     wefti_mpsc_t handed_in;            /* rpc_request_t.handed: requests with work from other threads */
     wefti_call_t call;                 /* has the driver do that work: sent with the first on the list */
+    rpc_request_t *spare;              /* the driver's: memory of requests that are gone, by `moved` */
+    uint32_t spare_n;
     weft_service_t *own;               /* the functions that every runtime has: function.c */
     /* the calling side: client.c */
     wefti_list_t clients;              /* weft_client_t.link */
@@ -81,6 +88,12 @@ static inline void rpc_read_all(uint64_t *to, const uint64_t *counters, size_t b
         to[i] = rpc_read(&counters[i]);
 }
 
+static inline void rpc_add_all(uint64_t *to, const uint64_t *counters, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof *to; i++)
+        to[i] += counters[i];
+}
+
 typedef struct rpc_ep {
     /* what we ask of the peer */
     wefti_slots_t calls;       /* id -> weft_op_t of a call that was sent */
@@ -90,6 +103,8 @@ typedef struct rpc_ep {
     /* what the peer asks of us */
     wefti_map_t requests;      /* call id -> rpc_request_t on the heap that is not answered */
     wefti_list_t request_list; /* rpc_request_t.ep_link: the same, and those that are answered but not released */
+    wefti_map_t may;           /* rules.c: what it was bound to, slot + 1 -> check; only if there has been a policy */
+    uint64_t rules;            /* the policy by which that was judged */
     /* what is pulled from it, for both sides: stall.c */
     weft_ep_t *ep;
     wefti_list_t pulls;        /* rpc_fetch_t.watch */
@@ -190,6 +205,7 @@ typedef struct rpc_kept {
     void *bytes;     /* as rpc_msg_t has it */
     weft_iov_t *iov;
     bool copied;     /* the pieces are one, which is in this allocation */
+    bool lent;       /* the memory is not its own: it is not freed */
     _Alignas(8) uint8_t header[];
 } rpc_kept_t;
 /* how: RPC_SEND_COPY, RPC_KEEP_ALL or 0. Otherwise msg is used up. After an error it is as it was. */
@@ -213,6 +229,10 @@ typedef struct rpc_out {
 } rpc_out_t;         /* an rpc_kept_t follows */
 weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user,
                              rpc_out_t **out_out);
+/* A whole call, or a whole reply, of scalars alone: written to where it leaves from. False: nothing happened, since these are
+ * other values, or it cannot leave now: wefti_rpc_pack() and wefti_rpc_send() then do it, or say what is wrong. */
+bool wefti_rpc_send_scalars(weft_ep_t *ep, uint32_t am_id, rpc_head_t head, const wefti_codec_t *codec,
+                            const weft_value_t *values, size_t n);
 bool wefti_rpc_out_unsent(const rpc_out_t *out); /* certainly nothing of it left */
 /* answer.c: a reply that waited ended with `why`, and its endpoint is up. Its caller is told that no result comes. */
 void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why);
@@ -226,7 +246,8 @@ typedef struct rpc_share {
     uint64_t bytes;
     uint32_t refs;
     uint32_t requests;         /* under way */
-    uint32_t waiting;          /* of them, for a thread: under the pool's lock */
+    uint32_t waiting;          /* of them, for a thread; some may have begun: pool.c */
+    wefti_list_t waits[2];     /* those, by rpc_request_t.wait_link: for threads, and for functions that are `serial` */
     uint32_t entries, clients; /* once.c */
 } rpc_share_t;
 /* The share of that endpoint, with one reference more; NULL: no memory. */
@@ -266,6 +287,7 @@ struct rpc_in {
     rpc_fetch_t *fetch;   /* NULL: everything came with the message */
     rpc_share_t *share;   /* a reference to who pays for `charged` bytes, given back on the driver. NULL: nobody pays */
     uint64_t charged;
+    bool lent;            /* the memory is not its own: it is not freed */
     wefti_decoded_t decoded;
 };
 /* A payload that is at the sender, and how it comes here. */
@@ -287,8 +309,9 @@ struct rpc_fetch {
     uint64_t mark_step, mark_since, mark_off, mark_end; /* bytes between two marks, since the last one, and in the piece */
     uint64_t mark;
 };
-/* From the handler of the message. NULL, and *why_out: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
-rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out);
+/* From the handler of the message. NULL, and *why_out: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. space: wefti_rpc_in_cost() bytes for
+ * it, aligned to 16, if all of the message is here; NULL: it gets memory of its own. */
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, void *space, weft_status_t *why_out);
 /* Bring what is missing into memory of the pool (buf NULL) or into the caller's. done() comes from progress with WEFT_OK: ready;
  * with the status of the pull; or with WEFT_ERR_PROTOCOL: these are not such values. Fails at once: WEFT_ERR_TRUNCATED,
  * WEFT_ERR_NOMEM, WEFT_ERR_UNSUPPORTED (RPC_F_BYTES and the caller's buffer). stall_ns: if nothing of it comes for so long, its

@@ -243,7 +243,7 @@ static void item_any(weft_stream_t *s, weft_am_t *am, const rpc_where_t *where, 
     rpc_in_t *got = NULL;
     weft_status_t why = pay(s, am, where, &share, &cost);
     if (!why)
-        got = wefti_rpc_in_new(s->rs, am, where, &why);
+        got = wefti_rpc_in_new(s->rs, am, where, NULL, &why);
     if (got)
         wefti_rpc_in_charge(got, share, cost);
     else if (share) {

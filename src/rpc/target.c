@@ -10,7 +10,7 @@
  * A target whose instance is not in the registry any more is `gone`: it is not dialled again, and is freed when it is not
  * connected. While calls are under way its connection stays, without new ones, so that a server that leaves in good order loses
  * nothing. Every connection is a new endpoint, never a resumed one: another process may answer, and what was bound means nothing
- * to it.
+ * to it. Of a server with several shards it is the shard that had the last one: the new hello names that endpoint.
  *
  * Promise: no target is dialled more often than its pauses allow, which double up to 5 s as long as it does not stay up.
  * tests/wire/rpc_discovery.c, tests/fault/rpc_stopped.c, rpc_discovery_nomem.c. */
@@ -33,7 +33,7 @@ static void count(reach_t *r)
 {
     uint32_t known = 0;
     wefti_list_each(l, &r->targets)
-        known += !wefti_container_of(l, target_t, link)->gone;
+        known += !wefti_container_of(l, target_t, link)->gone && !wefti_container_of(l, target_t, link)->nth;
     __atomic_store_n(&r->client->stats.instances, known, __ATOMIC_RELAXED);
 }
 
@@ -54,7 +54,7 @@ void wefti_rpc_reach_fill_due(wefti_timer_t *timer)
 
 static void target_due(wefti_timer_t *timer);
 
-target_t *wefti_rpc_target_new(reach_t *r, const char *instance, const char *address, uint32_t load)
+target_t *wefti_rpc_target_new(reach_t *r, const char *instance, uint32_t nth, const char *address, uint32_t load)
 {
     size_t n = strlen(address);
     target_t *t = (target_t *)wefti_calloc(1, sizeof *t + n + 1);
@@ -67,6 +67,7 @@ target_t *wefti_rpc_target_new(reach_t *r, const char *instance, const char *add
         return NULL;
     }
     t->load = load;
+    t->nth = nth;
     t->pause = r->first_pause;
     memcpy(t->instance, instance, strlen(instance));
     memcpy(t->address, address, n);
@@ -163,12 +164,33 @@ void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why)
     wefti_rpc_server_remove(server, why);
 }
 
+/* Of those that a registry names, may this one be a server of the service? */
+static weft_status_t may(const target_t *t)
+{
+    const reach_t *r = t->reach;
+    return r && r->registry && t->ep && wefti_rules_limit(r->rt, WEFT_MAY_PUBLISH)
+               ? wefti_ep_may(t->ep, WEFT_MAY_PUBLISH, r->client->service, true, NULL)
+               : WEFT_OK;
+}
+
+weft_status_t wefti_rpc_reach_may(const rpc_server_t *server)
+{
+    return server->reach ? may((const target_t *)server->reach) : WEFT_OK;
+}
+
 static void up(target_t *t)
 {
     reach_t *r = t->reach;
-    weft_status_t st = WEFT_OK;
+    weft_status_t st = may(t);
+    if (st) {
+        if (r->why != st)
+            wefti_warn("%s at %s is not used: %s", r->client->service, t->address, weft_last_error());
+        give_up(t, st);
+        return;
+    }
     t->state = TARGET_UP;
     t->up_at = wefti_now(r->rt);
+    t->was = wefti_ep_of_peer(t->ep);
     r->why = WEFT_OK;
     if (!t->ep->lane)
         return; /* it is lost already: its hook follows */
@@ -203,11 +225,33 @@ static void dial(target_t *t)
     o.no_retry = true; /* this file decides which target is tried when */
     t->connect = (weft_op_t){.fn = connected, .user = t};
     t->state = TARGET_DIALLING;
-    weft_status_t st = weft_ep_open(t->reach->rt, t->address, &o, &t->connect, &t->ep);
+    weft_status_t st = wefti_ep_open(t->reach->rt, t->address, &o, t->was, &t->connect, &t->ep);
     if (st) {
         remember(t, st);
         t->ep = NULL;
         rest(t);
+    }
+}
+
+static bool is_busy(const target_t *t)
+{
+    return !t->gone && (t->state == TARGET_DIALLING || t->state == TARGET_UP);
+}
+
+/* The further connections to instances that have their first. */
+static void fill_more(reach_t *r)
+{
+    wefti_list_each(l, &r->targets) {
+        target_t *t = wefti_container_of(l, target_t, link);
+        bool dials = false;
+        if (!t->nth || t->gone || t->state != TARGET_IDLE)
+            continue;
+        wefti_list_each(f, &r->targets) {
+            const target_t *first = wefti_container_of(f, target_t, link);
+            dials = dials || (!first->nth && is_busy(first) && !strcmp(first->instance, t->instance));
+        }
+        if (dials)
+            dial(t);
     }
 }
 
@@ -218,7 +262,7 @@ void wefti_rpc_reach_fill(reach_t *r)
         return;
     wefti_list_each(l, &r->targets) {
         const target_t *t = wefti_container_of(l, target_t, link);
-        busy += !t->gone && (t->state == TARGET_DIALLING || t->state == TARGET_UP);
+        busy += !t->nth && is_busy(t);
     }
     while (busy < r->most) {
         target_t *best = NULL;
@@ -226,7 +270,7 @@ void wefti_rpc_reach_fill(reach_t *r)
         wefti_list_each(l, &r->targets) {
             target_t *t = wefti_container_of(l, target_t, link);
             uint64_t load = t->load + wefti_rng_below(&r->rt->rng, LOAD_LUCK);
-            if (!t->gone && t->state == TARGET_IDLE && load < least) {
+            if (!t->gone && !t->nth && t->state == TARGET_IDLE && load < least) {
                 best = t;
                 least = load;
             }
@@ -236,6 +280,8 @@ void wefti_rpc_reach_fill(reach_t *r)
         dial(best);
         busy += best->state == TARGET_DIALLING;
     }
+    if (r->connections > 1)
+        fill_more(r);
     count(r);
 }
 

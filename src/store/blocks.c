@@ -162,6 +162,7 @@ weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, c
     b->max_len = max_len;
     b->charge = pages(q->len);
     b->born = weft_now(s->ss->rt);
+    b->who = wefti_store_who(c->ep);
     b->shared = shared;
     b->name_len = q->name_len;
     memcpy(b->name, q->name ? q->name : "", q->name_len);

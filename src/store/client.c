@@ -54,7 +54,7 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
-    if (store->rt == rt)
+    if (weft_ext_head(store->rt) == rt)
         atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
     else
         st = weft_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
@@ -81,6 +81,12 @@ weft_ep_t *wefti_store_ep(weft_store_t *store)
     if (store->ep && !wefti_list_linked(&store->ep_link) && weft_ep_find(store->rt, store->ep_id) != store->ep)
         store->ep = NULL;
     return store->ep;
+}
+
+weft_ep_t *wefti_store_find_ep(const weft_store_t *store)
+{
+    int32_t state = atomic_load(&store->state);
+    return state && state != WEFT_ERR_STALE ? NULL : weft_ep_find(store->rt, store->ep_id);
 }
 
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
@@ -265,7 +271,7 @@ weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_store_opts_t");
     if (st)
         return st;
-    weft_runtime_t *rt = weft_ep_runtime(ep);
+    weft_runtime_t *rt = weft_ext_ep_shard(ep); /* what the endpoint's store does, its driver does */
     st = weft_ext_enter(rt);
     if (st)
         return st;

@@ -11,11 +11,14 @@
  * again would take the places of others. A client that renews its lease itself, or has left, is TIMED: its lease always runs,
  * and every request starts it anew.
  *
+ * On a runtime with several shards the lease is timed by the shard that the client is at. One that comes back to another shard is
+ * timed there. A request that another shard answers, because it had to wait, moves only `until`: the timer finds that.
+ *
  * A timer that comes far too late means that this process was stopped. Then nobody knows whether the client was silent, and it
  * gets half a lease more.
  *
  * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease. No block that is not
- * shared stays longer than a lease after that. tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * shared stays longer than a lease after that. tests/sim/store_life.c, tests/fault/store_kill.c, tests/wire/store_shards.c. */
 #include <sodium.h>
 
 #include "store/state.h"
@@ -42,31 +45,34 @@ static void leave_ep(store_client_t *c)
     if (!c->ep)
         return;
     wefti_list_remove(&c->ep_link);
-    store_ep(c->ep)->n_clients--;
+    c->at->n_clients--;
     c->ep = NULL;
+    c->at = NULL;
 }
 
-static void lease_over(weft_ext_timer_t *t)
+static void lease_over(void *user, uint64_t when)
 {
-    store_client_t *c = wefti_container_of(t, store_client_t, lease);
+    store_client_t *c = (store_client_t *)user;
     store_state_t *ss = c->server->ss;
-    uint64_t when = t->when, now = weft_now(ss->rt);
-    pthread_mutex_lock(&ss->lock);
+    uint64_t now = weft_now(ss->rt);
     bool up = c->ep && !c->timed; /* then its lease begins when its endpoint is lost */
     bool stopped = now > when && now - when > c->lease_ns / 4 + 10 * WEFT_MILLISECOND;
     uint64_t more = up ? c->lease_ns : stopped ? c->lease_ns / 2 : 0;
-    if (!more || weft_ext_timer_set(ss->rt, &c->lease, now + more))
+    if (c->until < now + more)
+        c->until = now + more;
+    if (c->until <= now || wefti_store_alarm_set(ss, &c->lease, c->until, lease_over, c))
         wefti_store_client_end(c, true);
-    pthread_mutex_unlock(&ss->lock);
 }
 
 void wefti_store_client_renew(store_client_t *c)
 {
-    weft_runtime_t *rt = c->server->ss->rt;
-    weft_ext_timer_set(rt, &c->lease, weft_now(rt) + c->lease_ns); /* it is armed already: that cannot fail */
+    store_state_t *ss = c->server->ss;
+    c->until = weft_now(ss->rt) + c->lease_ns;
+    if (wefti_store_alarm_here(ss, c->lease))
+        wefti_store_alarm_set(ss, &c->lease, c->until, lease_over, c); /* it is set already: that cannot fail */
 }
 
-static weft_status_t client_new(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns, store_client_t **out)
+static weft_status_t client_new(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID], store_client_t **out)
 {
     uint64_t key = hash(s, id);
     weft_status_t st = WEFT_ERR_NOMEM;
@@ -77,25 +83,17 @@ static weft_status_t client_new(weft_store_server_t *s, const uint8_t id[WEFT_ST
         return st;
     c->server = s;
     c->key = key;
-    c->lease.fn = lease_over;
     memcpy(c->id, id, sizeof c->id);
     wefti_list_init(&c->paid);
     st = wefti_map_put(&s->clients, key, c);
-    if (st)
-        goto err_c;
-    st = weft_ext_timer_set(s->ss->rt, &c->lease, weft_now(s->ss->rt) + lease_ns);
-    if (st)
-        goto err_map;
+    if (st) {
+        wefti_free(c);
+        return st;
+    }
     wefti_list_push_back(&s->client_list, &c->link);
     s->n_clients++;
     *out = c;
     return WEFT_OK;
-
-err_map:
-    wefti_map_take(&s->clients, key);
-err_c:
-    wefti_free(c);
-    return st;
 }
 
 weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns,
@@ -109,20 +107,27 @@ weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, con
         lease_ns = LEASE_MIN;
     if ((!c || c->ep != ep) && e->n_clients >= STORE_CLIENTS_PER_EP)
         return WEFT_ERR_LIMIT;
-    if (!c) {
-        weft_status_t st = client_new(s, id, lease_ns, &c);
-        if (st)
-            return st;
+    bool new = !c;
+    weft_status_t st = new ? client_new(s, id, &c) : WEFT_OK;
+    if (st)
+        return st;
+    uint64_t until = weft_now(s->ss->rt) + lease_ns;
+    st = wefti_store_alarm_set(s->ss, &c->lease, until, lease_over, c);
+    if (st) { /* one that was somewhere else stays there */
+        if (new)
+            wefti_store_client_end(c, false);
+        return st;
     }
+    c->until = until;
     if (c->ep != ep) {
         leave_ep(c);
         c->ep = ep;
+        c->at = e;
         wefti_list_push_back(&e->clients, &c->ep_link);
         e->n_clients++;
     }
     c->lease_ns = lease_ns;
     c->timed = timed;
-    wefti_store_client_renew(c);
     *client_out = c;
     return WEFT_OK;
 }
@@ -131,7 +136,7 @@ void wefti_store_client_end(store_client_t *c, bool expired)
 {
     weft_store_server_t *s = c->server;
     leave_ep(c);
-    weft_ext_timer_stop(s->ss->rt, &c->lease);
+    wefti_store_alarm_stop(&c->lease);
     wefti_map_take(&s->clients, c->key);
     wefti_list_remove(&c->link);
     s->n_clients--;

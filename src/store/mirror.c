@@ -19,6 +19,52 @@ void wefti_mirror_die(weft_mirror_t *m, weft_status_t why)
     m->again = true;
 }
 
+/* --- operations of ours  ---------------------------------------------------------------------------------------------- */
+
+void wefti_mirror_came_home(weft_ext_call_t *call)
+{
+    weft_mirror_t *m = wefti_container_of(call, weft_mirror_t, home_call);
+    mir_child_t *last = atomic_exchange_explicit(&m->home, NULL, memory_order_acquire), *first = NULL;
+    while (last) {
+        mir_child_t *before = last->next;
+        last->next = first;
+        first = last;
+        last = before;
+    }
+    while (first) { /* each is counted: the mirror stays until the last one was told */
+        mir_child_t *c = first;
+        first = c->next;
+        c->fn(&c->op, c->user);
+    }
+}
+
+/* On the driver of whoever carried it out. */
+static void child_done(weft_op_t *op, void *user)
+{
+    mir_child_t *c = (mir_child_t *)user;
+    weft_mirror_t *m = c->m;
+    if (!m->sharded || !weft_runtime_shard(m->rt)) {
+        c->fn(op, c->user);
+        return;
+    }
+    mir_child_t *before = atomic_load_explicit(&m->home, memory_order_relaxed);
+    do
+        c->next = before; /* from the exchange on it is the head's */
+    while (!atomic_compare_exchange_weak_explicit(&m->home, &before, c, memory_order_acq_rel, memory_order_relaxed));
+    if (!before) /* who finds others there is brought along; the head is there longer than its other shards */
+        (void)weft_ext_call(m->rt, &m->home_call);
+}
+
+void wefti_mirror_child(mir_child_t *c, weft_mirror_t *m, weft_op_fn fn, void *user, uint64_t timeout_ns)
+{
+    c->m = m;
+    c->fn = fn;
+    c->user = user;
+    c->op.fn = child_done;
+    c->op.user = c;
+    c->op.timeout_ns = timeout_ns;
+}
+
 /* --- endings  --------------------------------------------------------------------------------------------------------- */
 
 static void stop(weft_mirror_t *m)
@@ -29,9 +75,9 @@ static void stop(weft_mirror_t *m)
     mir_each(mb, m) {
         wefti_mirror_drop_remote(mb);
         if (mb->asking)
-            weft_op_cancel(&mb->op);
+            weft_op_cancel(&mb->ask.op);
         if (mb->renewing)
-            weft_op_cancel(&mb->renew_op);
+            weft_op_cancel(&mb->renewal.op);
     }
 }
 

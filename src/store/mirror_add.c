@@ -136,7 +136,7 @@ void wefti_mirror_add_abort(weft_mirror_t *m)
     if (m->adding == ADD_PLACE)
         wefti_mirror_add_end(m, WEFT_ERR_CANCELLED);
     else if (m->adding == ADD_ASK || m->adding == ADD_TAKE)
-        weft_op_cancel(&m->added->op);
+        weft_op_cancel(&m->added->ask.op);
     else if (m->adding == ADD_COPY)
         wefti_mirror_lose(m->added, WEFT_ERR_CANCELLED);
 }

@@ -184,6 +184,8 @@ static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o
     m->lease_ns = o->lease_ns ? o->lease_ns : MIR_LEASE;
     m->renew_at = m->fence_at = m->retry_at = m->find_at = WEFT_FOREVER;
     m->timer.fn = wefti_mirror_on_timer;
+    m->home_call.fn = wefti_mirror_came_home;
+    m->sharded = weft_runtime_shards(rt) > 1;
     wefti_list_init(&m->link);
     wefti_list_init(&m->reads);
     wefti_list_init(&m->writes);

@@ -32,15 +32,15 @@ static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
         mb->stamp = a->stamp;
         mb->heard = weft_now(m->rt);
     }
-    if (what == ASK_ATTACH && !st && mb->op.len < mir_bytes(m->len, m->checksums))
+    if (what == ASK_ATTACH && !st && mb->ask.op.len < mir_bytes(m->len, m->checksums))
         st = WEFT_ERR_CORRUPT;
-    if (what == ASK_ATTACH && mb->op.buf) {
+    if (what == ASK_ATTACH && mb->ask.op.buf) {
         wefti_mirror_drop_remote(mb);
         if (!st && !m->state && m->phase != MIR_GONE)
-            mb->remote = (weft_remote_t *)mb->op.buf;
+            mb->remote = (weft_remote_t *)mb->ask.op.buf;
         else
-            weft_remote_drop((weft_remote_t *)mb->op.buf);
-        mb->op.buf = NULL;
+            weft_remote_drop((weft_remote_t *)mb->ask.op.buf);
+        mb->ask.op.buf = NULL;
     }
     m->again = true;
     if (m->state || m->phase == MIR_GONE)
@@ -85,8 +85,8 @@ static weft_status_t attach(mir_member_t *mb)
 {
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
     o.path = WEFT_RMA_CHECKED; /* only there is a unit written and read whole */
-    return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.key, mb->answer.key_len, &o, &mb->op)
-                                     : WEFT_ERR_PEER;
+    weft_ep_t *ep = wefti_store_find_ep(mb->store);
+    return ep ? weft_remote_attach(ep, mb->answer.key, mb->answer.key_len, &o, &mb->ask.op) : WEFT_ERR_PEER;
 }
 
 void wefti_mirror_ask(mir_member_t *mb, uint8_t what)
@@ -95,13 +95,12 @@ void wefti_mirror_ask(mir_member_t *mb, uint8_t what)
     store_request_t q = {.kind = what, .len = mir_bytes(m->len, m->checksums), .epoch = mb->epoch, .stamp = mb->stamp};
     q.rec = mb == m->added && m->adding == ADD_TAKE ? m->add_rec : m->rec;
     memcpy(q.writer, m->id, sizeof q.writer);
-    mb->op.fn = on_answer;
-    mb->op.user = mb;
-    mb->op.buf = NULL;
-    mb->op.timeout_ns = m->writer && m->phase < MIR_FIRST ? MIR_ASK : mir_patience(m);
-    weft_status_t st = what == ASK_ATTACH ? attach(mb) : wefti_store_replica_ask(mb->store, m->name, &q, &mb->answer, &mb->op);
+    wefti_mirror_child(&mb->ask, m, on_answer, mb, m->writer && m->phase < MIR_FIRST ? MIR_ASK : mir_patience(m));
+    mb->ask.op.buf = NULL;
+    weft_status_t st =
+        what == ASK_ATTACH ? attach(mb) : wefti_store_replica_ask(mb->store, m->name, &q, &mb->answer, &mb->ask.op);
     if (st) {
-        mb->op.buf = NULL;
+        mb->ask.op.buf = NULL;
         asked(mb, what, st);
         return;
     }
@@ -153,7 +152,7 @@ static void stop_accesses(mir_member_t *mb)
     wefti_list_each(l, &m->pieces) {
         mir_piece_t *p = wefti_container_of(l, mir_piece_t, link);
         if (p->out & mir_bit(mb))
-            weft_op_cancel(&p->to[i].op);
+            weft_op_cancel(&p->to[i].child.op);
     }
     mir_wake(m);
 }
@@ -168,9 +167,9 @@ void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
     mb->state = mb->listed ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
     mb->left_out = mb->resetting = mb->lapsed = false;
     if (mb->asking)
-        weft_op_cancel(&mb->op);
+        weft_op_cancel(&mb->ask.op);
     if (mb->renewing)
-        weft_op_cancel(&mb->renew_op);
+        weft_op_cancel(&mb->renewal.op);
     stop_accesses(mb);
     if (mb == m->added)
         wefti_mirror_add_end(m, why);
@@ -374,13 +373,11 @@ void wefti_mirror_renew(weft_mirror_t *m)
     mir_each(mb, m) {
         if (mb->state != WEFT_MEMBER_UP || !mb->served || mb->lapsed || mb->resetting || mb->renewing)
             continue;
-        mb->renew_op.fn = on_renewed;
-        mb->renew_op.user = mb;
-        mb->renew_op.timeout_ns = m->lease_ns;
+        wefti_mirror_child(&mb->renewal, m, on_renewed, mb, m->lease_ns);
         mb->renew_epoch = mb->epoch;
         store_request_t q = {.kind = STORE_R_RENEW, .epoch = mb->epoch, .stamp = mb->stamp};
         memcpy(q.writer, m->id, sizeof q.writer);
-        weft_status_t st = wefti_store_replica_ask(mb->store, m->name, &q, &mb->renewed, &mb->renew_op);
+        weft_status_t st = wefti_store_replica_ask(mb->store, m->name, &q, &mb->renewed, &mb->renewal.op);
         if (!st) {
             mb->renewing = true;
             m->children++;

@@ -91,7 +91,7 @@ void wefti_mirror_piece_end(mir_piece_t *p)
     if (p->out) /* it is cancelled, and ends soon */
         for (unsigned i = 0; i < WEFT_MIRROR_MAX; i++) {
             if (p->out & 1u << i)
-                weft_op_cancel(&p->to[i].op);
+                weft_op_cancel(&p->to[i].child.op);
         }
     else
         piece_free(p);
@@ -196,11 +196,9 @@ weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, 
     mir_access_t *to = &p->to[mir_index(mb)];
     to->p = p;
     to->use = mb->use;
-    to->op.fn = on_access;
-    to->op.user = to;
-    to->op.timeout_ns = timeout_ns;
-    weft_status_t st = write ? weft_rma_write(mb->remote, place(p) + from, bytes + from, n, &to->op)
-                             : weft_rma_read(mb->remote, place(p) + from, bytes + from, n, &to->op);
+    wefti_mirror_child(&to->child, p->m, on_access, to, timeout_ns);
+    weft_status_t st = write ? weft_rma_write(mb->remote, place(p) + from, bytes + from, n, &to->child.op)
+                             : weft_rma_read(mb->remote, place(p) + from, bytes + from, n, &to->child.op);
     if (st)
         return st;
     p->out |= mir_bit(mb);

@@ -2,7 +2,8 @@
  *
  * Everything belongs to the driver, except what says otherwise. Whatever happens (a completion, a timer, a call) is noted where
  * it happens, and ends with wefti_mirror_turn(), which does what has become possible: no function here is called from the
- * middle of another one's work.
+ * middle of another one's work. On a runtime with several shards the driver is the head's. What the stores of other shards do
+ * completes there, and is brought here (mir_child_t).
  *
  * Epochs. A configuration is a set of members under a writer; an epoch is its number times 2^24, and an attempt to take it over
  * is one more. A configuration follows another in one of two ways: its writer stores the next one on those that it goes on
@@ -40,6 +41,15 @@ static inline uint64_t mir_next_config(uint64_t epoch) { return (mir_config(epoc
 
 typedef struct mir_piece mir_piece_t;
 
+/* An operation of ours. fn, of the mirror's driver, is called when it is complete. */
+typedef struct mir_child {
+    weft_op_t op;
+    weft_mirror_t *m;
+    weft_op_fn fn;
+    void *user;
+    struct mir_child *next;      /* m->home */
+} mir_child_t;
+
 /* What is asked of a server: a request about its replica (STORE_R_*), or to attach the key of its last answer. */
 enum { ASK_NONE, ASK_ATTACH = STORE_KINDS };
 
@@ -67,7 +77,7 @@ typedef struct mir_member {
     uint32_t under_way;          /* accesses */
     uint64_t epoch;              /* of its record */
     uint64_t stamp, heard;       /* the last one, and when it came */
-    weft_op_t op, renew_op;
+    mir_child_t ask, renewal;
     uint64_t renew_epoch;
     wefti_replica_answer_t answer, renewed;
 } mir_member_t;
@@ -115,6 +125,9 @@ struct weft_mirror {
     wefti_replica_t rec;         /* that is being set; a reader's: the newest that lists its server */
     uint64_t version;            /* of the last unit written */
     uint32_t children;           /* operations of ours under way */
+    _Atomic(mir_child_t *) home; /* those that completed on another shard, the last one first */
+    weft_ext_call_t home_call;   /* under way while there are any */
+    bool sharded;
     bool turning, again, wake;
     bool setting;                /* a configuration is being set */
     bool sealed;                 /* it was found closed: its copies agree */
@@ -175,7 +188,7 @@ enum { PIECE_READ = 1, PIECE_WRITE, PIECE_AGREE, PIECE_COPY };
 enum { STEP_PEEK, STEP_READ, STEP_WRITE };
 
 typedef struct mir_access {
-    weft_op_t op;
+    mir_child_t child;
     mir_piece_t *p;
     uint32_t use;
 } mir_access_t;
@@ -219,6 +232,9 @@ static inline bool mir_gets(const mir_member_t *mb) { return mb->state == WEFT_M
 /* --- mirror.c: its life  ---------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_turn(weft_mirror_t *m); /* it may be gone after this */
+/* Make an operation ready to be posted. Whoever posts it counts it in `children`. */
+void wefti_mirror_child(mir_child_t *c, weft_mirror_t *m, weft_op_fn fn, void *user, uint64_t timeout_ns);
+void wefti_mirror_came_home(weft_ext_call_t *call); /* of home_call */
 void wefti_mirror_on_timer(weft_ext_timer_t *t);
 void wefti_mirror_close_begin(weft_mirror_t *m);
 /* Nothing works any more, for this reason. Takes effect in the turn. */

@@ -30,6 +30,15 @@ static uint64_t about_state(const store_ask_t *a, const weft_ep_t *ep, const cha
     }
 }
 
+static uint64_t about_permission(const store_ask_t *a, const weft_ep_t *ep, const char *name)
+{
+    const char *what = a->kind == STORE_ALLOC || a->kind == STORE_R_MAKE ? "to allocate a block"
+                       : a->kind == STORE_SHARE                          ? "to give a block the name"
+                       : a->kind == STORE_FIND || a->kind == STORE_R_GET ? "to read the block"
+                                                                         : "to change the block";
+    return weft_ext_sentence(ep, "the policy of the memory server does not allow this client %s%s", what, name);
+}
+
 static uint64_t about_limit(const store_ask_t *a, const weft_ep_t *ep)
 {
     unsigned long long len = a->q.len;
@@ -61,6 +70,8 @@ uint64_t wefti_store_refusal(const store_ask_t *a, const weft_ep_t *ep, const st
         return about_state(a, ep, name);
     case WEFT_ERR_LIMIT:
         return about_limit(a, ep);
+    case WEFT_ERR_PERMISSION:
+        return about_permission(a, ep, name);
     case WEFT_ERR_RANGE:
         return weft_ext_sentence(ep, "a block gets longer only, and this one has more than %llu bytes",
                                  (unsigned long long)a->q.len);

@@ -19,7 +19,7 @@ struct store_replica {
     store_held_t *block;
     wefti_replica_t rec;
     uint64_t until; /* LEASED: when that ends */
-    weft_ext_timer_t timer;
+    store_alarm_t *timer;
 };
 
 static bool leased(const store_replica_t *r)
@@ -34,36 +34,32 @@ static void look(store_replica_t *r)
     if (!leased(r) || weft_now(rt) < r->until)
         return;
     r->rec.flags |= WEFTI_REPLICA_LAPSED;
-    weft_ext_timer_stop(rt, &r->timer);
+    wefti_store_alarm_stop(&r->timer);
     weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
 }
 
-static void lease_over(weft_ext_timer_t *t)
+static void lease_over(void *user, uint64_t when)
 {
-    store_replica_t *r = wefti_container_of(t, store_replica_t, timer);
-    store_state_t *ss = r->block->server->ss;
-    pthread_mutex_lock(&ss->lock);
-    look(r);
-    pthread_mutex_unlock(&ss->lock);
+    (void)when;
+    look((store_replica_t *)user);
 }
 
 /* Served until then; 0: for ever. */
 static void serve_until(store_replica_t *r, uint64_t until)
 {
-    weft_runtime_t *rt = r->block->server->ss->rt;
     r->until = until;
     (void)weft_region_until(r->block->region, until);
-    if (until)
-        weft_ext_timer_set(rt, &r->timer, until); /* without memory for it the region still refuses, and look() finds it lapsed */
+    if (until) /* without memory for it the region still refuses, and look() finds it lapsed */
+        (void)wefti_store_alarm_set(r->block->server->ss, &r->timer, until, lease_over, r);
     else
-        weft_ext_timer_stop(rt, &r->timer);
+        wefti_store_alarm_stop(&r->timer);
 }
 
 void wefti_store_replica_free(store_held_t *b)
 {
     if (!b->replica)
         return;
-    weft_ext_timer_stop(b->server->ss->rt, &b->replica->timer);
+    wefti_store_alarm_stop(&b->replica->timer);
     wefti_free(b->replica);
     b->replica = NULL;
 }
@@ -176,7 +172,6 @@ static void on_make(weft_store_server_t *s, store_client_t *c, const store_asker
     r->block = b;
     r->rec = q->rec;
     r->rec.flags = (q->rec.flags & WEFTI_REPLICA_CHECKSUMS) | WEFTI_REPLICA_REFILLING;
-    r->timer.fn = lease_over;
     b->replica = r;
     reply(b, to, WEFT_OK, WEFT_RMA_ALL);
 }

@@ -5,8 +5,11 @@
  * peer ends with WEFT_ERR_UNSUPPORTED, and not when its time is over. A peer that sends bytes that are no request, or asks
  * without taking the replies, loses its connection.
  *
+ * The driver of the peer's shard answers, under the lock of the head's state. What comes later is the head's answer: it goes to
+ * the endpoint's shard like any message that another thread sends.
+ *
  * Promise: one reply per request, while there is a connection. What one peer does costs others nothing but processor time.
- * tests/wire/store_basic.c, tests/fault/store_hostile.c. */
+ * tests/wire/store_basic.c, tests/wire/store_shards.c, tests/fault/store_hostile.c. */
 #include "store/state.h"
 
 /* --- replies  --------------------------------------------------------------------------------------------------------- */
@@ -18,11 +21,13 @@ typedef struct sending {
     uint8_t bytes[];
 } sending_t;
 
+/* On the driver of its endpoint: others break that. */
 static void no_longer_owed(store_state_t *ss, weft_ep_id_t to)
 {
     weft_ep_t *ep = weft_ep_find(ss->rt, to);
-    if (ep && store_ep(ep)->owed)
-        store_ep(ep)->owed--;
+    store_ep_t *e = ep ? store_ep(ep) : NULL;
+    if (e && e->owed)
+        e->owed--;
 }
 
 static void left(weft_op_t *op, void *user)
@@ -54,6 +59,35 @@ static weft_status_t send_reply(store_state_t *ss, weft_ep_t *ep, const uint8_t 
     return st;
 }
 
+static const char no_memory[] = "there is no memory to answer a request to the store";
+
+void wefti_store_break_called(weft_ext_call_t *call)
+{
+    store_state_t *ss = wefti_container_of(call, store_state_t, break_call);
+    weft_ep_id_t ids[STORE_UNANSWERED];
+    pthread_mutex_lock(&ss->head->lock);
+    uint32_t n = ss->n_unanswered;
+    memcpy(ids, ss->unanswered, n * sizeof *ids);
+    ss->n_unanswered = 0;
+    pthread_mutex_unlock(&ss->head->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        weft_ep_t *ep = weft_ep_find(ss->rt, ids[i]);
+        if (ep)
+            weft_ext_ep_break(ep, WEFT_ERR_NOMEM, no_memory);
+    }
+}
+
+/* Its driver is to break it. If more than so many have to be broken at once, the others find out by their deadlines. */
+static void break_there(weft_ep_t *ep)
+{
+    store_state_t *ss = store_state(weft_ext_ep_shard(ep));
+    if (!ss || ss->n_unanswered == STORE_UNANSWERED)
+        return;
+    ss->unanswered[ss->n_unanswered++] = weft_ep_id(ep);
+    if (ss->n_unanswered == 1)
+        (void)weft_ext_call(ss->rt, &ss->break_call); /* a runtime that closes breaks all of them */
+}
+
 void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *reply)
 {
     uint8_t bytes[STORE_REPLY_MAX];
@@ -64,11 +98,16 @@ void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *
     weft_status_t st = send_reply(ss, ep, bytes, n);
     if (!st)
         return;
+    bool here = wefti_store_here(ss) == store_state(weft_ext_ep_shard(ep));
     no_longer_owed(ss, to);
     /* A client that is not answered would wait for ever: without memory it loses the connection instead. Other errors say that
      * it has already. */
-    if (st == WEFT_ERR_NOMEM && weft_am_send(ep, STORE_AM_REPLY, bytes, n, NULL, 0, NULL))
-        weft_ext_ep_break(ep, WEFT_ERR_NOMEM, "there is no memory to answer a request to the store");
+    if (st != WEFT_ERR_NOMEM)
+        return;
+    if (!here)
+        break_there(ep);
+    else if (weft_am_send(ep, STORE_AM_REPLY, bytes, n, NULL, 0, NULL))
+        weft_ext_ep_break(ep, WEFT_ERR_NOMEM, no_memory);
 }
 
 /* --- requests  -------------------------------------------------------------------------------------------------------- */
@@ -81,8 +120,9 @@ typedef struct serving {
     store_asker_t to;
     const store_request_t *q;
     store_reply_t p;
-    uint8_t *bytes; /* STORE_ENTRIES_MAX of them, for what the reply points to */
-    bool later;     /* somebody else replies, now or later */
+    uint8_t *bytes;  /* STORE_ENTRIES_MAX of them, for what the reply points to */
+    uint32_t rights; /* of the key that it may have */
+    bool later;      /* somebody else replies, now or later */
 } serving_t;
 
 static bool may_change(const store_held_t *b, const store_client_t *c)
@@ -103,7 +143,7 @@ static store_held_t *by_name(const serving_t *v)
 static weft_status_t tell_block(serving_t *v, store_held_t *b)
 {
     _Static_assert(WEFT_REGION_KEY_MAX <= STORE_ENTRIES_MAX, "a key fits where entries do");
-    return wefti_store_block_tell(b, WEFT_RMA_ALL, v->bytes, &v->p);
+    return wefti_store_block_tell(b, v->rights, v->bytes, &v->p);
 }
 
 static weft_status_t on_open(serving_t *v)
@@ -175,6 +215,8 @@ static weft_status_t on_list(serving_t *v)
             v->p.flags |= STORE_MORE;
             break;
         }
+        if (!wefti_store_rules_lists(b, v->c, v->ep))
+            continue;
         if (weft_region_get_info(b->region, &info))
             info.attached = 0;
         store_entry_t e = {.name = b->name,
@@ -258,7 +300,7 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
     if (!wefti_store_get_request(bytes, n, &q))
         return false;
     weft_store_server_t *s = ss->server;
-    serving_t v = {.s = s, .ep = ep, .to = {weft_ep_id(ep), q.id, q.kind}, .q = &q, .bytes = space};
+    serving_t v = {.s = s, .ep = ep, .to = {weft_ep_id(ep), q.id, q.kind}, .q = &q, .bytes = space, .rights = WEFT_RMA_ALL};
     store_reply_t *p = &v.p;
     p->id = q.id;
     p->kind = q.kind;
@@ -277,9 +319,11 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
         p->flags |= STORE_LEASE_OVER;
     } else {
         wefti_store_client_renew(v.c);
-        if (wefti_store_later(s, v.c, v.to.ep, &q, bytes, n))
+        p->status = wefti_store_rules(s, v.c, ep, &q, &v.rights);
+        if (!p->status && wefti_store_later(s, v.c, v.to.ep, &q, bytes, n))
             return true;
-        p->status = serve_client(&v);
+        if (!p->status)
+            p->status = serve_client(&v);
     }
     if (v.later)
         return true;

@@ -1,9 +1,10 @@
 /* store/state.h - what store keeps: per runtime, per endpoint; a server with its clients and blocks; a client's stores,
  * requests and blocks.
  *
- * The client's side belongs to the driver, except where it says otherwise. The server's side is changed by the driver and read
- * by any thread that asks for statistics: store_state_t.lock is held for each request, timer and completion. Nothing calls back
- * while it is held. */
+ * The client's side belongs to the driver, except where it says otherwise: of several shards to that of the endpoint, and
+ * mirrors to the head's. The server's side is the head's. Drivers of all shards change it, each for its peers, and any thread
+ * that asks for statistics reads it: the lock of the head's store_state_t is held for each request, timer and completion.
+ * Nothing calls back while it is held. */
 #ifndef WEFTI_STORE_STATE_H
 #define WEFTI_STORE_STATE_H
 
@@ -14,6 +15,7 @@
 #include <weft/am.h>
 #include <weft/config.h>
 #include <weft/extend.h>
+#include <weft/policy.h>
 #include <weft/rma.h>
 #include <weft/runtime.h>
 #include <weft/store.h>
@@ -36,18 +38,29 @@
 
 /* --- per runtime, per endpoint  --------------------------------------------------------------------------------------- */
 
-typedef struct store_state {
-    weft_runtime_t *rt;
-    pthread_mutex_t lock;        /* of `server` and all that is its own */
-    weft_store_server_t *server; /* NULL: we serve nothing */
-    wefti_list_t mirrors;        /* weft_mirror_t.link; the driver's */
+#define STORE_UNANSWERED 16u
+
+typedef struct store_state store_state_t;
+struct store_state {
+    weft_runtime_t *rt;          /* a shard */
+    store_state_t *head;         /* of the first shard: itself, where there is one */
     wefti_list_t stores;         /* weft_store_t.all_link: those that the program has; the driver's */
+    wefti_list_t alarms;         /* store_alarm_t.link: alarm.c; under the head's lock */
     _Atomic uint32_t under_way;  /* operations of ours, below, whose completion has not been delivered yet */
     uint8_t secret[32];          /* ids are made of it; written once */
     _Atomic uint64_t ids;
+    /* endpoints to break, since there was no memory to answer them: serve.c; under the head's lock */
+    weft_ext_call_t break_call;
+    uint32_t n_unanswered;
+    weft_ep_id_t unanswered[STORE_UNANSWERED];
+    /* the head's */
+    pthread_mutex_t lock;        /* of `server` and all that is its own */
+    weft_store_server_t *server; /* NULL: we serve nothing */
+    wefti_list_t mirrors;        /* weft_mirror_t.link; the driver's */
+    store_state_t *shards[WEFT_SHARDS_MAX]; /* written while the runtime opens */
     wefti_rng_t rng;             /* the driver's */
     weft_op_t handle_op[2];
-} store_state_t;
+};
 
 extern const weft_ext_t wefti_store_ext; /* store.c */
 /* Of a runtime that stays for as long as this is looked at. NULL: it was opened before this library was loaded. */
@@ -55,7 +68,6 @@ static inline store_state_t *store_state(const weft_runtime_t *rt)
 {
     return (store_state_t *)weft_ext_state(rt, &wefti_store_ext);
 }
-weft_status_t wefti_store_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
 static inline void store_begin(store_state_t *ss) { atomic_fetch_add_explicit(&ss->under_way, 1, memory_order_relaxed); }
 static inline void store_end(store_state_t *ss) { atomic_fetch_sub_explicit(&ss->under_way, 1, memory_order_relaxed); }
 
@@ -65,12 +77,27 @@ typedef struct store_ep {
     wefti_list_t waiting, sent;  /* store_ask_t.link */
     wefti_list_t stores;         /* weft_store_t.ep_link */
     /* the peer's: what it asks of us */
-    wefti_list_t clients;        /* store_client_t.ep_link */
-    uint32_t n_clients;
-    uint32_t owed;               /* replies that have not left */
+    wefti_list_t clients;        /* store_client_t.ep_link; under the head's lock */
+    uint32_t n_clients;          /* likewise */
+    uint32_t owed;               /* replies that have not left; the driver's */
 } store_ep_t;
 
 static inline store_ep_t *store_ep(const weft_ep_t *ep) { return (store_ep_t *)weft_ext_ep_state(ep, &wefti_store_ext); }
+
+/* The state of the shard whose driver this is; NULL: it is none. alarm.c */
+store_state_t *wefti_store_here(const store_state_t *ss);
+
+/* alarm.c: a timer of the server's side, on the shard whose driver set it last. All of it under the lock. */
+typedef struct store_alarm store_alarm_t;
+typedef void (*store_alarm_fn)(void *user, uint64_t when);
+/* Have fn called, with the lock, once: at `when`, or soon after, which it is told. *alarm: the caller's, NULL at first; it is
+ * NULL again when the alarm is stopped, or its shard has closed. One that is set is moved: on the driver that set it that cannot
+ * fail; on another it is set anew there. WEFT_ERR_NOMEM: as it was. */
+weft_status_t wefti_store_alarm_set(store_state_t *ss, store_alarm_t **alarm, uint64_t when, store_alarm_fn fn, void *user);
+/* Is it set by the driver that this is? */
+bool wefti_store_alarm_here(const store_state_t *ss, const store_alarm_t *alarm);
+void wefti_store_alarm_stop(store_alarm_t **alarm); /* NULL is allowed */
+void wefti_store_alarms_free(store_state_t *ss);    /* the shard has closed */
 
 /* --- a server  -------------------------------------------------------------------------------------------------------- */
 
@@ -118,10 +145,12 @@ typedef struct store_client {
     uint8_t id[WEFT_STORE_ID];
     uint64_t key;                /* in the map */
     weft_ep_t *ep;               /* over which it is here now; NULL: none */
+    store_ep_t *at;              /* of `ep` */
     wefti_list_t link, ep_link;
     wefti_list_t paid;           /* store_held_t.paid_link: blocks that count against it, shared ones too */
     uint64_t lease_ns;
-    weft_ext_timer_t lease;
+    uint64_t until;              /* its lease, where that runs */
+    store_alarm_t *lease;
     bool timed;                  /* its lease runs while `ep` is there, too */
     uint64_t bytes, back_bytes;  /* back: of those that are being freed */
     uint32_t n_blocks, back_blocks;
@@ -139,6 +168,7 @@ struct store_held {
     uint64_t reserved;
     uint64_t born;
     store_client_t *payer;       /* NULL: its lease is over. Of one that is not shared: the owner */
+    uint64_t who;                /* whose peer allocated it: wefti_store_who() */
     bool shared, mapped;
     store_replica_t *replica;    /* NULL: it is none */
     wefti_list_t link, paid_link;
@@ -152,10 +182,19 @@ struct store_held {
 
 /* serve.c */
 void wefti_store_request(weft_am_t *am, void *user);  /* a handler of active messages */
-/* Answer a request, now or later. Under the lock. False: it is none. */
+/* Answer a request, now or later. ss: the head's. Under the lock. False: it is none. */
 bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size_t n);
 void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *reply);
+void wefti_store_break_called(weft_ext_call_t *call); /* store_state_t.break_call */
 void wefti_store_server_count(weft_store_server_t *s, weft_store_stats_t *out); /* under the lock */
+
+/* rules.c, under the lock. A number for the identity of a peer; 0: it is gone. */
+uint64_t wefti_store_who(const weft_ep_t *ep);
+/* Does the policy allow the request? WEFT_ERR_PERMISSION; _LIMIT: it would have more bytes than a rule lets it. *rights_out is
+ * set where it may have less than all. */
+weft_status_t wefti_store_rules(const weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q,
+                                uint32_t *rights_out);
+bool wefti_store_rules_lists(const store_held_t *b, const store_client_t *c, weft_ep_t *ep); /* may it hear of the block? */
 
 /* server.c */
 void wefti_store_server_settle(weft_store_server_t *s); /* something ended: it may be closed and gone after this */
@@ -219,9 +258,9 @@ typedef struct store_ask store_ask_t;
 /* It outlives its runtime, if blocks of it do. */
 struct weft_store {
     wefti_handle_t handle;       /* open until the program closes it or leaves */
-    weft_runtime_t *rt;          /* up to here it can be read when it was freed */
+    weft_runtime_t *rt;          /* its endpoint's shard; up to here it can be read when it was freed */
     uint32_t rt_use;             /* weft_ext_use(rt): another number is another runtime */
-    store_state_t *ss;           /* while its runtime is there */
+    store_state_t *ss;           /* of rt, while that is there */
     weft_ep_t *ep;               /* NULL once it is down; the driver's */
     weft_ep_id_t ep_id;
     uint8_t id[WEFT_STORE_ID], server[WEFT_STORE_ID];
@@ -338,6 +377,7 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt);
 /* For a caller that has a reference. WEFT_ERR_CLOSED, _FORKED: its runtime is gone. */
 weft_status_t wefti_store_there(const weft_store_t *store);
 weft_ep_t *wefti_store_ep(weft_store_t *store); /* its endpoint, or NULL: it is gone. The driver's */
+weft_ep_t *wefti_store_find_ep(const weft_store_t *store); /* the same on any thread; it may go at any time */
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why);
 void wefti_store_stores_shutdown(store_state_t *ss);
 void wefti_store_stores_free(store_state_t *ss);

@@ -3,7 +3,7 @@
  * payloads of absurd lengths, chunks nobody asked for. Its endpoint fails with WEFT_ERR_PROTOCOL, or is held by its window
  * where the bytes are legal; a third peer of the same runtime notices nothing.
  *
- * ctest: timeout=600 */
+ * ctest: tls-long timeout=600 */
 #define TEST_SECONDS 280
 #include "am/state.h"
 #include "lib/offender.h"

@@ -3,7 +3,7 @@
  * come early or twice. Its endpoint fails with WEFT_ERR_PROTOCOL or stands, our operations end, every stage comes back, and a
  * third peer notices nothing.
  *
- * ctest: timeout=600 */
+ * ctest: tls timeout=600 */
 #define TEST_SECONDS 280
 #include "am/state.h"
 #include "lib/fakedev.h"

@@ -3,7 +3,7 @@
  * heartbeat bound with its result or WEFT_ERR_PEER, what was kept stays readable until it is released, nothing is left, and a
  * third peer of the same runtime notices nothing.
  *
- * ctest: timeout=600 long */
+ * ctest: tls-long timeout=600 long */
 #define TEST_SECONDS 280
 #include <dirent.h>
 #include <signal.h>

@@ -1,11 +1,14 @@
 /* Memory runs out at every single allocation of active messages on their way, one after the other: sends of every kind, keeps,
  * pulls, views, receives into memory made for them, handlers. Each time every operation ends with a status that is true, no
  * message is lost in silence (its sender is told, its receiver is told, or it is still there), and afterwards the same runtimes
- * do all of it. */
+ * do all of it.
+ *
+ * ctest: tls */
 #define TEST_SECONDS 280
 #include "lib/fakedev.h"
 #include "lib/nomem.h"
 #include "lib/raw.h"
+#include "ports.h"
 #include "test.h"
 
 enum {
@@ -522,7 +525,7 @@ static void open_both(const char *transports)
     CHECK_OK(weft_runtime_open(&o, &server));
     CHECK_OK(weft_runtime_open(&o, &client));
     lo.accept = take;
-    CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", &lo, &l));
+    CHECK_OK(weft_listen(server, ports_tcp(), &lo, &l));
     CHECK_OK(weft_mem_alloc(fakedev(), LARGE, &device_bytes));
     fakedev_poke(device_bytes, bytes, LARGE);
     CHECK_OK(weft_pool_new(client, NULL, &send_pool));

@@ -1,11 +1,14 @@
 /* A process that runs is not lost, whatever its program does: it sleeps, computes, copies, blocks in a callback, uses only
- * mapped memory, in every progress mode. One whose program asked for it is lost when it falls silent. ctest: long timeout=180 */
+ * mapped memory, in every progress mode. One whose program asked for it is lost when it falls silent.
+ *
+ * ctest: tls-long long timeout=180 */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/core.h"
 #include "lib/peer.h"
+#include "ports.h"
 #include "test.h"
 
 #define BOUND WEFT_SECOND
@@ -143,7 +146,7 @@ static weft_ep_state_t state_after_silence(weft_progress_mode_t mode, const char
     weft_listener_t *l;
     weft_op_t accepted = WEFT_OP_INIT, connected = WEFT_OP_INIT, block = {.fn = fall_silent};
     weft_ep_t *ep;
-    CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_listen(server, ports_tcp(), NULL, &l));
     CHECK_OK(weft_listener_accept(l, &accepted));
     CHECK_OK(weft_ep_open(client, weft_listener_uri(l), NULL, &connected, &ep));
     CHECK_OK(weft_op_wait(&connected, 10 * WEFT_SECOND));
@@ -179,7 +182,7 @@ TEST(a_program_whose_silence_counts_is_kept_while_it_drives)
     weft_listener_t *l;
     weft_op_t accepted = WEFT_OP_INIT, connected = WEFT_OP_INIT, timer = WEFT_OP_INIT;
     weft_ep_t *ep;
-    CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_listen(server, ports_tcp(), NULL, &l));
     CHECK_OK(weft_listener_accept(l, &accepted));
     CHECK_OK(weft_ep_open(client, weft_listener_uri(l), NULL, &connected, &ep));
     CHECK_OK(weft_op_wait(&connected, 10 * WEFT_SECOND));
@@ -217,7 +220,7 @@ TEST(a_peer_with_a_long_bound_does_not_get_the_heartbeats_of_one_with_a_short_bo
     for (int i = 0; i < 2; i++) {
         weft_op_t connected = WEFT_OP_INIT;
         server[i] = open_bound(WEFT_PROGRESS_THREAD, "tcp", false, bounds[i]);
-        CHECK_OK(weft_listen(server[i], "tcp://127.0.0.1:0", NULL, &l));
+        CHECK_OK(weft_listen(server[i], ports_tcp(), NULL, &l));
         CHECK_OK(weft_ep_open(client, weft_listener_uri(l), NULL, &connected, &ep));
         CHECK_OK(weft_op_wait(&connected, 10 * WEFT_SECOND));
     }

@@ -1,9 +1,12 @@
-/* File descriptors run out: whoever needs one is told so, what was there goes on, and when there are some again all is well. */
+/* File descriptors run out: whoever needs one is told so, what was there goes on, and when there are some again all is well.
+ *
+ * ctest: tls */
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "lib/raw.h"
+#include "ports.h"
 #include "test.h"
 
 static int hoard[4096], n_hoard;
@@ -43,11 +46,11 @@ TEST(connects_and_listens_without_file_descriptors_fail_and_what_is_up_stays_up)
             o.transports = transports[t];
             o.connect_timeout_ns = 300 * WEFT_MILLISECOND;
             CHECK_OK(weft_runtime_open(&o, &rt));
-            CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &l));
+            CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &l));
             CHECK_OK(weft_ep_open(rt, weft_listener_uri(l), NULL, &op, &good));
             CHECK_OK(weft_op_wait(&op, 5 * WEFT_SECOND));
             leave(left);
-            weft_status_t st = weft_listen(rt, "tcp://127.0.0.1:0", NULL, &more);
+            weft_status_t st = weft_listen(rt, ports_tcp(), NULL, &more);
             CHECK(st == (left ? WEFT_OK : WEFT_ERR_LIMIT));
             if (!st)
                 CHECK_OK(weft_listener_close(more, NULL));
@@ -74,7 +77,7 @@ TEST(a_listener_out_of_descriptors_turns_callers_away_without_spinning)
     weft_listener_t *l;
     weft_log_set_level(WEFT_LOG_NONE);
     CHECK_OK(weft_runtime_open(NULL, &rt));
-    CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &l));
     leave(1);
     int fd = raw_connect(weft_listener_port(l));
     char c;

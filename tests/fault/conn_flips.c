@@ -5,7 +5,7 @@
  * Promise: nothing that was checked is read again. What functions see is what was checked, as long as they look; the names that
  *          a store shows are names; nothing crashes (run it under asan); a third party is served.
  *
- * ctest: timeout=600 long */
+ * ctest: tls-long timeout=600 long */
 #define TEST_SECONDS 550
 #include <limits.h>
 #include <weft/elements.h>
@@ -18,6 +18,7 @@
 #include "fabric/shm/internal.h"
 #include "flip.h"
 #include "seen.h"
+#include "ports.h"
 #include "test.h"
 
 enum { VICTIM, HOSTILE, WITNESS, PARTIES };
@@ -197,7 +198,7 @@ static void scene_open(void)
     for (unsigned i = 0; i < PARTIES; i++)
         CHECK_OK(weft_runtime_open(&o, &rt[i]));
     lo.hooks = &hooks;
-    CHECK_OK(weft_listen(rt[VICTIM], "tcp://127.0.0.1:0", &lo, &listener));
+    CHECK_OK(weft_listen(rt[VICTIM], ports_tcp(), &lo, &listener));
     serve(VICTIM);
     serve(HOSTILE);
     so.bytes = 64 << 20;

@@ -1,11 +1,14 @@
 /* The peer's process is killed at every stage of a connection: both roles learn it at once, in any state, and every operation
- * ends. */
+ * ends.
+ *
+ * ctest: tls */
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "lib/peer.h"
 #include "lib/raw.h"
+#include "ports.h"
 #include "test.h"
 
 static const char *const transports[] = {"shm", "tcp"};
@@ -30,7 +33,7 @@ static pid_t server(const char *tls, char *uri, size_t cap)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         o.transports = tls;
         CHECK_OK(weft_runtime_open(&o, &rt));
-        CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &l));
+        CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &l));
         CHECK(write(fds[1], weft_listener_uri(l), strlen(weft_listener_uri(l)) + 1) > 0);
         peer_live(rt);
     }
@@ -136,7 +139,7 @@ TEST(a_listener_survives_peers_killed_at_every_moment_of_their_hello)
         }
         o.transports = transports[t];
         CHECK_OK(weft_runtime_open(&o, &rt));
-        CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &l));
+        CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &l));
         memset(uri, 0, sizeof uri);
         snprintf(uri, sizeof uri, "%s", weft_listener_uri(l));
         for (int i = 0; i < 30; i++)

@@ -1,6 +1,6 @@
 /* The path of a lane over TCP is dead while that of its wire, which carries the heartbeats, goes on: two network namespaces
  * with two links between them, the lane over the one that is taken down. Operations end within the bound. A peer that lives and
- * reads nothing is not lost, however much waits for it. The first needs root and ip(8). ctest: long */
+ * reads nothing is not lost, however much waits for it. The first needs root and ip(8). ctest: tls-long long */
 #define TEST_SECONDS 120
 #include <sys/mman.h>
 #include <sys/prctl.h>

@@ -1,4 +1,5 @@
-/* Nobody listens, the name has no address, the network is not there: each connect ends with the status that says which. */
+/* Nobody listens, the name has no address, the network is not there: each connect ends with the status that says which.
+ * ctest: shards */
 #include <sys/socket.h>
 
 #include "lib/raw.h"

@@ -58,6 +58,8 @@ static void lane(uint8_t attempt, const void *addr, size_t n)
     raw_send(wire, buf, wefti_lane_msg_encode(&l, buf, sizeof buf));
 }
 
+static weft_runtime_t *honest; /* borrow_caps(); NULL: nothing was borrowed */
+
 static void nothing_came_of_it(void)
 {
     double end = test_now() + 60;
@@ -68,12 +70,14 @@ static void nothing_came_of_it(void)
     close(wire);
     close(listener);
     CHECK_OK(weft_runtime_close(rt));
+    if (honest)
+        CHECK_OK(weft_runtime_close(honest));
+    honest = NULL;
 }
 
 /* What an honest listener of this host says to a caller with these transports: the rogue has asked one. */
 static void borrow_caps(wefti_hello_t *h)
 {
-    weft_runtime_t *honest;
     weft_listener_t *l;
     wefti_hello_t w;
     uint8_t buf[WEFTI_WIRE_MAX], bytes[WEFTI_HELLO_MAX];

@@ -1,5 +1,7 @@
 /* The peer is stopped (SIGSTOP) and says nothing: it is lost within the heartbeat bound and not much before, one that only
- * hiccups is not lost, and nothing waits for it longer than it was told to. */
+ * hiccups is not lost, and nothing waits for it longer than it was told to.
+ *
+ * ctest: tls-long */
 #include "lib/peer.h"
 #include "test.h"
 

@@ -1,7 +1,9 @@
 /* Peers with another key, with none, and with tricks: nobody gets an endpoint, and no hook runs for them. */
 #include <sys/prctl.h>
 
+#include "core/core.h"
 #include "lib/raw.h"
+#include "ports.h"
 #include "test.h"
 
 static int n_admit, n_accept;
@@ -31,7 +33,7 @@ static weft_runtime_t *open_keyed(const char *key, weft_listener_t **l)
     lo.admit = admit;
     lo.accept = accepted;
     if (l)
-        CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", &lo, l));
+        CHECK_OK(weft_listen(rt, ports_tcp(), &lo, l));
     return rt;
 }
 
@@ -84,14 +86,21 @@ TEST(a_stranger_who_claims_a_key_and_cannot_prove_it_gets_nowhere)
     weft_runtime_t *rt = open_keyed("the right key, long enough", &l);
     uint8_t buf[WEFTI_WIRE_MAX], hello[WEFTI_HELLO_MAX];
     const char *what;
-    for (int trick = 0; trick < 4; trick++) {
+    for (int trick = -1; trick < 4; trick++) {
         int fd = raw_connect(weft_listener_port(l));
         wefti_hello_t h = raw_hello(), w;
         h.flags = WEFTI_HELLO_KEYED;
         h.n_transports = 1;
         h.transports[0].kind = 1;
+        if (trick >= 0) /* a hint that was overheard */
+            wefti_key_hint(rt->keys->at, WEFTI_HELLO_HINT, h.nonce, sizeof h.nonce, h.hint);
         raw_send(fd, hello, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, hello, sizeof hello));
         long n = raw_recv(fd, buf, sizeof buf, 2, rt);
+        if (trick < 0) { /* it is told nothing that is made of the key */
+            CHECK(n > 0 && buf[0] == WEFTI_SHAKE_REFUSE);
+            close(fd);
+            continue;
+        }
         CHECK(n > WEFTI_MAC_SIZE);
         CHECK_OK(wefti_hello_decode(buf, (size_t)n - WEFTI_MAC_SIZE, WEFTI_SHAKE_WELCOME, &w, &what));
         uint8_t addr[64] = {0}, join[256] = {0};

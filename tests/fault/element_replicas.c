@@ -1,7 +1,7 @@
 /* Memory that is on several elements at once: made once whoever comes first, written by one at a time, and there with the right
  * bytes when elements are killed, stopped and started again.
  *
- * ctest: label=thread long */
+ * ctest: tls-long label=thread long */
 #define TEST_SECONDS 120
 #include <sys/prctl.h>
 

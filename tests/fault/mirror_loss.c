@@ -1,7 +1,7 @@
 /* A server of a mirror is killed, or stopped and let go on, while a writer and a reader never rest: reads go on at the others,
  * writes wait for its lease and then go on, nothing that was acknowledged is lost, and the one that comes back with old bytes
  * answers nobody. A replacement is refilled under the same load, and then has everything. Over shared memory and TCP, with
- * checksums and without. ctest: timeout=600 long */
+ * checksums and without. ctest: tls-long timeout=600 long */
 #define TEST_SECONDS 150
 #include "lib/mirrored.h"
 #include "test.h"

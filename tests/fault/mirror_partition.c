@@ -1,7 +1,7 @@
 /* The network between a mirror's writer and one of its servers is cut silently, under load: two network namespaces with a
  * veth pair between them, and the link taken down. The server is fenced by its lease, everything else goes on; when the link is
  * back the server, which was alive all the time, gives its old bytes to nobody, and can be added again. Needs root and ip(8).
- * ctest: timeout=300 */
+ * ctest: tls timeout=300 */
 #define TEST_SECONDS 120
 #include "lib/mirrored.h"
 #include "lib/netns.h"

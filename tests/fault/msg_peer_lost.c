@@ -1,5 +1,7 @@
 /* The peer is killed, or stopped, before, during and after a transfer of each size class, in both directions: every operation
- * completes once, with a status that says so, at once for a death and within the heartbeat bound for a silence. ctest: long */
+ * completes once, with a status that says so, at once for a death and within the heartbeat bound for a silence.
+ *
+ * ctest: tls-long long */
 #define TEST_SECONDS 200
 #include <signal.h>
 #include <sys/wait.h>

@@ -4,7 +4,7 @@
  * or length, mappings that cannot be). What is malformed fails its endpoint with WEFT_ERR_PROTOCOL; what is well-formed is
  * refused; the region and the secret around it stay as they are, and a third peer of the same runtime notices nothing.
  *
- * ctest: timeout=600 */
+ * ctest: tls-long timeout=600 */
 #define TEST_SECONDS 280
 #include <malloc.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
  * functions are told within the heartbeat bound, what waited is not begun, answers go nowhere, and the service has nothing left
  * of them.
  *
- * ctest: timeout=300 */
+ * ctest: tls timeout=300 */
 #define TEST_SECONDS 120
 #include <signal.h>
 #include <stdatomic.h>

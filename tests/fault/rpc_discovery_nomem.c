@@ -6,6 +6,7 @@
 #include <weft/service.h>
 
 #include "lib/nomem.h"
+#include "ports.h"
 #include "test.h"
 #include "weft/weft.h"
 
@@ -54,7 +55,7 @@ static void open_all(void)
     lo.hooks = &hooks;
     CHECK_OK(weft_runtime_open(&o, &server_rt));
     CHECK_OK(weft_runtime_open(&o, &client_rt));
-    CHECK_OK(weft_listen(server_rt, "tcp://127.0.0.1:0", &lo, &listener));
+    CHECK_OK(weft_listen(server_rt, ports_tcp(), &lo, &listener));
     CHECK_OK(weft_registry_open(server_rt, "memory://scarce", NULL, &server_registry));
     CHECK_OK(weft_registry_open(client_rt, "memory://scarce", NULL, &client_registry));
 }

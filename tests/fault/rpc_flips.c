@@ -5,7 +5,7 @@
  *
  * conn_flips.c tries every moment, one after the other; here nobody waits for anybody.
  *
- * ctest: timeout=300 long */
+ * ctest: tls timeout=300 long */
 #define TEST_SECONDS 250
 #include <sys/prctl.h>
 #include <weft/service.h>
@@ -15,6 +15,7 @@
 #include "conn/conn.h"
 #include "fabric/shm/internal.h"
 #include "seen.h"
+#include "ports.h"
 #include "test.h"
 
 #define ECHO "echo(s: string, b: [bool], t: tensor) -> (s: string, b: [bool], t: tensor)"
@@ -234,7 +235,7 @@ TEST(calls_that_change_while_they_are_read)
     o.progress = WEFT_PROGRESS_CALLER;
     o.transports = "shm";
     CHECK_OK(weft_runtime_open(&o, &rt));
-    CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &listener));
     CHECK_OK(weft_service_open(rt, "flips", NULL, &service));
     CHECK_OK(weft_service_add(service, ECHO, echo, NULL, NULL));
     const char *uri = weft_listener_uri(listener);

@@ -6,6 +6,7 @@
 #define TEST_SECONDS 280
 #include "lib/peer.h"
 #include "rpc/client.h"
+#include "ports.h"
 #include "test.h"
 #include <weft/weft.h>
 
@@ -205,7 +206,7 @@ static void begin(const char *transport, uint64_t stall_ns)
     for (unsigned i = 0; i < PARTIES; i++)
         CHECK_OK(weft_runtime_open(&o, &rt[i]));
     lo.hooks = &hooks;
-    CHECK_OK(weft_listen(rt[VICTIM], "tcp://127.0.0.1:0", &lo, &listener));
+    CHECK_OK(weft_listen(rt[VICTIM], ports_tcp(), &lo, &listener));
     so.bytes = BUDGET;
     so.requests = 16;
     so.stall_ns = stall_ns;

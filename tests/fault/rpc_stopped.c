@@ -1,6 +1,6 @@
 /* Servers of a service that are stopped, killed, or behind a registry that is taken away: calls go on with the others, and every
  * call ends.
- * ctest: timeout=300 */
+ * ctest: timeout=300 shards */
 #include <fcntl.h>
 
 #include "crew.h"

@@ -3,10 +3,11 @@
  * answers so. The worst that happens is that it loses its own connection: an honest client keeps its blocks, their bytes, and
  * the server's attention.
  *
- * ctest: timeout=300 */
+ * ctest: tls-long timeout=300 */
 #define TEST_SECONDS 120
 #include "base/rng.h"
 #include "store/wire.h"
+#include "ports.h"
 #include "test.h"
 #include "weft/elements.h"
 #include "weft/weft.h"
@@ -69,7 +70,7 @@ static void begin(const char *transports)
     lo.accept = take;
     for (int i = 0; i < ALL; i++)
         CHECK_OK(weft_runtime_open(&o, &rt[i]));
-    CHECK_OK(weft_listen(rt[SERVER], "tcp://127.0.0.1:0", &lo, &listener));
+    CHECK_OK(weft_listen(rt[SERVER], ports_tcp(), &lo, &listener));
     CHECK_OK(weft_store_serve(rt[SERVER], &so, &server));
     connect_to_server(HONEST);
     connect_to_server(HOSTILE);
@@ -318,7 +319,7 @@ static weft_listener_t *ask_hostile(weft_op_t *open, weft_ep_t **there)
     weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
     weft_listener_t *trap;
     lo.accept = taken;
-    CHECK_OK(weft_listen(rt[HOSTILE], "tcp://127.0.0.1:0", &lo, &trap));
+    CHECK_OK(weft_listen(rt[HOSTILE], ports_tcp(), &lo, &trap));
     victim = NULL;
     CHECK_OK(done(weft_ep_open(rt[HONEST], weft_listener_uri(trap), NULL, &op, there), &op));
     for (double end = test_now() + 10; !victim;) {

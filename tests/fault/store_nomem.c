@@ -6,6 +6,7 @@
 #define TEST_SECONDS 280
 #include "core/core.h"
 #include "lib/nomem.h"
+#include "ports.h"
 #include "test.h"
 #include "weft/elements.h"
 #include "weft/weft.h"
@@ -57,7 +58,7 @@ static void open_all(const char *transports)
     lo.accept = take;
     CHECK_OK(weft_runtime_open(&o, &server_rt));
     CHECK_OK(weft_runtime_open(&o, &client_rt));
-    CHECK_OK(weft_listen(server_rt, "tcp://127.0.0.1:0", &lo, &listener));
+    CHECK_OK(weft_listen(server_rt, ports_tcp(), &lo, &listener));
     CHECK_OK(weft_store_serve(server_rt, &so, &server));
 }
 

@@ -1,5 +1,5 @@
 /* A program with much thread-local storage: glibc takes it from the stack of each thread, those of the library's too, however
- * little of it they need. */
+ * little of it they need. ctest: shards */
 #include <weft/weft.h>
 
 #include "test.h"

@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 continue;
             for (const char *at = uris; *at;) {
                 wefti_uri_t uri;
-                must(!wefti_uri_parse(&at, &uri) && (here || uri.scheme == WEFTI_URI_TCP));
+                must(!wefti_uri_parse(&at, &uri) && (here || wefti_uri_has_port(&uri)));
             }
             wefti_free(uris);
         }

@@ -21,7 +21,8 @@ static void check_accepted(const wefti_uri_t *uri)
     wefti_uri_t again;
     size_t host = strnlen(uri->host, sizeof uri->host);
     must(host > 0 && host < sizeof uri->host);
-    must(uri->scheme == WEFTI_URI_TCP || (uri->scheme == WEFTI_URI_UNIX && host <= 107 && uri->port == 0));
+    must(uri->scheme == WEFTI_URI_TCP || uri->scheme == WEFTI_URI_TLS ||
+         (uri->scheme == WEFTI_URI_UNIX && host <= 107 && uri->port == 0));
     must(!strchr(uri->host, ','));
 
     size_t n = wefti_uri_format(uri, text, sizeof text);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "must.h"
+#include "ports.h"
 #include "places.h"
 
 #define ASKS "asks(n: u32) -> u32 idempotent"
@@ -97,7 +98,7 @@ static void serve(const crew_t *c, int from, uint32_t me, const char *transports
     weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
     lo.accept = accept_all;
     lo.hooks = &hooks;
-    must(weft_listen(rt, "tcp://127.0.0.1:0", &lo, &listener), "weft_listen");
+    must(weft_listen(rt, ports_tcp(), &lo, &listener), "weft_listen");
     registry = open_registry(rt, c->place);
     must(weft_service_publish(service, registry, NULL), "weft_service_publish");
     if (read(from, &command, 1) != 1)

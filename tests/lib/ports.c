@@ -2,10 +2,10 @@
 #include "ports.h"
 
 #include <arpa/inet.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -57,4 +57,49 @@ uint16_t ports_take(void)
     }
     fprintf(stderr, "there is no port for a test\n");
     exit(1);
+}
+
+bool ports_tls(void)
+{
+    return getenv("TEST_WEFT_TLS") != NULL;
+}
+
+const char *ports_tcp(void)
+{
+    return ports_tls() ? "tls://127.0.0.1:0" : "tcp://127.0.0.1:0";
+}
+
+const char *ports_local(const char *name)
+{
+    static char names[4][100];
+    static unsigned n;
+    char *out = names[n++ % 4];
+    snprintf(out, sizeof *names, "unix://@weft-test-%s-%d", name, (int)getpid());
+    return out;
+}
+
+/* Ends the test where it cannot. */
+static int at(const char *local, bool listens, int backlog)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    const char *name = local + strlen("unix://@");
+    size_t n = strlen(name);
+    memcpy(un.sun_path + 1, name, n);
+    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 &&
+        (listens ? !bind(fd, (struct sockaddr *)&un, len) && !listen(fd, backlog) : !connect(fd, (struct sockaddr *)&un, len)))
+        return fd;
+    perror(local);
+    exit(1);
+}
+
+int ports_connect(const char *local)
+{
+    return at(local, false, 0);
+}
+
+int ports_listen(const char *local, int backlog)
+{
+    return at(local, true, backlog);
 }

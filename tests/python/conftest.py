@@ -80,9 +80,9 @@ def child():
     """Start a Python program that prints lines and reads lines; it ends with the test."""
     children = []
 
-    def start(text, *args, stderr=None):
+    def start(text, *args, stderr=None, **more):
         process = subprocess.Popen([*PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-                                   text=True, env=environment())
+                                   text=True, env=environment(**more))
         children.append(process)
         return process
     yield start

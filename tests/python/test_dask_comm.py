@@ -333,10 +333,10 @@ def test_a_listener_at_every_address_has_one_to_be_reached_at(run):
 
 def test_encryption_is_not_pretended(run):
     async def body():
-        with pytest.raises(RuntimeError, match="does not encrypt"):
+        with pytest.raises(RuntimeError, match="does not know with which certificates"):
             listen("weft://127.0.0.1:0", print, require_encryption=True)
         async with listen("weft://127.0.0.1:0", print) as listener:
-            with pytest.raises(RuntimeError, match="does not encrypt"):
+            with pytest.raises(RuntimeError, match="does not know with which certificates"):
                 await connect(listener.contact_address, require_encryption=True)
     run(body())
 

@@ -101,3 +101,9 @@ def test_the_plot(tmp_path):
     subprocess.run([sys.executable, "-m", "weft.perf", "--iters", "20", "--plot", str(path)], env=ENV, check=True, timeout=BOUND,
                    stdout=subprocess.DEVNULL)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_old_name_of_transports_works_and_warns():
+    done = perf("--json", "--tls", "tcp", "--test", "tag_lat", "--size", "8", "--iters", "10")
+    assert done.stderr == "weft.perf: --tls is now --transports; it will go in 0.3\n"
+    assert json.loads(done.stdout)["transport"] == "tcp"

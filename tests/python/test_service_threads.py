@@ -256,6 +256,39 @@ def test_closing_while_calls_wait_and_run(threaded):
     threaded(service, body, threads=2)
 
 
+def test_closing_tells_those_that_wait_for_it(threaded):
+    service, begun, heard = weft.Service("told"), threading.Semaphore(0), []
+
+    @service.function
+    def told(request: weft.Request) -> None:
+        over = threading.Event()
+        request.on_cancel = lambda r: over.set()
+        begun.release()
+        heard.append(over.wait(BOUND))
+
+    @service.function
+    async def coroutine() -> None:
+        begun.release()
+        try:
+            await asyncio.sleep(BOUND)
+        except asyncio.CancelledError:
+            heard.append(True)
+            raise
+
+    def body(client, server):
+        waits = [beside(client.told), beside(client.coroutine)]
+        for _ in waits:
+            assert begun.acquire(timeout=BOUND)
+        server.close(BOUND)
+        for wait in waits:
+            with pytest.raises(weft.CallError) as error:
+                wait()
+            assert error.value.code_name == "UNAVAILABLE"
+        until(lambda: len(heard) == 2)
+        assert heard == [True, True]
+    threaded(service, body, threads=2)
+
+
 def test_a_function_that_does_not_end_does_not_hold_up_the_end(threaded):
     service, go, begun, late = weft.Service("stubborn"), threading.Event(), threading.Event(), []
 
@@ -419,3 +452,19 @@ def test_serve_forever_says_where(child):
     assert (code, said) == (0, str(process.pid))
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=BOUND)[0] == "over\n"
+
+
+def test_who_waits_for_cancelled_requests_ends_with_the_runtime_whatever_is_kept():
+    here, there = weft.blocking.Runtime(), weft.blocking.Runtime()
+    service = weft._core.Service(there, "kept")
+    service.add("hold(a: i64) -> i64", lambda request: None)
+    client = here.client(service.listen("tcp://127.0.0.1:0"), service="kept", timeout=0.2)
+    call = beside(lambda: pytest.raises(weft.WeftError, client.hold, 1))
+    _, request = service.take()
+    waits = threading.Thread(target=service.take_cancelled, daemon=True)
+    waits.start()
+    there.close()
+    waits.join(BOUND)
+    assert not waits.is_alive() and request is not None
+    call()
+    here.close()

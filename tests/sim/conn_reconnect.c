@@ -3,7 +3,7 @@
  * Two hosts, one endpoint, receives posted on both sides. Then one thing happens: the peer is killed, stopped, cut off, or
  * the lane or the wire breaks. Both sides must see their receives end with WEFT_ERR_PEER: soon where someone says so, within
  * the heartbeat bound where there is only silence. Where both hooks want it, the endpoint must be up again soon after the
- * cause is gone, with the id it had, and carry messages both ways. */
+ * cause is gone, with the id it had, and carry messages both ways. ctest: shards */
 #include <stdio.h>
 #include <string.h>
 

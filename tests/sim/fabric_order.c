@@ -600,7 +600,7 @@ static void dial(void)
     if (wefti_uri_parse(&text, &uri))
         BAD("%s is no address", text);
     end_t *e = end_new(from);
-    if (from->f->ops->wire_dial(from->f, &uri, NULL, e, &e->wire)) {
+    if (from->f->ops->wire_dial(from->f, &uri, NULL, NULL, e, &e->wire)) {
         memset(e, 0, sizeof *e);
         g.n_ends--;
     }
@@ -711,7 +711,7 @@ static uint64_t scenario(uint64_t seed)
         if (wefti_sim_host(g.w, name, &node->f) || wefti_uri_parse(&text, &uri))
             BAD("no host");
         node->f->up = &up;
-        if (node->f->ops->acceptor_open(node->f, &uri, 4, node, &node->post))
+        if (node->f->ops->acceptor_open(node->f, &uri, NULL, 4, node, &node->post))
             BAD("no post");
     }
     for (int i = 0, rounds = 60 + (int)below(120), mood = (int)below(3); i < rounds; i++) {

@@ -311,11 +311,13 @@ void wefti_sim_lane_break(sim_lane_t *lane, weft_status_t why)
 
 void wefti_sim_break_lanes(wefti_fabric_t *a, wefti_fabric_t *b, weft_status_t why)
 {
-    wefti_list_each(it, &sim_host_of(a)->lanes) {
-        sim_lane_t *lane = wefti_container_of(it, sim_lane_t, link);
-        if (lane->peer && lane->peer->host == sim_host_of(b))
-            wefti_sim_lane_break(lane, why);
-    }
+    const sim_host_t *h = sim_host_of(a);
+    sim_each_fabric(i, h)
+        wefti_list_each(it, &h->world->hosts[i]->lanes) {
+            sim_lane_t *lane = wefti_container_of(it, sim_lane_t, link);
+            if (lane->peer && lane->peer->host->process == sim_host_of(b)->process)
+                wefti_sim_lane_break(lane, why);
+        }
 }
 
 void wefti_sim_lanes_die(sim_host_t *h)

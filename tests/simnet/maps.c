@@ -42,7 +42,9 @@ static size_t page(void)
 void wefti_sim_shares_memory(wefti_fabric_t *fa, wefti_fabric_t *fb, bool yes)
 {
     const sim_host_t *a = sim_host_of(fa), *b = sim_host_of(fb);
-    a->world->one_memory[a->index][b->index] = a->world->one_memory[b->index][a->index] = yes;
+    sim_each_fabric(i, a)
+        sim_each_fabric(k, b)
+            a->world->one_memory[i][k] = a->world->one_memory[k][i] = yes;
 }
 
 static bool one_memory(const sim_lane_t *lane)

@@ -119,7 +119,7 @@ static bool event_open(const sim_event_t *ev)
 static uint64_t host_next(const sim_host_t *h)
 {
     uint64_t next = WEFT_FOREVER;
-    if (h->closed || h->paused)
+    if (h->closed || h->paused || h->stalled)
         return next;
     if (!wefti_list_empty(&h->closing))
         return h->world->now;
@@ -227,7 +227,14 @@ unsigned wefti_sim_progress(wefti_fabric_t *f, bool idle)
         wefti_sim_violation(w, "progress of host %s %s", h->name, h->closed ? "after it was closed" : "from inside an upcall");
     if (++w->idle_calls > IDLE_CALLS_MAX)
         wefti_sim_violation(w, "host %s is driven for ever and time does not pass", h->name);
-    if (h->paused)
+    if (w->before_step) {
+        const sim_host_t *idler = w->idler;
+        unsigned idles = w->idles;
+        w->before_step(f, w->before_user);
+        w->idler = idler; /* whoever ran meanwhile */
+        w->idles = idles;
+    }
+    if (h->paused || h->stalled)
         return 0;
     unsigned quota = 1 + (unsigned)sim_below(w, 8), done = 0;
     h->in_progress = true;
@@ -297,6 +304,12 @@ void wefti_sim_on_idle(wefti_sim_t *w, void (*fn)(void *user), void *user)
 {
     w->on_idle = fn;
     w->idle_user = user;
+}
+
+void wefti_sim_before_step(wefti_sim_t *w, void (*fn)(wefti_fabric_t *f, void *user), void *user)
+{
+    w->before_step = fn;
+    w->before_user = user;
 }
 
 bool wefti_sim_step(wefti_sim_t *w)

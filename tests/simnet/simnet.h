@@ -15,7 +15,7 @@
 
 typedef struct wefti_sim wefti_sim_t;
 
-#define WEFTI_SIM_HOSTS 16
+#define WEFTI_SIM_HOSTS 32
 #define WEFTI_SIM_TRANSPORT 3
 
 /* --- the world ---------------------------------------------------------------------------------------------------- */
@@ -26,6 +26,10 @@ void wefti_sim_free(wefti_sim_t *w);
 
 /* A new host. It is reached as tcp://NAME:port; unix:// names are shared by all hosts. WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. */
 weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **fabric_out);
+
+/* One more fabric of the same process, for a shard of the runtime on `head`. It has no acceptors. What happens to one fabric of a
+ * process (it is killed, paused, cut off) happens to all of them. */
+weft_status_t wefti_sim_shard(wefti_fabric_t *head, wefti_fabric_t **fabric_out);
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
@@ -45,6 +49,9 @@ bool wefti_sim_step(wefti_sim_t *w);
  * fn, time moves by itself then, and nobody else runs. */
 void wefti_sim_on_idle(wefti_sim_t *w, void (*fn)(void *user), void *user);
 
+/* Called before each progress(), with the fabric that is driven: to let others run between two steps of a loop. */
+void wefti_sim_before_step(wefti_sim_t *w, void (*fn)(wefti_fabric_t *f, void *user), void *user);
+
 /* --- what happens to hosts and links --------------------------------------------------------------------------------- */
 
 /* The process dies: peers see its wires close after a while (if they can be reached), pulls from it fail, what it had sent
@@ -54,6 +61,8 @@ void wefti_sim_kill(wefti_fabric_t *f);
 /* Stopped: it delivers nothing, its peers see silence; its kernel still accepts connections. */
 void wefti_sim_pause(wefti_fabric_t *f);
 void wefti_sim_resume(wefti_fabric_t *f);
+/* The thread of this one fabric gets no processor: it delivers nothing, while its process lives and its heartbeats go on. */
+void wefti_sim_stall(wefti_fabric_t *f, bool stalled);
 bool wefti_sim_alive(const wefti_fabric_t *f);
 bool wefti_sim_paused(const wefti_fabric_t *f);
 
@@ -96,6 +105,8 @@ typedef struct wefti_sim_faults {
     uint32_t wire_send_fails;  /* wire_send() fails with NOMEM */
     uint32_t wire_breaks;      /* per message sent on a wire */
     uint32_t wire_tail_lost;   /* per wire_close(): what was queued does not all arrive */
+    uint32_t adopt_fails;      /* wire_adopt() fails with NOMEM or LIMIT, and the wire is closed */
+    uint32_t release_fails;    /* wire_release() gives false */
     uint32_t lane_new_fails;   /* NOMEM, LIMIT, SYSTEM */
     uint32_t lane_connect_fails; /* UNREACHABLE, NOMEM, SYSTEM */
     uint32_t lane_breaks;      /* per record or announcement */
@@ -113,7 +124,7 @@ wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w);
 enum {
     WEFTI_SIM_AT_ACCEPTOR_OPEN, WEFTI_SIM_AT_WIRE_DIAL, WEFTI_SIM_AT_WIRE_SEND, WEFTI_SIM_AT_LANE_NEW, WEFTI_SIM_AT_LANE_CONNECT,
     WEFTI_SIM_AT_PULL, WEFTI_SIM_AT_ACCEPT, /* the dialler sees the status */
-    WEFTI_SIM_AT_MEM_REGISTER, WEFTI_SIM_AT_MAP,
+    WEFTI_SIM_AT_MEM_REGISTER, WEFTI_SIM_AT_MAP, WEFTI_SIM_AT_ADOPT,
     WEFTI_SIM_AT_N
 };
 void wefti_sim_fail_next(wefti_fabric_t *f, int at, weft_status_t status, unsigned times);

@@ -17,8 +17,9 @@
 sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what)
 {
     sim_wire_t *wire = wefti_container_of(base, sim_wire_t, base);
-    if (wire->state == SIM_WIRE_GONE)
-        wefti_sim_violation(wire->host->world, "%s on wire %u of host %s, which is closed", what, wire->id, wire->host->name);
+    if (wire->state >= SIM_WIRE_AWAY)
+        wefti_sim_violation(wire->host->world, "%s on wire %u of host %s, which is closed or was handed over", what, wire->id,
+                            wire->host->name);
     return wire;
 }
 
@@ -49,19 +50,20 @@ static sim_host_t *find_host(sim_host_t *h, const wefti_uri_t *uri)
 {
     wefti_sim_t *w = h->world;
     if (uri->scheme == WEFTI_URI_TCP && is_self(uri->host))
-        return h;
+        return h->process;
     for (unsigned i = 0; i < w->n_hosts; i++)
         if (uri->scheme == WEFTI_URI_TCP ? !strcmp(uri->host, w->hosts[i]->name) : find_acceptor(w->hosts[i], uri) != NULL)
             return w->hosts[i];
     return uri->scheme == WEFTI_URI_UNIX ? h : NULL; /* a socket that is not there refuses */
 }
 
-weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
-                                      wefti_acceptor_t **acceptor_out)
+weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, struct wefti_guard *guard, unsigned backlog,
+                                      void *user, wefti_acceptor_t **acceptor_out)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_ERR_ADDRESS, WEFT_OK};
     sim_host_t *h = sim_host_of(f);
     wefti_sim_t *w = h->world;
+    (void)guard;
     if (!h->base.up || h->closed)
         wefti_sim_violation(w, "an acceptor is opened on host %s, which is %s", h->name,
                             h->closed ? "closed" : "without upcalls");
@@ -112,7 +114,7 @@ void wefti_sim_acceptor_close(wefti_acceptor_t *acceptor)
 
 /* --- wires -------------------------------------------------------------------------------------------------------- */
 
-static void wire_setup(sim_wire_t *wire, sim_host_t *h, int state)
+void wefti_sim_wire_setup(sim_wire_t *wire, sim_host_t *h, int state)
 {
     wire->base.fabric = &h->base;
     wire->host = h;
@@ -124,7 +126,7 @@ static void wire_setup(sim_wire_t *wire, sim_host_t *h, int state)
     wire->in.wire = wire;
 }
 
-static void wire_gone(sim_wire_t *wire)
+void wefti_sim_wire_gone(sim_wire_t *wire)
 {
     wire->state = SIM_WIRE_GONE;
     wefti_sim_channel_purge(&wire->in);
@@ -142,12 +144,13 @@ void wefti_sim_wire_end_peer(sim_wire_t *wire, weft_status_t why)
     wefti_sim_channel_push(&wire->peer->in, pk);
 }
 
-weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
-                                  wefti_wire_t **wire_out)
+weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, struct wefti_guard *guard, const char *source,
+                                  void *user, wefti_wire_t **wire_out)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_OK};
     sim_host_t *h = sim_host_of(f);
     wefti_sim_t *w = h->world;
+    (void)guard;
     if (!h->base.up || h->closed)
         wefti_sim_violation(w, "host %s dials and is %s", h->name, h->closed ? "closed" : "without upcalls");
     if (source && *source && strncmp(source, h->name, strlen(h->name)) && !is_self(source))
@@ -156,7 +159,7 @@ weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, con
     sim_wire_t *wire = st ? NULL : wefti_calloc(1, sizeof *wire);
     if (!wire)
         return wefti_fail(st ? st : WEFT_ERR_NOMEM, "the simulated host %s cannot dial", h->name);
-    wire_setup(wire, h, SIM_WIRE_DIALING);
+    wefti_sim_wire_setup(wire, h, SIM_WIRE_DIALING);
     wire->base.user = user;
     wire->to = *uri;
     wire->patience = WEFT_SECOND + sim_below(w, 20 * WEFT_SECOND);
@@ -223,7 +226,7 @@ void wefti_sim_wire_close(wefti_wire_t *base)
             wefti_sim_channel_lose_tail(&wire->peer->in);
         wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
     }
-    wire_gone(wire);
+    wefti_sim_wire_gone(wire);
 }
 
 /* --- what the kernel and progress do ------------------------------------------------------------------------------ */
@@ -269,7 +272,7 @@ static void syn(sim_wire_t *wire)
         return;
     }
     sim_wire_t *other = wefti_sim_mem(sizeof *other);
-    wire_setup(other, target, SIM_WIRE_PENDING);
+    wefti_sim_wire_setup(other, target, SIM_WIRE_PENDING);
     wefti_list_push_back(&w->grave_wires, &other->link); /* nobody's until it is accepted */
     other->peer = wire;
     other->acceptor = acceptor;
@@ -292,11 +295,13 @@ static void accept_wire(sim_wire_t *wire)
     acceptor->pending--;
     if (acceptor->gone) {
         wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
-        wire_gone(wire);
+        wefti_sim_wire_gone(wire);
         return;
     }
     char from[64];
     snprintf(from, sizeof from, "tcp://%s:%u", wire->peer->host->name, 30000 + wire->peer->id % 30000);
+    if (wefti_sim_wire_elsewhere(wire, from))
+        return;
     wire->state = SIM_WIRE_OPEN;
     wire->told_opened = true;
     wefti_list_remove(&wire->link);
@@ -324,7 +329,7 @@ void wefti_sim_wire_event(sim_event_t *ev)
         sim_up(h)->wire_opened(wire->base.user);
     } else {
         wefti_sim_trace(h->world, h, SIM_T_WIRE_END, wire->id, (uint64_t)(int64_t)ev->status);
-        wire_gone(wire);
+        wefti_sim_wire_gone(wire);
         sim_up(h)->wire_closed(wire->base.user, ev->status);
     }
 }
@@ -338,7 +343,7 @@ void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk)
         return;
     }
     wefti_sim_trace(h->world, h, SIM_T_WIRE_END, wire->id, (uint64_t)(int64_t)pk->why);
-    wire_gone(wire);
+    wefti_sim_wire_gone(wire);
     sim_up(h)->wire_closed(wire->base.user, pk->why);
 }
 
@@ -355,16 +360,18 @@ void wefti_sim_wires_die(sim_host_t *h)
         sim_event_t *ev = wefti_container_of(it, sim_event_t, link);
         if (ev->kind == SIM_EV_ACCEPT && ev->wire->state == SIM_WIRE_PENDING) {
             wefti_sim_wire_end_peer(ev->wire, WEFT_ERR_PEER);
-            wire_gone(ev->wire);
+            wefti_sim_wire_gone(ev->wire);
         }
     }
 }
 
 void wefti_sim_break_wires(wefti_fabric_t *a, wefti_fabric_t *b)
 {
-    wefti_list_each(it, &sim_host_of(a)->wires) {
-        sim_wire_t *wire = wefti_container_of(it, sim_wire_t, link);
-        if (wire->peer && wire->peer->host == sim_host_of(b))
-            break_wire(wire);
-    }
+    const sim_host_t *h = sim_host_of(a);
+    sim_each_fabric(i, h)
+        wefti_list_each(it, &h->world->hosts[i]->wires) {
+            sim_wire_t *wire = wefti_container_of(it, sim_wire_t, link);
+            if (wire->peer && wire->peer->host->process == sim_host_of(b)->process)
+                break_wire(wire);
+        }
 }

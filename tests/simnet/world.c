@@ -71,24 +71,37 @@ void wefti_sim_kill(wefti_fabric_t *f)
     if (h->dead || h->closed)
         return;
     wefti_sim_trace(h->world, h, SIM_T_KILL, 0, 0);
-    h->paused = false;
-    wefti_sim_lanes_die(h);
-    wefti_sim_wires_die(h);
-    lose_acks(h);
-    h->dead = true;
+    sim_each_fabric(i, h) {
+        sim_host_t *x = h->world->hosts[i];
+        x->paused = x->stalled = false;
+        if (x->closed)
+            continue;
+        wefti_sim_lanes_die(x);
+        wefti_sim_wires_die(x);
+        lose_acks(x);
+        x->dead = true;
+    }
+    wefti_sim_wires_away_die(h);
+}
+
+void wefti_sim_stall(wefti_fabric_t *f, bool stalled)
+{
+    sim_host_of(f)->stalled = stalled;
 }
 
 void wefti_sim_pause(wefti_fabric_t *f)
 {
     sim_host_t *h = sim_host_of(f);
-    h->paused = !h->dead && !h->closed;
+    sim_each_fabric(i, h)
+        h->world->hosts[i]->paused = !h->world->hosts[i]->dead && !h->world->hosts[i]->closed;
     wefti_sim_trace(h->world, h, SIM_T_PAUSE, 0, 0);
 }
 
 void wefti_sim_resume(wefti_fabric_t *f)
 {
     sim_host_t *h = sim_host_of(f);
-    h->paused = false;
+    sim_each_fabric(i, h)
+        h->world->hosts[i]->paused = false;
     wefti_sim_trace(h->world, h, SIM_T_RESUME, 0, 0);
 }
 
@@ -104,7 +117,9 @@ bool wefti_sim_paused(const wefti_fabric_t *f)
 void wefti_sim_cut(wefti_fabric_t *from, wefti_fabric_t *to, bool cut)
 {
     sim_host_t *a = sim_host_of(from), *b = sim_host_of(to);
-    a->world->cut[a->index][b->index] = cut;
+    sim_each_fabric(i, a)
+        sim_each_fabric(k, b)
+            a->world->cut[i][k] = cut;
     wefti_sim_trace(a->world, a, SIM_T_CUT, b->index, cut);
 }
 
@@ -125,7 +140,9 @@ void wefti_sim_link(wefti_fabric_t *from, wefti_fabric_t *to, const wefti_sim_li
     sim_host_t *a = sim_host_of(from), *b = sim_host_of(to);
     if (link->max_ns < link->min_ns)
         wefti_sim_violation(a->world, "a link whose longest delay is shorter than its shortest");
-    a->world->links[a->index][b->index] = *link;
+    sim_each_fabric(i, a)
+        sim_each_fabric(k, b)
+            a->world->links[i][k] = *link;
 }
 
 wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w)
@@ -175,6 +192,9 @@ static void host_close(wefti_fabric_t *f)
     if (c.acceptors || c.wires || c.lanes || c.transfers)
         wefti_sim_violation(h->world, "host %s closed with %u acceptors, %u wires, %u lanes, %u transfers still open", h->name,
                             c.acceptors, c.wires, c.lanes, c.transfers);
+    if (h->process == h && wefti_sim_wires_away(h))
+        wefti_sim_violation(h->world, "host %s closed with %u wires between its fabrics that nobody closed", h->name,
+                            wefti_sim_wires_away(h));
     if (c.registered || c.mapped)
         wefti_sim_violation(h->world, "host %s closed with %u ranges still registered and %u of peers still mapped", h->name,
                             c.registered, c.mapped);
@@ -240,6 +260,9 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .acceptor_uri = wefti_sim_acceptor_uri,
     .acceptor_close = wefti_sim_acceptor_close,
     .wire_dial = wefti_sim_wire_dial,
+    .wire_adopt = wefti_sim_wire_adopt,
+    .wire_release = wefti_sim_wire_release,
+    .wire_drop = wefti_sim_wire_drop,
     .wire_send = wefti_sim_wire_send,
     .wire_close = wefti_sim_wire_close,
     .wire_beat = wefti_sim_wire_beat,
@@ -276,6 +299,7 @@ weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out)
             w->links[i][j] = (wefti_sim_link_t){1000, 50000, 10000, 2 * WEFT_MILLISECOND};
     pair_memories(w);
     wefti_list_init(&w->kernel);
+    wefti_list_init(&w->away);
     wefti_list_init(&w->grave_acceptors);
     wefti_list_init(&w->grave_wires);
     wefti_list_init(&w->grave_lanes);
@@ -298,6 +322,7 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
     h->transport.name = "sim";
     h->world = w;
     h->index = w->n_hosts;
+    h->process = h;
     snprintf(h->name, sizeof h->name, "%s", name);
     h->secrets.state = wefti_rng_next(&w->rng);
     wefti_list_init(&h->channels);
@@ -311,6 +336,25 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
     pthread_mutex_init(&h->share_lock, NULL);
     w->hosts[w->n_hosts++] = h;
     *fabric_out = &h->base;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_sim_shard(wefti_fabric_t *head, wefti_fabric_t **fabric_out)
+{
+    sim_host_t *first = sim_host_of(head);
+    wefti_sim_t *w = first->world;
+    weft_status_t st = wefti_sim_host(w, first->name, fabric_out);
+    if (st)
+        return st;
+    sim_host_t *h = sim_host_of(*fabric_out);
+    h->process = first;
+    for (unsigned i = 0; i < w->n_hosts; i++) {
+        w->links[h->index][i] = w->links[first->index][i];
+        w->links[i][h->index] = w->links[i][first->index];
+        w->cut[h->index][i] = w->cut[first->index][i];
+        w->cut[i][h->index] = w->cut[i][first->index];
+    }
+    w->links[h->index][h->index] = w->links[first->index][first->index];
     return WEFT_OK;
 }
 

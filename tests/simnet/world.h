@@ -42,6 +42,8 @@ typedef struct sim_map sim_map_t;
     X(OPENED,       "wire a opened") \
     X(WIRE_SEND,    "wire a sends b bytes") \
     X(WIRE_MSG,     "wire a gets b bytes") \
+    X(WIRE_AWAY,    "wire a leaves for another fabric of its process") \
+    X(WIRE_ADOPT,   "wire a goes on as wire b") \
     X(WIRE_END,     "wire a ended, status b") \
     X(SILENT,       "wire a: its peer has been silent for its bound") \
     X(WIRE_CLOSE,   "wire a closed here") \
@@ -157,7 +159,8 @@ struct sim_host {
     wefti_sim_t *world;
     unsigned index;
     char name[32];
-    bool dead, paused, closed, armed, in_progress;
+    sim_host_t *process; /* the first fabric of its process: itself, unless it is a shard's */
+    bool dead, paused, closed, armed, in_progress, stalled;
     wefti_rng_t secrets; /* for random() */
     wefti_list_t channels, events, closing;
     wefti_list_t acceptors, wires, lanes; /* open ones */
@@ -187,7 +190,8 @@ struct wefti_acceptor {
     bool gone;
 };
 
-enum { SIM_WIRE_DIALING, SIM_WIRE_PENDING, SIM_WIRE_OPEN, SIM_WIRE_GONE };
+/* AWAY: it is on its way between two fabrics of a process, a descriptor that the library has */
+enum { SIM_WIRE_DIALING, SIM_WIRE_PENDING, SIM_WIRE_OPEN, SIM_WIRE_AWAY, SIM_WIRE_GONE };
 
 struct sim_wire {
     wefti_wire_t base;
@@ -265,6 +269,7 @@ struct wefti_sim {
     bool payloads_change;
     wefti_sim_faults_t faults;
     wefti_list_t kernel; /* events */
+    wefti_list_t away; /* wires that are AWAY */
     wefti_list_t grave_acceptors, grave_wires, grave_lanes, offers;
     uint32_t next_wire, next_lane, next_offer;
     uint16_t next_port;
@@ -275,6 +280,8 @@ struct wefti_sim {
     unsigned idles;          /* and how often in a row for nothing */
     void (*on_idle)(void *user);
     void *idle_user;
+    void (*before_step)(wefti_fabric_t *f, void *user);
+    void *before_user;
     uint64_t hash, trace_n;
     sim_trace_t trace[SIM_TRACE_KEPT];
     void (*on_violation)(uint64_t seed, const char *what);
@@ -303,18 +310,22 @@ sim_event_t *wefti_sim_event(wefti_sim_t *w, sim_host_t *host, sim_host_t *via, 
 static inline bool sim_chance(wefti_sim_t *w, uint32_t ppm) { return ppm && wefti_rng_below(&w->rng, 1000000) < ppm; }
 static inline uint64_t sim_below(wefti_sim_t *w, uint64_t n) { return wefti_rng_below(&w->rng, n); }
 static inline sim_host_t *sim_host_of(const wefti_fabric_t *f) { return (sim_host_t *)(uintptr_t)f; }
+/* The fabrics of the process of host h, one after the other. */
+#define sim_each_fabric(i, h) \
+    for (unsigned i = 0; i < (h)->world->n_hosts; i++) \
+        if ((h)->world->hosts[i]->process == (h)->process)
 static inline const wefti_fabric_up_t *sim_up(const sim_host_t *h) { return h->base.up; }
 static inline bool sim_linked(const sim_host_t *from, const sim_host_t *to) { return !from->world->cut[from->index][to->index]; }
 
 /* --- wires.c ------------------------------------------------------------------------------------------------------ */
 
 extern const wefti_fabric_ops_t wefti_sim_fabric_ops; /* in world.c, made of these */
-weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
-                                  wefti_acceptor_t **acceptor_out);
+weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, struct wefti_guard *guard, unsigned backlog,
+                                      void *user, wefti_acceptor_t **acceptor_out);
 const char *wefti_sim_acceptor_uri(wefti_acceptor_t *acceptor);
 void wefti_sim_acceptor_close(wefti_acceptor_t *acceptor);
-weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
-                                  wefti_wire_t **wire_out);
+weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, struct wefti_guard *guard, const char *source,
+                                  void *user, wefti_wire_t **wire_out);
 weft_status_t wefti_sim_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
 void wefti_sim_wire_close(wefti_wire_t *wire);
 weft_status_t wefti_sim_wire_beat(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);
@@ -324,8 +335,21 @@ void wefti_sim_beat_event(sim_event_t *ev);
 sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what); /* a violation if it is closed */
 void wefti_sim_wire_end_peer(sim_wire_t *wire, weft_status_t why);   /* the other end learns that this one is no more */
 void wefti_sim_wire_event(sim_event_t *ev);
+void wefti_sim_wire_setup(sim_wire_t *wire, sim_host_t *h, int state);
+void wefti_sim_wire_gone(sim_wire_t *wire);
 void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk);
 void wefti_sim_wires_die(sim_host_t *h);
+
+/* --- shards.c ------------------------------------------------------------------------------------------------------ */
+
+/* It arrived. True: the library took it to another fabric. */
+bool wefti_sim_wire_elsewhere(sim_wire_t *wire, const char *from);
+weft_status_t wefti_sim_wire_adopt(wefti_fabric_t *f, const wefti_loose_t *loose, uint64_t source, wefti_wire_t **wire_out);
+bool wefti_sim_wire_release(wefti_wire_t *wire, wefti_loose_t *loose_out);
+void wefti_sim_wire_drop(wefti_fabric_t *f, const wefti_loose_t *loose);
+/* Wires between two fabrics: how many this process has; and it dies. */
+unsigned wefti_sim_wires_away(const sim_host_t *h);
+void wefti_sim_wires_away_die(sim_host_t *h);
 
 /* --- regs.c ------------------------------------------------------------------------------------------------------- */
 

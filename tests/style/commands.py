@@ -112,7 +112,7 @@ def every_option_in_the_pages_is_one_of_the_command():
             continue
         for line in LINE.findall(checks.read(checks.SOURCE, page).replace("\\-", "-")):
             words = words_of(line)
-            command = words[:2] if words[:1] in (["mem"], ["element"]) else words[:1]
+            command = words[:2] if words[:1] in (["mem"], ["element"], ["key"], ["policy"]) else words[:1]
             if not all(re.fullmatch("[a-z]+", word) for word in command):
                 continue
             if tuple(command) not in helps:

@@ -21,12 +21,13 @@ ELEMENTS = {"store", "element"}
 SHARED = {"alloc", "ascii", "bytes", "handle", "list", "map", "nearest", "opts", "rarely", "rng", "slots", "spares",
           "units", "uri", "utf8"}
 # The room a public header speaks for. op.h is the fabric's too: it needs weft_iov_t.
-PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "extend": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5,
+PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "extend": 2, "mem": 3, "conn": 4, "policy": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5,
           "types": 6, "rpc": 6, "service": 6, "function": 6, "function_parts": 6, "store": 7, "mirror": 7, "element": 8}
 UMBRELLAS = ("weft", "elements")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 TOOLBOX = ("base/json.h", "base/nearest.h", "base/utf8.h")
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
+TLS = "src/fabric/tls/"  # the only place that names OpenSSL
 MODULE = "src/fabric/ucx/"
 MODULE_SEES = {"fabric/fabric.h", "fabric/module.h", "fabric/transfers.h"}
 MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots", "spares"}
@@ -50,6 +51,8 @@ def check_room(path, room, sub, quote, target, have):
         return f"{path}: \"{target}\": includes start at src/"
     if target.startswith(UCX) and not path.startswith(MODULE):
         return f"{path}: <{target}>: only fabric/ucx may include UCX"
+    if target.startswith("openssl/") and not path.startswith(TLS):
+        return f"{path}: <{target}>: only fabric/tls may include OpenSSL"
     if target.startswith("fabric/ucx/") and not path.startswith(MODULE):
         return f"{path}: \"{target}\": fabric/ucx is a module, and not linked to the library"
     if path.startswith(MODULE) and quote == '"':
@@ -213,6 +216,7 @@ BAD = {
     "a module includes the fabric's insides": ("src/fabric/ucx/bad.c", '#include "fabric/transports.h"\n'),
     "a module includes another room": ("src/fabric/ucx/bad.c", '#include "core/core.h"\n'),
     "a module includes a part of base that has state": ("src/fabric/ucx/bad.c", '#include "base/config.h"\n'),
+    "openssl outside its room": ("src/fabric/tcp/bad.c", "#include <openssl/ssl.h>\n"),
     "ucx outside its room": ("src/conn/bad.c", "#include <ucp/api/ucp.h>\n"),
     "ucx in another fabric": ("src/fabric/shm/bad.c", "#include <ucs/type/status.h>\n"),
     "ucx at the root": ("src/open.c", "#include <ucp/api/ucp.h>\n"),

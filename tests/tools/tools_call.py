@@ -262,6 +262,7 @@ def json_says_all_of_it():
             (42, 0, "OK", "", "ran", "WEFT_OK"), line
         assert line["tries"] == 1 and 0 < line["seconds"] < 60 and line["transport"] == "shm", line
         assert line["server"] and "://" in line["server"], line
+        assert line["cipher"] is None and line["identity"] is None, line
         assert an_object(s, "weft://calc/add", "25", "17", "--transports", "tcp")["transport"] == "tcp"
         line = an_object(s, "weft://calc/div", "1", "0", status=1)
         assert (line["result"], line["code"], line["code_name"], line["ran"]) == (None, 3, "INVALID_ARGUMENT", "ran"), line

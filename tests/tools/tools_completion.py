@@ -25,13 +25,14 @@ def commands_are_completed():
     assert complete("mem", "p") == ["put"]
     assert complete("element", "s") == ["serve"]
     assert complete("help", "pe") == ["perf"]
-    assert set(complete("")) == {"call", "completion", "element", "info", "key", "mem", "perf", "run", "serve", "help", "--version", "--help"}
+    assert set(complete("")) == {"call", "completion", "element", "info", "key", "mem", "perf", "policy", "run", "serve", "help",
+                                 "--version", "--help"}
     assert complete("--") == ["--version", "--help"] and complete("mem", "--") == ["--help"]
     assert complete("completion", "") == ["bash", "zsh"]
 
 
 def only_names_of_commands_follow_the_word_help():
-    assert set(complete("help", "")) == {"call", "completion", "element", "info", "key", "mem", "perf", "run", "serve"}
+    assert set(complete("help", "")) == {"call", "completion", "element", "info", "key", "mem", "perf", "policy", "run", "serve"}
     assert set(complete("help", "mem", "")) == set(complete("mem", "help", "")) == {"get", "ls", "put", "rm", "serve", "stat"}
     assert complete("help", "perf", "") == [] and complete("mem", "help", "put", "") == []
 
@@ -46,7 +47,7 @@ def options_are_completed():
     assert complete("perf", "--fork", "--size", "8", "--tr") == ["--transports"]
     assert complete("mem", "put", "--rep") == ["--replace"]
     assert complete("mem", "ls", "-l", "--serv") == ["--server"]
-    assert complete("perf", "--tl") == [], "a name that is refused"
+    assert complete("perf", "--tl") == ["--tls-cert", "--tls-key", "--tls-ca"], "and not the old name of --transports"
     assert complete("info", "") == ["--json", "--help"]
 
 

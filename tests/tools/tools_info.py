@@ -30,7 +30,7 @@ def every_variable_is_listed_with_its_documentation():
 
 def build_and_machine_are_described():
     got = info()["info"]
-    for name in ("version", "compiler", "build", "ucx_version", "transports", "memory_kinds"):
+    for name in ("version", "compiler", "build", "ucx_version", "transports", "memory_kinds", "tls"):
         assert got.get(name), f"{name} is missing: {got}"
     assert "tcp" in got["transports"], got["transports"]
     assert "host" in got["memory_kinds"], got["memory_kinds"]

@@ -66,12 +66,56 @@ def a_file_that_cannot_be_written_is_not_left_behind():
 
 
 def what_is_wrong_is_said():
-    refused(says="weft key new FILE")
+    refused(says="new, add or cluster")
     refused("new", says="which file")
+    refused("add", says="which file")
     refused("nwe", "x", says='"new"')
     refused("new", "a", "b", says='"b"')
     refused("--qqq", says="--qqq")
     assert "weft key new FILE" in weft.must("key", "--help") and "weft key new FILE" in weft.must("help", "key")
+
+
+def a_key_is_added_with_a_name_and_the_first_stays():
+    with weft.scratch() as folder:
+        path, typed = os.path.join(folder, "key"), os.path.join(folder, "typed")
+        weft.must("key", "new", path, "--name", "mill-3")
+        os.chmod(path, 0o640)
+        before = read(path)
+        assert re.fullmatch(r"weft-key-1 [0-9a-f]{64} mill-3\n", before), "not the one line it should be"
+        assert path in weft.must("key", "add", path, "--name", "mill-4")
+        weft.must("key", "add", path)
+        after = read(path)
+        assert after.startswith(before) and re.fullmatch(r"weft-key-1 [0-9a-f]{64} mill-4\nweft-key-1 [0-9a-f]{64}\n", after[len(before):])
+        assert len({line[:75] for line in after.splitlines()}) == 3, "twice the same key"
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and os.listdir(folder) == ["key"]
+        with open(typed, "w", encoding="ascii") as f:
+            f.write("typed by a person")
+        for wrong in (typed, os.path.join(folder, "none")):
+            done = weft.run("key", "add", wrong)
+            assert done.returncode == 1 and wrong in done.stderr, done.stderr
+        assert read(typed) == "typed by a person" and sorted(os.listdir(folder)) == ["key", "typed"]
+        refused("add", path, "--name", "of two", says="of two")
+        refused("new", os.path.join(folder, "x"), "--name", "", says="needs a value")
+        assert read(path) == after and not os.path.exists(os.path.join(folder, "x"))
+
+
+def several_keys_are_accepted_and_the_first_is_proved():
+    with weft.scratch() as folder:
+        both, second, other = (os.path.join(folder, name) for name in ("both", "second", "other"))
+        weft.must("key", "new", both, "--name", "a")
+        weft.must("key", "add", both, "--name", "b")
+        weft.must("key", "new", other)
+        with open(second, "w", encoding="ascii") as f:
+            f.write("# the second alone\n" + read(both).splitlines()[1] + "\n")
+        os.chmod(second, 0o600)
+        server, said = weft.serve_calls("--no-registry", "--listen", "tcp://127.0.0.1:0", "--key-file", both)
+        try:
+            uri = said["listening"][0] + "/calc/add"
+            for key in (both, second):
+                assert weft.must("call", uri, "25", "17", "--key-file", key) == "42\n"
+            assert weft.run("call", uri, "25", "17", "--key-file", other).returncode != 0
+        finally:
+            weft.end(server)
 
 
 def with_the_key_a_call_is_answered_and_without_it_is_not():
@@ -97,4 +141,5 @@ def with_the_key_a_call_is_answered_and_without_it_is_not():
 
 
 weft.main(a_new_key_is_random_and_its_owners_alone, a_file_that_is_there_is_not_replaced, a_file_that_cannot_be_written_is_not_left_behind,
-          what_is_wrong_is_said, with_the_key_a_call_is_answered_and_without_it_is_not)
+          what_is_wrong_is_said, a_key_is_added_with_a_name_and_the_first_stays, several_keys_are_accepted_and_the_first_is_proved,
+          with_the_key_a_call_is_answered_and_without_it_is_not)

@@ -341,13 +341,49 @@ def a_command_line_that_is_not_understood_is_refused():
     refused("put", "a", "", *server, says=["name"])
 
 
+def shards_serve_clients_at_the_same_time():
+    for configured, words, want in ((None, ("--shards", "3"), 3), ("2", (), 2), ("2", ("--shards", "1"), 1), (None, (), 1)):
+        env = weft.environment(**({"WEFT_SHARDS": configured} if configured else {}))
+        with weft.scratch() as folder:
+            server = weft.start("mem", "serve", "--size", "64M", "--listen", "tcp://127.0.0.1:0", "--json", "--stats-every", "0", *words,
+                                env=env)
+            try:
+                said = json.loads(server.stdout.readline())
+                assert said["shards"] == want, (words, configured, said)
+                assert len(drivers(server.pid)) == want - 1, drivers(server.pid)
+                uri, = said["listening"]
+                path = os.path.join(folder, "there")
+                with open(path, "wb") as f:
+                    f.write(data(1 << 20))
+                puts = [subprocess.Popen([weft.command(), "mem", "put", path, f"block {i}", "--server", uri], env=weft.environment(),
+                                         stdout=subprocess.DEVNULL) for i in range(6)]
+                assert [p.wait(60) for p in puts] == [0] * 6
+                assert names(uri) == [f"block {i}" for i in range(6)]
+                for i in range(6):
+                    assert piped("get", f"block {i}", "-", "--server", uri).stdout == data(1 << 20)
+                mem("rm", *(f"block {i}" for i in range(6)), "--server", uri)
+                assert stats(uri)["blocks"] == 0
+            finally:
+                weft.end(server)
+    fails(2, "serve", "--size", "1M", "--shards", "129", says=["--shards 129", "128"])
+
+
+def drivers(pid):
+    """The names of its threads that drive further shards."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as f:
+            found += re.findall(r"^weft-\d+$", f.read(), re.M)
+    return found
+
+
 def help_fits_in_100_columns():
     for words in (["mem", "--help"], ["help", "mem"], ["mem", "help"], ["mem", "help", "put"],
                   *(["mem", c, "--help"] for c in ("serve", "put", "get", "ls", "stat", "rm"))):
         text = weft.must(*words)
         wide = [line for line in text.splitlines() if len(line) > 100]
         assert not wide, f"weft {' '.join(words)}: more than 100 columns\n" + "\n".join(wide)
-    for option in ("size", "listen", "quota-bytes", "quota-blocks", "clients", "lease", "unmapped", "stats-every", "json"):
+    for option in ("size", "listen", "quota-bytes", "quota-blocks", "clients", "lease", "unmapped", "shards", "stats-every", "json"):
         assert f"--{option}" in weft.must("mem", "serve", "--help"), option
     assert "  -l " in weft.must("mem", "ls", "--help")
 
@@ -369,5 +405,6 @@ weft.main(files_come_back_as_they_were, pipes_carry_what_files_do, a_reader_that
           statistics_count, a_quota_is_kept_and_nothing_is_left, clients_do_not_disturb_each_other,
           a_key_is_needed_where_others_can_connect, a_server_tells_what_it_does_and_ends_when_asked,
           a_server_that_is_to_outlive_its_terminal_does, progress_is_for_terminals,
-          a_command_line_that_is_not_understood_is_refused, help_fits_in_100_columns, words_after_two_dashes_are_names,
+          shards_serve_clients_at_the_same_time, a_command_line_that_is_not_understood_is_refused, help_fits_in_100_columns,
+          words_after_two_dashes_are_names,
           the_shell_of_the_guide_works)

@@ -108,12 +108,22 @@ def a_value_that_only_the_library_understands_is_refused_the_same_way():
     refused("serve", "--registry", "pigeons://coop", says=["pigeons"])
 
 
-def tls_is_refused_and_says_transports():
-    for command in (("perf", "--fork"), ("call", "weft://calc/add"), ("serve",), ("mem", "ls"), ("mem", "serve"), ("element", "memory")):
-        refused(*command, "--tls", "tcp", says=["--tls", "--transports tcp"])
-        refused(*command, "--tls=shm", says=["--transports shm"])
-        refused(*command, "--tls", says=["--transports"])
-        assert "--tls" not in weft.must(command[0], *command[1:2] * (command[0] in ("mem", "element")), "--help")
+def the_old_name_of_transports_works_and_warns():
+    warning = "--tls is now --transports; it will go in 0.3\n"
+    for given in (("--tls", "tcp"), ("--tls=tcp",)):
+        done = weft.run("perf", "--fork", "--test", "tag_lat", "--size", "8", "--iters", "10", "--json", *given)
+        assert done.returncode == 0 and done.stderr == "weft perf: " + warning, f"{given}: {done.returncode} {done.stderr}"
+        line, = weft.json_lines(done.stdout)
+        assert line["transports"] == "tcp" and line["transport"] == "tcp", line
+    for command in (("perf", "--fork"), ("call", "weft://calc/add"), ("serve",), ("mem", "ls", "--server", "tcp://127.0.0.1:1"),
+                    ("mem", "serve", "--size", "1M", "--listen", "tcp://127.0.0.1:0"), ("element", "memory", "--size", "1M")):
+        done = weft.run(*command, "--tls", "nope", timeout=20)
+        lines = done.stderr.splitlines(keepends=True)
+        assert done.returncode == 2 and len(lines) == 2, f"{command}: {done.returncode} {done.stderr}"
+        assert lines[0].endswith(": " + warning) and '"nope"' in lines[1], f"{command}: {done.stderr}"
+        refused(*command, "--tls", says=["--tls needs a value"])
+        page = weft.must(command[0], *command[1:2] * (command[0] in ("mem", "element")), "--help")
+        assert "--tls " not in page and "--tls\n" not in page, page
 
 
 def an_option_is_written_out_and_has_a_value_of_its_own():
@@ -126,7 +136,7 @@ def an_option_is_written_out_and_has_a_value_of_its_own():
 
 
 def help_fits_in_80_columns_or_in_the_terminal():
-    commands = ("call", "completion", "element", "element memory", "element serve", "info", "key", "key new", "mem", "mem serve",
+    commands = ("call", "completion", "element", "element memory", "element serve", "info", "key", "key new", "key cluster", "mem", "mem serve",
                 "mem put", "mem get", "mem ls", "mem stat", "mem rm", "perf", "run", "serve")
     for words in ("--help", "help", "perf -h", *("help " + c for c in commands), *(c + " --help" for c in commands)):
         args = words.split()
@@ -158,7 +168,7 @@ def no_command_at_all_shows_the_usage():
 
 weft.main(an_unknown_command_gets_the_nearest_name, an_unknown_option_gets_the_nearest_name, a_wrong_value_is_named,
           options_that_do_not_go_together_are_refused, an_address_without_a_port_gets_one,
-          a_value_that_only_the_library_understands_is_refused_the_same_way, tls_is_refused_and_says_transports,
+          a_value_that_only_the_library_understands_is_refused_the_same_way, the_old_name_of_transports_works_and_warns,
           an_option_is_written_out_and_has_a_value_of_its_own,
           help_fits_in_80_columns_or_in_the_terminal, help_lists_every_option,
           no_command_at_all_shows_the_usage)

@@ -254,6 +254,11 @@ def a_window_may_have_several_streams():
     measure("--stream", "--test", "tag_rate", "--size", "8", "--window", "512", "--iters", "2000", env=env)
     done = weft.run("perf", "--fork", "--stream", "--test", "am_lat", "--size", "8", "--endpoints", "129", "--iters", "4", env=env)
     assert done.returncode == 1 and "512 operations" in done.stderr, done.stderr
+    more = ("--stream", "--streams", "8", "--test", "tag_bw", "--size", "1M", "--memory", "cuda", "--window", "16", "--iters", "40")
+    done = weft.run("perf", "--fork", *more, env=env)
+    assert done.returncode == 1 and "CUDA_DEVICE_MAX_CONNECTIONS" in done.stderr and "ulimit" not in done.stderr, done.stderr
+    line, = measure(*more, env=dict(env, CUDA_DEVICE_MAX_CONNECTIONS="32"))
+    assert line["streams"] == 8, line
 
 
 def every_operation_is_in_a_stream():

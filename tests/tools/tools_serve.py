@@ -86,10 +86,10 @@ def one_more_port_is_opened_for_data_over_tcp():
 
 
 def every_function_works():
-    for threads in ("0", "3"):
+    for threads, shards in (("0", "1"), ("0", "4"), ("3", "4")):
         with weft.scratch() as folder:
             env = registry(folder)
-            server, _ = weft.serve_calls("--threads", threads, env=env)
+            server, _ = weft.serve_calls("--threads", threads, "--shards", shards, env=env)
             try:
                 for want, *words in (("42", "add", "25", "17"), ("8", "sub", "25", "17"), ("-425", "mul", "25", "-17"), ("2.5", "div", "5", "2"),
                                      ("2", "mean", "[1, 2, 3]"), ("ABC", "upper", "abc"), ("head: a\ntail: bc", "split", "abc", "1"),
@@ -112,6 +112,67 @@ def every_function_works():
                 assert server.poll() is None, server.stderr.read()
             finally:
                 weft.end(server)
+
+
+def shards_share_the_connections():
+    server, said = weft.serve_calls("--no-registry", "--listen", "tcp://127.0.0.1:0", "--shards", "3")
+    try:
+        assert said["shards"] == 3, said
+        where = said["listening"][0] + "/calc/"
+        slow = [weft.start("call", where + "sleep", "60000", "--timeout", "1s") for _ in range(6)]  # cancelled when their time is over
+        calls = [weft.start("call", where + "echo", "--timeout", "60s", stdin=weft.subprocess.PIPE) for _ in range(6)]
+        for i, one in enumerate(calls):  # all at the same time, and each is answered while it is open
+            one.stdin.write(f"{i}\n")
+            one.stdin.flush()
+            assert one.stdout.readline() == f"{i}\n"
+        assert shard_threads(server.pid) == ["weft-1", "weft-2"]  # the first is "weft", as all of its command are
+        for one in slow:
+            out, err = one.communicate(timeout=60)
+            assert one.returncode == 4 and "deadline" in err, (one.returncode, out, err)
+        server.send_signal(signal.SIGTERM)
+        for i, one in enumerate(calls):  # the drain waits for streams that are open
+            one.stdin.write("last\n")
+            one.stdin.close()
+            assert one.stdout.read() == "last\n" and one.wait(60) == 0, one.stderr.read()
+        out, err = server.communicate(timeout=60)
+        assert server.returncode == 0 and not err, (server.returncode, err)
+        summary = json.loads(out.splitlines()[-1])["summary"]
+        assert summary["answered"] == 6 and summary["late"] + summary["cancelled"] == 6, summary
+        shards = summary["shards"]
+        assert len(shards) == 3 and all(s["ams_received"] >= 4 and 0 <= s["busy"] <= 1 and "connections" in s for s in shards), shards
+    finally:
+        weft.end(server)
+
+
+def shard_threads(pid):
+    """The names of its threads that drive further shards."""
+    names = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as f:
+            names.append(f.read().strip())
+    return sorted(n for n in names if n.startswith("weft-") and n[5:].isdigit())
+
+
+def shards_are_as_configured_for_servers_alone():
+    cores = len(os.sched_getaffinity(0))
+    for words, configured, want in ((("--shards", "0"), None, min(cores, 128)), ((), "3", 3), (("--shards", "2"), "3", 2), ((), None, 1)):
+        env = weft.environment(**({"WEFT_SHARDS": configured} if configured else {}))
+        server, said = weft.serve_calls("--no-registry", "--listen", "tcp://127.0.0.1:0", *words, env=env)
+        try:
+            assert said["shards"] == want, (words, configured, said)
+            assert call(env, said["listening"][0] + "/calc/add", "25", "17") == "42\n"  # a client has one, and works
+        finally:
+            weft.end(server)
+    server = weft.start("serve", "--no-registry", "--shards", "2")
+    try:
+        assert "is reached at" in server.stdout.readline()
+        server.send_signal(signal.SIGTERM)
+        out, _ = server.communicate(timeout=60)
+        assert [line.split(":")[0] for line in out.splitlines()[1:]] == ["shard 0", "shard 1"], out
+    finally:
+        weft.end(server)
+    refused("--shards", "129", says=["--shards 129", "128"])
+    refused("--shards", "many", says=["--shards many"])
 
 
 def it_drains_when_it_is_asked_to_end():
@@ -174,7 +235,7 @@ def what_is_wrong_is_said():
     with weft.scratch() as folder:
         env = registry(folder)
         for args, words in ((("--name", "a b"), ["a b"]), (("--name", "weft.x"), ["weft.x"]),
-                            (("--listen", "pigeon://x"), ["\"pigeon\" is not tcp or unix"]), (("--registry", "pigeons://coop"), ["pigeons"])):
+                            (("--listen", "pigeon://x"), ["\"pigeon\" is not tcp, tls or unix"]), (("--registry", "pigeons://coop"), ["pigeons"])):
             done = weft.run("serve", *args, env=env)
             assert done.returncode in (1, 2) and all(w in done.stderr for w in words), (args, done)
         server, said = weft.serve_calls("--listen", "tcp://127.0.0.1:0", env=env)
@@ -189,5 +250,6 @@ def the_shell_of_the_guide_works():
     weft.shell_of_the_guide("command-line.md", 3)
 
 
-weft.main(it_says_where_it_is_reached, one_more_port_is_opened_for_data_over_tcp, every_function_works, it_drains_when_it_is_asked_to_end,
+weft.main(it_says_where_it_is_reached, one_more_port_is_opened_for_data_over_tcp, every_function_works, shards_share_the_connections,
+          shards_are_as_configured_for_servers_alone, it_drains_when_it_is_asked_to_end,
           a_second_signal_ends_it_at_once, a_key_is_needed_where_others_can_connect, what_is_wrong_is_said, the_shell_of_the_guide_works)

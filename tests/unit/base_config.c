@@ -587,7 +587,7 @@ TEST(every_variable_is_listed_with_its_value_and_source_and_the_key_file_is_not_
     use_file("key_file = /secret/place\n", 25);
     setenv("WEFT_SPIN", "3us", 1);
     CHECK_OK(weft_config_each(see_variable, &n));
-    CHECK_EQ(n, 29);
+    CHECK_EQ(n, 39);
     CHECK_EQ(weft_config_each(NULL, NULL), WEFT_ERR_INVALID);
 }
 
@@ -606,11 +606,11 @@ TEST(variables_that_are_not_fit_are_listed_as_they_are_and_the_status_says_so)
     start();
     setenv("WEFT_SPIN", "nonsense", 1);
     CHECK_EQ(weft_config_each(count_variable, &n), WEFT_ERR_INVALID);
-    CHECK_EQ(n, 29);
+    CHECK_EQ(n, 39);
     CHECK(strstr(weft_last_error(), "WEFT_SPIN is \"nonsense\""));
     n = 0;
     setenv("WEFT_CONFIG_FILE", "/nonexistent", 1);
     CHECK_EQ(weft_config_each(count_variable, &n), WEFT_ERR_INVALID);
-    CHECK_EQ(n, 29);
+    CHECK_EQ(n, 39);
     CHECK(strstr(weft_last_error(), "/nonexistent"));
 }

@@ -63,6 +63,8 @@ TEST(ipv6_addresses_are_written_in_brackets)
 TEST(unix_addresses_are_a_path_or_an_at_and_a_name)
 {
     check_good("unix:///run/weft.sock", WEFTI_URI_UNIX, "/run/weft.sock", 0, "unix:///run/weft.sock");
+    check_good("tls://Host.example:7", WEFTI_URI_TLS, "Host.example", 7, "tls://Host.example:7");
+    check_good("TLS://[::1]:0", WEFTI_URI_TLS, "::1", 0, "tls://[::1]:0");
     check_good("unix://@weft", WEFTI_URI_UNIX, "@weft", 0, "unix://@weft");
     check_good("Unix:///tmp/with blank:and[brackets]", WEFTI_URI_UNIX, "/tmp/with blank:and[brackets]", 0,
                "unix:///tmp/with blank:and[brackets]");
@@ -99,11 +101,11 @@ TEST(a_list_with_a_hole_is_refused)
 
 TEST(a_bad_scheme_is_named)
 {
-    check_bad("http://a:1", "scheme \"http\" is not tcp or unix");
-    check_bad("://a:1", "scheme \"\" is not tcp or unix");
-    check_bad("localhost:1", "\"localhost:1\" has no scheme: tcp:// or unix://");
-    check_bad("tcp:/a:1", "\"tcp:/a:1\" has no scheme: tcp:// or unix://");
-    check_bad(" tcp://a:1", "scheme \" tcp\" is not tcp or unix");
+    check_bad("http://a:1", "scheme \"http\" is not tcp, tls or unix");
+    check_bad("://a:1", "scheme \"\" is not tcp, tls or unix");
+    check_bad("localhost:1", "\"localhost:1\" has no scheme: tcp://, tls:// or unix://");
+    check_bad("tcp:/a:1", "\"tcp:/a:1\" has no scheme: tcp://, tls:// or unix://");
+    check_bad(" tcp://a:1", "scheme \" tcp\" is not tcp, tls or unix");
 }
 
 TEST(a_bad_port_is_named)

@@ -29,6 +29,7 @@ static wefti_hello_t sample(void)
     h.transports[0].caps_len = 3;
     memcpy(h.transports[0].caps, "abc", 3);
     h.transports[1].kind = 2;
+    memset(h.hint, 0xdd, sizeof h.hint);
     return h;
 }
 
@@ -90,7 +91,13 @@ TEST(the_bytes_of_a_hello_are_those_of_the_document)
     wefti_hello_t h = sample();
     uint8_t buf[WEFTI_HELLO_MAX];
     size_t n = wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf);
-    CHECK_EQ(n, 124 + sizeof tail);
+    CHECK_EQ(n, 124 + sizeof tail + 16);
+    CHECK(buf[n - 16] == 0xdd && buf[n - 1] == 0xdd);
+    CHECK_EQ(wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf), n - 16);
+    h.flags = WEFTI_HELLO_RESUME; /* it has no key */
+    CHECK_EQ(wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf), n - 16);
+    h.flags |= WEFTI_HELLO_KEYED;
+    CHECK_EQ(wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf), n);
     CHECK(!memcmp(buf, head, sizeof head));
     CHECK(!memcmp(buf + 124, tail, sizeof tail));
     CHECK_EQ(buf[44], 0xaa);

@@ -18,7 +18,20 @@
 
 static void make(const char *text, uint8_t key[WEFTI_KEY_SIZE])
 {
-    CHECK_OK(wefti_key_make("the key", text, strlen(text), false, key));
+    wefti_keys_t *keys;
+    CHECK_OK(wefti_keys_make("the key", text, strlen(text), false, &keys));
+    CHECK_EQ(keys->n, 1);
+    CHECK_STR(keys->at[0].name, "");
+    memcpy(key, keys->at[0].secret, WEFTI_KEY_SIZE);
+    wefti_keys_free(keys);
+}
+
+static void make_of(const void *bytes, bool random, uint8_t key[WEFTI_KEY_SIZE])
+{
+    wefti_keys_t *keys;
+    CHECK_OK(wefti_keys_make("the key", bytes, WEFTI_KEY_SIZE, random, &keys));
+    memcpy(key, keys->at[0].secret, WEFTI_KEY_SIZE);
+    wefti_keys_free(keys);
 }
 
 TEST(a_typed_key_goes_through_argon2id_with_the_salt_and_the_cost_that_are_documented)
@@ -162,15 +175,16 @@ TEST(a_key_of_weft_key_new_is_used_as_it_is_in_the_options_and_in_a_file)
         int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
         CHECK_EQ(write(fd, forms[i], strlen(forms[i])), strlen(forms[i]));
         close(fd);
-        memset(key, 0, sizeof key);
-        CHECK_OK(wefti_key_read(path, key));
-        CHECK(!memcmp(key, bytes, sizeof key));
+        wefti_keys_t *keys;
+        CHECK_OK(wefti_keys_read(path, false, &keys));
+        CHECK(keys->n == 1 && !memcmp(keys->at[0].secret, bytes, sizeof bytes));
+        wefti_keys_free(keys);
     }
     unlink(path);
-    CHECK_OK(wefti_key_make("the key", bytes, sizeof bytes, true, key));
+    make_of(bytes, true, key);
     CHECK(!memcmp(key, bytes, sizeof key));
     CHECK_EQ(wefti_key_stretches(), 0);
-    CHECK_OK(wefti_key_make("the key", bytes, sizeof bytes, false, key)); /* nobody said that they are random */
+    make_of(bytes, false, key); /* nobody said that they are random */
     CHECK(memcmp(key, bytes, sizeof key));
     CHECK_EQ(wefti_key_stretches(), 1);
 }
@@ -180,23 +194,89 @@ TEST(half_a_random_key_is_refused_and_not_taken_for_a_typed_one)
     static const char *const wrong[] = {
         "weft-key-1 00010203",
         "weft-key-1 " HEX "00",
-        "weft-key-1 " HEX "\n\n",
+        "weft-key-1 " HEX "\v",
         "weft-key-1  " HEX,
         "weft-key-2 " HEX,
         "weft-key-1" HEX,
         "weft-key-1 x00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eff",
-        "weft-key-1 " HEX "\nweft-key-1 " HEX "\n",
+        "weft-key-1 " HEX "\nweft-key-1 0001",
+        "weft-key-1 " HEX "\nno key at all, but long enough",
+        "# a comment\n\nweft-key-1 0001",
+        "# a comment\n\nweft-ke",
+        "weft-key-1 " HEX " of somebody",
+        "weft-key-1 " HEX " somebody's",
+        "weft-key-1 " HEX " n\xc3\xa9",
+        "weft-key-1 " HEX " 1234567890123456789012345678901234567890123456789012345678901234",
         "weft-key-of-ours",
     };
-    uint8_t key[WEFTI_KEY_SIZE], before[WEFTI_KEY_SIZE];
-    memset(before, 7, sizeof before);
-    memset(key, 7, sizeof key);
+    wefti_keys_t *keys = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        CHECK_EQ(wefti_key_make("the key", wrong[i], strlen(wrong[i]), false, key), WEFT_ERR_INVALID);
+        CHECK_EQ(wefti_keys_make("the key", wrong[i], strlen(wrong[i]), false, &keys), WEFT_ERR_INVALID);
         CHECK(strstr(weft_last_error(), "weft key new") && !strstr(weft_last_error(), "0001"));
-        CHECK(!memcmp(key, before, sizeof key));
+        CHECK(!keys);
     }
     CHECK_EQ(wefti_key_stretches(), 0);
+}
+
+/* --- lists ---------------------------------------------------------------------------------------------------------------- */
+
+#define HEX2 "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eff"
+
+TEST(a_list_of_keys_has_comments_and_names_and_keeps_its_order)
+{
+    static const char text[] = "# ours\n\n  \t\nweft-key-1 " HEX2 "  mill-3.of_us\t \r\n#weft-key-1 0001\nweft-key-1 " HEX;
+    wefti_keys_t *keys;
+    CHECK(wefti_keys_are_list(text, sizeof text - 1));
+    CHECK_OK(wefti_keys_make("the key", text, sizeof text - 1, false, &keys));
+    CHECK_EQ(keys->n, 2);
+    CHECK_STR(keys->at[0].name, "mill-3.of_us");
+    CHECK_STR(keys->at[1].name, "");
+    CHECK_EQ(keys->at[0].secret[0], 0xff);
+    CHECK_EQ(keys->at[1].secret[0], 0);
+    CHECK_EQ(wefti_key_stretches(), 0);
+    wefti_keys_free(keys);
+}
+
+TEST(a_key_twice_or_too_many_keys_are_refused_and_the_lines_are_named)
+{
+    static const char twice[] = "weft-key-1 " HEX " a\n# between\nweft-key-1 " HEX " b\n";
+    static char many[(WEFTI_KEYS_MOST + 1) * 80];
+    wefti_keys_t *keys = NULL;
+    CHECK_EQ(wefti_keys_make("the key", twice, sizeof twice - 1, false, &keys), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "lines 1 and 3"));
+    for (int i = 0; i <= WEFTI_KEYS_MOST; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "weft-key-1 %04x%s\n", i, HEX + 4);
+    CHECK_EQ(wefti_keys_make("the key", many, strlen(many), false, &keys), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "256"));
+    many[WEFTI_KEYS_MOST * (strlen("weft-key-1 \n") + 64)] = 0;
+    CHECK_OK(wefti_keys_make("the key", many, strlen(many), false, &keys));
+    CHECK_EQ(keys->n, WEFTI_KEYS_MOST);
+    wefti_keys_free(keys);
+}
+
+TEST(a_typed_key_may_begin_as_a_comment_does_and_stays_the_key_it_was)
+{
+    static const char typed[] = "# this is what somebody typed";
+    wefti_keys_t *keys;
+    CHECK(!wefti_keys_are_list(typed, sizeof typed - 1));
+    CHECK_OK(wefti_keys_make("the key", typed, sizeof typed - 1, false, &keys));
+    CHECK_EQ(wefti_key_stretches(), 1);
+    wefti_keys_free(keys);
+}
+
+TEST(a_file_that_had_a_list_is_not_taken_for_a_typed_key)
+{
+    char path[64];
+    wefti_keys_t *keys = NULL;
+    snprintf(path, sizeof path, "core_key.%d", (int)getpid());
+    int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    CHECK_EQ(write(fd, "# the head of a file\n", 21), 21);
+    close(fd);
+    CHECK_EQ(wefti_keys_read(path, true, &keys), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "has none now"));
+    CHECK_OK(wefti_keys_read(path, false, &keys));
+    wefti_keys_free(keys);
+    unlink(path);
 }
 
 /* --- memory --------------------------------------------------------------------------------------------------------------- */
@@ -272,7 +352,7 @@ TEST(after_the_last_close_the_key_is_nowhere_in_memory)
     opts.transports = "tcp";
     CHECK_OK(weft_runtime_open(&opts, &rt));
     for (int i = 0; i < WEFTI_KEY_SIZE; i++)
-        inverted[i] = (uint8_t)~rt->key[i];
+        inverted[i] = (uint8_t)~rt->keys->at[0].secret[i];
     CHECK(in_memory(inverted)); /* it is a look that finds it */
     CHECK_OK(weft_runtime_close(rt));
     CHECK(!in_memory(inverted));

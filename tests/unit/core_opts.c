@@ -158,9 +158,9 @@ TEST(a_key_file_and_the_same_bytes_in_the_options_make_the_same_key)
     CHECK_OK(open_with(&opts, path, &c)); /* options win */
     unlink(path);
     CHECK(a->has_key && b->has_key && c->has_key);
-    CHECK(!memcmp(a->key, b->key, sizeof a->key));
-    CHECK(memcmp(a->key, c->key, sizeof a->key));
-    CHECK(memcmp(a->key, "0123456789abcdef", 16));
+    CHECK(!memcmp(a->keys->at[0].secret, b->keys->at[0].secret, 32));
+    CHECK(memcmp(a->keys->at[0].secret, c->keys->at[0].secret, 32));
+    CHECK(memcmp(a->keys->at[0].secret, "0123456789abcdef", 16));
     CHECK_OK(weft_runtime_close(a));
     CHECK_OK(weft_runtime_close(b));
     CHECK_OK(weft_runtime_close(c));
@@ -174,7 +174,7 @@ TEST(random_bytes_of_the_program_are_the_key)
     opts.key_len = 32;
     opts.key_random = true;
     CHECK_OK(open_with(&opts, NULL, &rt));
-    CHECK(rt->has_key && !memcmp(rt->key, opts.key, 32));
+    CHECK(rt->has_key && !memcmp(rt->keys->at[0].secret, opts.key, 32));
     CHECK_OK(weft_runtime_close(rt));
 }
 
@@ -187,7 +187,7 @@ TEST(a_typed_key_is_more_than_a_fast_hash_of_it)
     opts.key_len = 16;
     CHECK_OK(open_with(&opts, NULL, &rt));
     crypto_generichash(fast, sizeof fast, (const uint8_t *)"0123456789abcdef", 16, NULL, 0);
-    CHECK(memcmp(rt->key, fast, sizeof fast));
+    CHECK(memcmp(rt->keys->at[0].secret, fast, sizeof fast));
     CHECK_OK(weft_runtime_close(rt));
 }
 

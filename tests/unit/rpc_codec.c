@@ -3,6 +3,7 @@
 #include <weft/types.h>
 
 #include "base/alloc.h"
+#include "base/rng.h"
 #include "rpc/codec.h"
 #include "rpc/type.h"
 #include "test.h"
@@ -455,5 +456,42 @@ TEST(padding_between_scalars_is_zero_and_bools_are_bools)
         if (hole)
             CHECK(strstr(weft_last_error(), "padding that is not zero"));
         bytes[i] ^= 2;
+    }
+}
+
+/* In words and byte by byte. What a value has beside its type's bytes does not travel, and nothing else is touched. */
+TEST(scalars_are_the_same_bytes_either_way)
+{
+    wefti_rng_t rng = {18};
+    for (unsigned round = 0; round < 2000; round++) {
+        uint32_t types[WEFT_SIG_PARAMS];
+        weft_value_t v[WEFT_SIG_PARAMS], w[WEFT_SIG_PARAMS];
+        uint8_t words[280], bytes[280];
+        weft_iov_t iov[WEFTI_CODEC_PIECES];
+        wefti_encoded_t e;
+        size_t n = 1 + wefti_rng_below(&rng, WEFT_SIG_PARAMS - 1);
+        for (size_t i = 0; i < n; i++) {
+            types[i] = i + 1 < n ? WEFT_T_BOOL + (uint32_t)wefti_rng_below(&rng, WEFT_T_STRING - WEFT_T_BOOL) : WEFT_T_U8;
+            v[i] = (weft_value_t){.type = types[i]};
+            v[i].u64 = wefti_rng_next(&rng);
+            if (types[i] == WEFT_T_BOOL)
+                v[i].u8 &= 1;
+        }
+        wefti_codec_t c = codec_of(n, types);
+        size_t padded = (c.len + 7u) & ~(size_t)7;
+        memset(words, 0xee, sizeof words);
+        CHECK_EQ(wefti_encode_small(&c, v, n, INLINE, words, sizeof words), c.len);
+        for (size_t i = c.len; i < sizeof words; i++)
+            CHECK_EQ(words[i], i < padded ? 0 : 0xee);
+        memset(bytes, 0xee, sizeof bytes);
+        CHECK_OK(wefti_encode(&c, v, n, INLINE, bytes, c.len, iov, &e)); /* no space for words, but where they fill it */
+        CHECK_EQ(e.len, c.len);
+        CHECK_EQ(bytes[c.len], 0xee);
+        CHECK(!memcmp(words, bytes, c.len));
+        CHECK(wefti_decode_small(&c, words, c.len, w) && !wefti_decode_small(&c, words, c.len + 1u, w));
+        for (size_t i = 0; i < n; i++) {
+            CHECK(!memcmp(&v[i].u64, &w[i].u64, c.size[i]) && w[i].type == types[i] && !w[i].view.n);
+            CHECK(c.size[i] == 8 || !(w[i].u64 >> 8 * c.size[i]));
+        }
     }
 }

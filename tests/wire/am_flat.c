@@ -3,11 +3,12 @@
  *
  * The receiver's program sleeps at first for a while and then between bursts of receives; the sender posts as fast as it may,
  * with a few operations. Each process looks at its own resident memory: when the first thousand messages have passed, and
- * whenever it may have grown. ctest: timeout=600 */
+ * whenever it may have grown. ctest: tls-long timeout=600 */
 #define TEST_SECONDS 280
 #include <sys/prctl.h>
 #include <weft/weft.h>
 
+#include "ports.h"
 #include "test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -144,7 +145,7 @@ static void show(const char *transports)
     opts.transports = transports;
     opts.progress = WEFT_PROGRESS_THREAD; /* the program sleeps, not the runtime */
     CHECK_OK(weft_runtime_open(&opts, &rt));
-    CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &listener));
     CHECK_OK(weft_listener_accept(listener, &accept));
     const char *uri = weft_listener_uri(listener);
     CHECK(write(to_child[1], uri, strlen(uri)) == (ssize_t)strlen(uri));

@@ -1,6 +1,6 @@
 /* wire/am_memory.c - active and tag messages between every two kinds of memory this machine has: the library's, and a device
  * without hardware whose bytes come out wrong if anyone but its own copy() touched them. What a kind lacks here is skipped with
- * the reason. ctest: timeout=300 */
+ * the reason. ctest: tls-long timeout=300 */
 #include <stdlib.h>
 #include <string.h>
 

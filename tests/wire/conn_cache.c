@@ -1,5 +1,7 @@
 /* Shared endpoints: the same address gives the same endpoint, the last close closes it, and one that is of no more use is not
- * given to anyone. */
+ * given to anyone.
+ *
+ * ctest: tls */
 #include <pthread.h>
 
 #include "lib/two.h"

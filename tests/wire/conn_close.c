@@ -1,9 +1,7 @@
 /* Endings of an endpoint, in every state it can be in and from both sides at once: the close completes once, in time, with what
- * it came to, and the closed hooks are called once. What becomes of messages is in msg_close.c. */
-#include <sys/socket.h>
-#include <sys/un.h>
-
+ * it came to, and the closed hooks are called once. What becomes of messages is in msg_close.c. ctest: tls-long shards */
 #include "lib/two.h"
+#include "ports.h"
 #include "test.h"
 
 static const char *transports[] = {"shm", "tcp"};
@@ -73,11 +71,10 @@ TEST(a_close_while_connecting_cancels_the_connect)
     weft_ep_opts_t o = two_ep_opts();
     weft_ep_t *ep;
     char buf[8];
-    int s = socket(AF_UNIX, SOCK_STREAM, 0);
-    struct sockaddr_un a = {.sun_family = AF_UNIX, .sun_path = "\0weft-test-mut3"};
-    CHECK(s >= 0 && !bind(s, (struct sockaddr *)&a, (socklen_t)(sizeof a.sun_family + 15)) && !listen(s, 4));
+    const char *mute = ports_local("mute");
+    int s = ports_listen(mute, 4);
     two_open(NULL, NULL);
-    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-mut3", &o, &connect, &ep));
+    CHECK_OK(weft_ep_open(two.client, mute, &o, &connect, &ep));
     CHECK_OK(weft_msg_recv(ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
     two_run(0.02);
     CHECK_OK(weft_ep_close(ep, &op));
@@ -267,7 +264,7 @@ TEST(a_listener_that_was_closed_says_so)
     weft_listener_t *l;
     char uri[64];
     two_open(&o, &o);
-    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_listen(two.server, ports_tcp(), NULL, &l));
     CHECK_OK(weft_listener_accept(l, &accept));
     CHECK_OK(weft_listener_close(l, &op));
     CHECK_EQ(weft_listener_close(l, &late), WEFT_ERR_CLOSED);

@@ -1,9 +1,9 @@
 /* Finding a peer: addresses of every kind, ports that are picked, what is known of the peer, and how a connect ends that finds
- * nobody. */
+ * nobody. ctest: shards */
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include "lib/two.h"
+#include "ports.h"
 #include "test.h"
 
 static weft_listener_t *listen_on(const char *uri)
@@ -37,7 +37,7 @@ static void meet(weft_listener_t *l, const char *uri, const char *source)
 TEST(a_port_is_picked_and_can_be_read)
 {
     two_open(NULL, NULL);
-    weft_listener_t *l = listen_on("tcp://127.0.0.1:0");
+    weft_listener_t *l = listen_on(ports_tcp());
     char uri[64], copy[64];
     size_t len = 0;
     CHECK(weft_listener_port(l) > 0);
@@ -57,9 +57,10 @@ TEST(a_port_is_picked_and_can_be_read)
 
 TEST(every_kind_of_address_connects)
 {
-    static const char *uris[] = {"tcp://127.0.0.1:0",         "tcp://lo:0",
-                                 "tcp://localhost:0",         "tcp://[::1]:0",
-                                 "unix://@weft-test-connect", "unix:///tmp/weft-test-connect.sock"};
+    char folder[] = "/tmp/weft-connect-XXXXXX", file[64];
+    CHECK(mkdtemp(folder));
+    snprintf(file, sizeof file, "unix://%s/sock", folder);
+    const char *uris[] = {ports_tcp(), "tcp://lo:0", "tcp://localhost:0", "tcp://[::1]:0", ports_local("connect"), file};
     two_open(NULL, NULL);
     for (unsigned i = 0; i < sizeof uris / sizeof *uris; i++) {
         weft_listener_t *l;
@@ -72,15 +73,16 @@ TEST(every_kind_of_address_connects)
         CHECK_OK(weft_listener_close(l, NULL));
     }
     two_run(0.01);
-    CHECK(access("/tmp/weft-test-connect.sock", F_OK) != 0);
+    CHECK(!rmdir(folder)); /* the socket's file went with its listener */
     two_close();
 }
 
 TEST(a_listener_has_several_addresses_and_each_works)
 {
     two_open(NULL, NULL);
-    weft_listener_t *l = listen_on("tcp://127.0.0.1:0,unix://@weft-test-several,tcp://127.0.0.2:0");
     char all[256], *save = NULL;
+    snprintf(all, sizeof all, "tcp://127.0.0.1:0,%s,tcp://127.0.0.2:0", ports_local("several"));
+    weft_listener_t *l = listen_on(all);
     int n = 0;
     snprintf(all, sizeof all, "%s", weft_listener_uri(l));
     for (char *one = strtok_r(all, ",", &save); one; one = strtok_r(NULL, ",", &save), n++)
@@ -93,7 +95,7 @@ TEST(addresses_are_tried_in_order_until_one_answers)
 {
     char uri[256];
     two_open(NULL, NULL);
-    weft_listener_t *l = listen_on("tcp://127.0.0.1:0");
+    weft_listener_t *l = listen_on(ports_tcp());
     snprintf(uri, sizeof uri, "tcp://127.0.0.1:1,unix://@weft-test-nobody,%s", weft_listener_uri(l));
     meet(l, uri, NULL);
     two_close();
@@ -161,13 +163,12 @@ TEST(a_listener_that_never_answers_is_given_up_at_the_timeout)
     weft_runtime_opts_t co = WEFT_RUNTIME_OPTS_INIT;
     weft_op_t connect = WEFT_OP_INIT;
     weft_ep_t *ep;
-    int s = socket(AF_UNIX, SOCK_STREAM, 0);
-    struct sockaddr_un a = {.sun_family = AF_UNIX, .sun_path = "\0weft-test-mute"};
-    CHECK(s >= 0 && !bind(s, (struct sockaddr *)&a, (socklen_t)(sizeof a.sun_family + 15)) && !listen(s, 4));
+    const char *mute = ports_local("mute");
+    int s = ports_listen(mute, 4);
     co.connect_timeout_ns = 300 * WEFT_MILLISECOND;
     two_open(NULL, &co);
     double start = test_now();
-    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-mute", NULL, &connect, &ep));
+    CHECK_OK(weft_ep_open(two.client, mute, NULL, &connect, &ep));
     CHECK_EQ(two_wait(&connect, 5), WEFT_ERR_TIMEOUT);
     CHECK(test_now() - start > 0.25 && test_now() - start < 2);
     close(s);
@@ -176,15 +177,14 @@ TEST(a_listener_that_never_answers_is_given_up_at_the_timeout)
 
 TEST(a_connect_ends_by_its_own_deadline_and_by_cancel_and_the_endpoint_is_then_closed)
 {
-    int s = socket(AF_UNIX, SOCK_STREAM, 0);
-    struct sockaddr_un a = {.sun_family = AF_UNIX, .sun_path = "\0weft-test-mut2"};
-    CHECK(s >= 0 && !bind(s, (struct sockaddr *)&a, (socklen_t)(sizeof a.sun_family + 15)) && !listen(s, 4));
+    const char *mute = ports_local("mute");
+    int s = ports_listen(mute, 4);
     two_open(NULL, NULL);
     for (int cancel = 0; cancel < 2; cancel++) {
         weft_op_t connect = WEFT_OP_INIT, close_op = WEFT_OP_INIT;
         weft_ep_t *ep;
         connect.timeout_ns = cancel ? 0 : 50 * WEFT_MILLISECOND;
-        CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-mut2", NULL, &connect, &ep));
+        CHECK_OK(weft_ep_open(two.client, mute, NULL, &connect, &ep));
         two_run(0.02);
         if (cancel)
             weft_op_cancel(&connect);
@@ -238,7 +238,7 @@ TEST(accepts_can_be_posted_in_a_batch_and_end_with_the_listener)
     memset(connect, 0, sizeof connect);
     two_open(NULL, NULL);
     CHECK_EQ(weft_listener_accept(two.listener, &accept[0]), WEFT_ERR_INVALID); /* it has a callback */
-    weft_listener_t *l = listen_on("tcp://127.0.0.1:0");
+    weft_listener_t *l = listen_on(ports_tcp());
     for (int i = 0; i < N; i++)
         CHECK_OK(weft_listener_accept(l, &accept[i]));
     for (int i = 0; i < N - 2; i++)
@@ -259,7 +259,7 @@ TEST(connections_wait_for_an_accept_and_leave_with_the_listener)
     weft_op_t connect[2] = {WEFT_OP_INIT, WEFT_OP_INIT}, accept = WEFT_OP_INIT;
     weft_ep_t *eps[2];
     two_open(NULL, NULL);
-    weft_listener_t *l = listen_on("tcp://127.0.0.1:0");
+    weft_listener_t *l = listen_on(ports_tcp());
     for (int i = 0; i < 2; i++) {
         CHECK_OK(weft_ep_open(two.client, weft_listener_uri(l), NULL, &connect[i], &eps[i]));
         CHECK_OK(two_wait(&connect[i], 5));
@@ -271,14 +271,6 @@ TEST(connections_wait_for_an_accept_and_leave_with_the_listener)
     TWO_UNTIL(weft_ep_get_state(eps[1]) == WEFT_EP_FAILED, 2); /* nobody took it */
     CHECK_EQ(weft_ep_get_state(eps[0]), WEFT_EP_UP);
     two_close();
-}
-
-static int silent_stranger(void)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX, .sun_path = "\0weft-test-back"};
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&a, (socklen_t)(sizeof a.sun_family + 15)));
-    return fd;
 }
 
 /* Told something, or hung up on. */
@@ -297,7 +289,7 @@ TEST(peers_that_came_and_went_take_no_place_that_another_needs)
     weft_op_t op = WEFT_OP_INIT;
     two_open(NULL, NULL);
     o.backlog = 3;
-    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", &o, &l));
+    CHECK_OK(weft_listen(two.server, ports_tcp(), &o, &l));
     CHECK_OK(weft_ep_open(two.client, weft_listener_uri(l), NULL, &op, &stays));
     CHECK_OK(two_wait(&op, 10));
     for (int i = 0; i < 20; i++) {
@@ -317,34 +309,35 @@ TEST(the_backlog_bounds_the_hellos_and_the_silent_make_way)
     weft_runtime_opts_t so = WEFT_RUNTIME_OPTS_INIT;
     weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
     weft_listener_t *l;
+    const char *back = ports_local("back");
     int s[STRANGERS];
     so.connect_timeout_ns = 20 * WEFT_SECOND;
     two_open(&so, NULL);
     lo.backlog = STRANGERS;
-    CHECK_OK(weft_listen(two.server, "unix://@weft-test-back", &lo, &l));
+    CHECK_OK(weft_listen(two.server, back, &lo, &l));
     for (int i = 0; i < STRANGERS; i++)
-        s[i] = silent_stranger();
+        s[i] = ports_connect(back);
     two_run(0.1);
     for (int i = 0; i < STRANGERS; i++)
         CHECK(!is_left(s[i]));
     /* the oldest makes way for one who has something to say; the others stay, once that one is up */
     weft_op_t op = WEFT_OP_INIT;
     weft_ep_t *ep;
-    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", NULL, &op, &ep));
+    CHECK_OK(weft_ep_open(two.client, back, NULL, &op, &ep));
     CHECK_OK(two_wait(&op, 5));
     TWO_UNTIL(is_left(s[0]), 5);
     CHECK(!is_left(s[1]) && !is_left(s[2]));
     /* endpoints that nobody takes are not made to leave */
     for (int i = 1; i < STRANGERS; i++) {
-        CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", NULL, &op, &ep));
+        CHECK_OK(weft_ep_open(two.client, back, NULL, &op, &ep));
         CHECK_OK(two_wait(&op, 5));
     }
     TWO_UNTIL(is_left(s[1]) && is_left(s[2]), 5);
     weft_ep_opts_t once = WEFT_EP_OPTS_INIT;
     once.no_retry = true;
-    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", &once, &op, &ep));
+    CHECK_OK(weft_ep_open(two.client, back, &once, &op, &ep));
     CHECK_EQ(two_wait(&op, 5), WEFT_ERR_REFUSED);
-    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", NULL, &op, &ep)); /* the others wait for a place */
+    CHECK_OK(weft_ep_open(two.client, back, NULL, &op, &ep)); /* the others wait for a place */
     two_run(0.2);
     CHECK(!weft_op_done(&op));
     weft_op_t accept = WEFT_OP_INIT;
@@ -358,10 +351,11 @@ TEST(silent_strangers_leave_after_the_timeout)
 {
     weft_runtime_opts_t so = WEFT_RUNTIME_OPTS_INIT;
     weft_listener_t *l;
+    const char *back = ports_local("back");
     so.connect_timeout_ns = 400 * WEFT_MILLISECOND;
     two_open(&so, NULL);
-    CHECK_OK(weft_listen(two.server, "unix://@weft-test-back", NULL, &l));
-    int s = silent_stranger();
+    CHECK_OK(weft_listen(two.server, back, NULL, &l));
+    int s = ports_connect(back);
     TWO_UNTIL(is_left(s), 10);
     two_close();
 }
@@ -396,7 +390,7 @@ TEST(everything_works_through_threads_too)
     weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
     o.progress = WEFT_PROGRESS_THREAD;
     two_open(&o, &o);
-    weft_listener_t *l = listen_on("tcp://127.0.0.1:0");
+    weft_listener_t *l = listen_on(ports_tcp());
     for (int i = 0; i < 20; i++)
         meet(l, weft_listener_uri(l), NULL);
     weft_op_t op = WEFT_OP_INIT;

@@ -1,6 +1,7 @@
 /* Closing, aborting and refusing from inside every callback there is: nothing is called twice, nothing is touched after it is
- * gone (the sanitizers look), and everything ends. */
+ * gone (the sanitizers look), and everything ends. ctest: tls shards */
 #include "lib/two.h"
+#include "ports.h"
 #include "test.h"
 
 enum { CLOSE, ABORT, CLOSE_OP, NOTHING };
@@ -65,7 +66,7 @@ static void start(weft_accept_fn accept, weft_admit_fn admit, weft_ep_hooks_t ho
     lo.accept = accept;
     lo.admit = admit;
     lo.hooks = &hooks;
-    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", &lo, l));
+    CHECK_OK(weft_listen(two.server, ports_tcp(), &lo, l));
 }
 
 static void settle(void)
@@ -149,7 +150,7 @@ TEST(an_admit_hook_may_close_its_listener)
     two_open(NULL, NULL);
     lo.admit = admit_refuses;
     lo.user = &l;
-    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", &lo, &l));
+    CHECK_OK(weft_listen(two.server, ports_tcp(), &lo, &l));
     CHECK_OK(weft_ep_open(two.client, weft_listener_uri(l), NULL, &op, &ep));
     CHECK(two_wait(&op, 5) != WEFT_OK);
     two_close();
@@ -236,8 +237,8 @@ static void listen_inside(weft_op_t *op, void *user)
     (void)op;
     /* Of another runtime: two that ask each other would wait for ever. */
     if (user != two.server)
-        CHECK_EQ(weft_listen(user, "tcp://127.0.0.1:0", NULL, &inner), WEFT_ERR_STATE);
-    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", NULL, &inner));
+        CHECK_EQ(weft_listen(user, ports_tcp(), NULL, &inner), WEFT_ERR_STATE);
+    CHECK_OK(weft_listen(two.server, ports_tcp(), NULL, &inner));
     CHECK_OK(weft_ep_open(user, weft_listener_uri(inner), NULL, NULL, &opened));
     n_accept++;
 }

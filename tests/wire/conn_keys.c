@@ -1,4 +1,7 @@
-/* tests/wire/conn_keys.c - keys between processes: each makes its key of what it was given, and only the same lets them talk. */
+/* tests/wire/conn_keys.c - keys between processes: each makes its key of what it was given, and only the same lets them talk.
+ *
+ * ctest: tls */
+#include "ports.h"
 #include "test.h"
 
 #include <fcntl.h>
@@ -82,7 +85,7 @@ static void between(given_t server, given_t client, weft_status_t expected)
     weft_log_set_level(WEFT_LOG_ERROR);
     weft_runtime_t *rt = open_with(&server);
     lo.accept = accepted;
-    CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", &lo, &l));
+    CHECK_OK(weft_listen(rt, ports_tcp(), &lo, &l));
     snprintf(uri, sizeof uri, "%s", weft_listener_uri(l));
     CHECK_EQ(write(fds[1], uri, sizeof uri), sizeof uri);
     while (waitpid(kid, &status, WNOHANG) == 0) {

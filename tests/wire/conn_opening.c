@@ -1,5 +1,5 @@
 /* Endpoints that threads open while the runtime closes, and while another thread counts: they begin, or nothing is left of
- * them. Only a sanitizer sees what the driver reads of one that its thread frees. ctest: timeout=120 label=thread */
+ * them. Only a sanitizer sees what the driver reads of one that its thread frees. ctest: tls-long timeout=120 label=thread */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* A lost endpoint that comes back: same ids, what was under way has failed, what is posted meanwhile waits, and who does not come
- * back is given up in time. The wire is cut under both runtimes by shutting down its socket. */
+ * back is given up in time. The wire is cut under both runtimes by shutting down its socket. ctest: tls shards */
 #include <netinet/in.h>
 #include <sys/socket.h>
 

@@ -1,7 +1,7 @@
 /* A memory element and a transport to it: bytes there and back, ranges, buffers, batches, atomics, allocations; over every
  * transport, driven by the caller and by threads.
  *
- * ctest: label=thread timeout=600 */
+ * ctest: label=thread timeout=600 shards */
 #define TEST_SECONDS 200
 #include "lib/elements.h"
 #include "test.h"

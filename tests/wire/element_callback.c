@@ -1,6 +1,6 @@
 /* Callbacks that end what they were told of: a transport, or the whole action, in the middle of its being told.
  *
- * ctest: label=thread */
+ * ctest: label=thread shards */
 #include "lib/elements.h"
 #include "test.h"
 

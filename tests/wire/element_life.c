@@ -1,7 +1,7 @@
 /* The life of transports: used before they are usable, configured from another thread, lost, found again, released, terminated,
  * closed in the middle of things; servers; memory of this process; many threads.
  *
- * ctest: label=thread timeout=600 */
+ * ctest: label=thread timeout=600 shards */
 #define TEST_SECONDS 200
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 /* Memory elements: several on a runtime, by name and by region key, mapped and not, and what is left when one is closed or
  * could not be opened.
  *
- * ctest: label=thread */
+ * ctest: label=thread shards */
 #include <unistd.h>
 
 #include "lib/elements.h"

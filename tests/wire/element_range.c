@@ -1,7 +1,7 @@
 /* An access outside of a buffer or of an element's memory: the sentence has the transport's name and all of the numbers, whoever
  * finds it; and a transport knows since when it is usable.
  *
- * ctest: label=thread timeout=600 */
+ * ctest: label=thread timeout=600 shards */
 #define TEST_SECONDS 200
 #include "lib/elements.h"
 #include "test.h"

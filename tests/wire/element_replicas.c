@@ -1,7 +1,7 @@
 /* Memory on several elements while nobody dies: a copy that was damaged is passed over, and mended; and what happens before all
  * of them are there.
  *
- * ctest: label=thread */
+ * ctest: label=thread shards */
 #include <pthread.h>
 
 #include "store/mirror_layout.h"

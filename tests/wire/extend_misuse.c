@@ -6,6 +6,7 @@
 #include <weft/weft.h>
 
 #include "core/local.h"
+#include "ports.h"
 #include "test.h"
 
 static weft_runtime_t *open_as(weft_progress_mode_t mode)
@@ -252,7 +253,7 @@ static weft_status_t open_tries_all(weft_runtime_t *rt, void *state)
     CHECK_EQ(weft_runtime_close(rt), WEFT_ERR_STATE);
     CHECK_OK(weft_timer_start(rt, WEFT_MILLISECOND, &timer));
     CHECK_EQ(weft_op_wait(&timer, WEFT_SECOND), WEFT_ERR_STATE);
-    CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_listen(rt, ports_tcp(), NULL, &listener));
     CHECK_OK(weft_ep_open(rt, "unix://@weft-nobody-listens-here", NULL, NULL, &ep));
     return returns;
 }

@@ -108,7 +108,7 @@ TEST(an_address_that_was_changed_or_is_of_another_meeting_or_comes_back_is_refus
         else if (what == CROSSED)
             memcpy(addr, other.addr, other.addr_n);
         else
-            lane_of(&e)->pass.binding[0] ^= 1;
+            lane_of(&e)->pass->binding[0] ^= 1;
         CHECK_EQ(e.lane->ops->lane_connect(e.lane, addr, eb.addr_n), WEFT_ERR_UNREACHABLE);
         CHECK(strstr(weft_last_error(), "has not shown"));
         shm_end_close(&e);

@@ -1,11 +1,12 @@
 /* A mirror on three servers: what is written is read, by the writer and by readers; who may do what; closing, opening again,
  * taking over; copies that were changed behind its back are found and mended; many threads at once. Every runtime has its own
- * thread. ctest: timeout=300 label=thread */
+ * thread. ctest: timeout=300 label=thread shards */
 #include <pthread.h>
 
 #include "base/rng.h"
 #include "store/mirror_layout.h"
 #include "store/state.h"
+#include "ports.h"
 #include "test.h"
 #include "weft/elements.h"
 #include "weft/weft.h"
@@ -59,7 +60,7 @@ static void open_all(const char *transport)
         so.bytes = 16 << 20;
         lo.accept = on_accept;
         CHECK_OK(weft_store_serve(p.rt[i], &so, &p.server[i]));
-        CHECK_OK(weft_listen(p.rt[i], "tcp://127.0.0.1:0", &lo, &l));
+        CHECK_OK(weft_listen(p.rt[i], ports_tcp(), &lo, &l));
         CHECK_OK(weft_ep_open(p.client, weft_listener_uri(l), NULL, NULL, &p.ep[i]));
         CHECK_OK(weft_store_open(p.ep[i], NULL, &op));
         CHECK_OK(ended(&op));

@@ -1,5 +1,7 @@
 /* wire/msg_ahead.c - ten thousand receives, each of its own tag: the fabric tells of records before it delivers them, so that
- * the memory of their receives can be fetched. Each message finds its receive, whatever happens in between. */
+ * the memory of their receives can be fetched. Each message finds its receive, whatever happens in between.
+ *
+ * ctest: tls */
 #define TEST_SECONDS 60
 #include "base/rng.h"
 #include "lib/pair.h"

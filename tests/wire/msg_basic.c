@@ -1,5 +1,7 @@
 /* Tag messages between two runtimes: every way to send and to receive, over shared memory and TCP, driven by the caller and by
- * threads. */
+ * threads.
+ *
+ * ctest: tls-long */
 #include <weft/store.h>
 
 #include "lib/pair.h"

@@ -1,4 +1,6 @@
-/* Endings as a user of messages sees them: what was sent arrives, what cannot arrive says so. */
+/* Endings as a user of messages sees them: what was sent arrives, what cannot arrive says so.
+ *
+ * ctest: tls-long */
 #include "lib/pair.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
 /* Many threads on one runtime: posts through the inbox and by turns at the driver's seat, every completion once, order per
- * thread kept. */
+ * thread kept. ctest: tls-long shards */
 #include <pthread.h>
 #include <stdatomic.h>
 

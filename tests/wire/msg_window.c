@@ -1,4 +1,6 @@
-/* Flow control: a sender that outruns its receiver waits, the receiver's memory stays within its window, nothing is lost. */
+/* Flow control: a sender that outruns its receiver waits, the receiver's memory stays within its window, nothing is lost.
+ *
+ * ctest: tls-long */
 #include "lib/pair.h"
 #include "test.h"
 

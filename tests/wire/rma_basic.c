@@ -1,7 +1,7 @@
 /* wire/rma_basic.c - remote memory between two runtimes, on every way and every path there is on it: reads and writes of every
  * size at every edge, pieces, batches, atomics, order, fences, flushes and notifications. After each write the whole region is
  * compared with what it should hold, so that a byte outside of the access shows. wire/rma_rules.c has rights, ranges and ends.
- * ctest: timeout=600 */
+ * ctest: tls-long timeout=600 */
 #define TEST_SECONDS 280
 #include <stdatomic.h>
 

@@ -7,6 +7,7 @@
 
 #include "lib/far.h"
 #include "lib/two.h"
+#include "ports.h"
 #include "test.h"
 
 enum { MB = 1 << 20, LEN = 3 * MB, N = 240, SIZES = 6 };
@@ -408,7 +409,7 @@ TEST(a_runtime_can_be_its_own_peer)
         o.progress = ways[w].mode;
         memset(&far, 0, sizeof far);
         CHECK_OK(weft_runtime_open(&o, &far.pair.rt[0]));
-        CHECK_OK(weft_listen(far.pair.rt[0], "tcp://127.0.0.1:0", NULL, &far.pair.listener));
+        CHECK_OK(weft_listen(far.pair.rt[0], ports_tcp(), NULL, &far.pair.listener));
         CHECK_OK(weft_listener_accept(far.pair.listener, &accept));
         CHECK_OK(weft_ep_open(far.pair.rt[0], weft_listener_uri(far.pair.listener), NULL, &connect, &far.pair.ep[1]));
         CHECK_OK(far_end(WEFT_OK, &connect));

@@ -1,5 +1,5 @@
 /* wire/rma_flow.c - a hundred thousand requests posted at once to an owner that does not progress, and answers for a peer that
- * does not: what both sides hold stays bounded, and all of them complete when it does. ctest: timeout=600 long */
+ * does not: what both sides hold stays bounded, and all of them complete when it does. ctest: tls-long timeout=600 long */
 #define TEST_SECONDS 280
 #include <malloc.h>
 

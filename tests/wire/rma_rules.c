@@ -1,5 +1,5 @@
 /* wire/rma_rules.c - who may do what with remote memory, and when no more: rights, ranges, parts, keys, names, revoking,
- * freeing, extending, expiring; the same on every path. ctest: timeout=600 */
+ * freeing, extending, expiring; the same on every path. ctest: tls-long timeout=600 */
 #define TEST_SECONDS 280
 #include "lib/far.h"
 #include "test.h"

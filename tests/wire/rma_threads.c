@@ -1,6 +1,8 @@
 /* wire/rma_threads.c - several threads on one remote, and on remotes of their own, on runtimes with a thread and without: every
  * operation ends once, atomics add up, a thread reads what it wrote, and revoking, cancelling, attaching and dropping race with
- * all of it. */
+ * all of it.
+ *
+ * ctest: tls-long */
 #define TEST_SECONDS 240
 #include <pthread.h>
 #include <stdatomic.h>

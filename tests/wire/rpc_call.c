@@ -1,6 +1,6 @@
 /* Calls between two runtimes: values of every type, failures, deadlines, cancelling, many at once; over shared memory and TCP,
  * driven by the caller and by threads.
- * ctest: timeout=120 */
+ * ctest: tls timeout=120 */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

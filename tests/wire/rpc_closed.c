@@ -1,6 +1,6 @@
 /* Services that close, and those who call them late: while the last request is still held, after everything is gone, by a
  * number that was theirs, with a stream, by name or without one. They were not wrong to ask: UNAVAILABLE, and it did not run.
- * ctest: timeout=120 */
+ * ctest: tls timeout=120 shards */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>

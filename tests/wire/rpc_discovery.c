@@ -5,6 +5,7 @@
 
 #include "crew.h"
 #include "places.h"
+#include "ports.h"
 #include "test.h"
 
 /* --- between processes ----------------------------------------------------------------------------------------------------- */
@@ -159,7 +160,7 @@ static void house_open(int i, bool publish)
     CHECK_OK(weft_registry_open(h->rt, town.uri, NULL, &h->registry));
     snprintf(instance, sizeof instance, "h%d", i);
     h->service = service_on(h->rt, instance, &h->number);
-    listen_at(h, "tcp://127.0.0.1:0");
+    listen_at(h, ports_tcp());
     if (publish)
         CHECK_OK(weft_service_publish(h->service, h->registry, NULL));
 }
@@ -512,7 +513,7 @@ static void entries(const char *uri)
     CHECK(strstr(weft_last_error(), "weft_listen"));
     CHECK_EQ(weft_service_publish(h->service, h->registry, "nowhere"), WEFT_ERR_INVALID);
     CHECK_EQ(weft_service_publish(NULL, h->registry, NULL), WEFT_ERR_INVALID);
-    listen_at(h, "tcp://127.0.0.1:0");
+    listen_at(h, ports_tcp());
     CHECK_OK(weft_service_publish(h->service, h->registry, NULL));
     CHECK_EQ(weft_service_publish(h->service, h->registry, NULL), WEFT_ERR_STATE); /* it is */
     TOWN_UNTIL(look().n == 1);
@@ -569,7 +570,7 @@ TEST(the_load_that_is_published_follows_the_load_there_is)
     so.peer_percent = 100;
     CHECK_OK(weft_service_open(h->rt, "town", &so, &h->service));
     CHECK_OK(weft_service_add(h->service, "keeps() -> void", keeps, NULL, NULL));
-    listen_at(h, "tcp://127.0.0.1:0");
+    listen_at(h, ports_tcp());
     CHECK_OK(weft_service_publish(h->service, h->registry, NULL));
     TOWN_UNTIL(look().n == 1);
     CHECK_EQ(look().load, 0);
@@ -602,7 +603,7 @@ TEST(the_configured_registry_is_found_by_both_sides)
     h->rt = runtime(WEFT_PROGRESS_THREAD);
     h->service = service_on(h->rt, NULL, &h->number);
     h->number = 5;
-    listen_at(h, "tcp://127.0.0.1:0");
+    listen_at(h, ports_tcp());
     CHECK_OK(weft_service_publish(h->service, NULL, NULL));
     town.rt = runtime(WEFT_PROGRESS_CALLER);
     for (int i = 0; i < 3; i++) { /* opened, closed with the last, opened again; two at a time */
@@ -669,7 +670,7 @@ TEST(a_runtime_closes_with_users_of_its_configured_registry)
         struct house *h = &town.house[0];
         h->rt = runtime(alone ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD);
         h->service = service_on(h->rt, NULL, &h->number);
-        listen_at(h, "tcp://127.0.0.1:0");
+        listen_at(h, ports_tcp());
         if (publish)
             CHECK_OK(weft_service_publish(h->service, NULL, NULL));
         town.rt = alone ? h->rt : runtime(WEFT_PROGRESS_CALLER);

@@ -1,9 +1,10 @@
 /* Calls that end in unusual ways: their service closes while the reply waits for a stream that nobody reads; they are answered
  * while their large arguments were never fetched; they are cancelled beside a call of the peer's that has the same number; their
- * function is replaced while large calls and calls with streams are on their way. ctest: timeout=120 */
+ * function is replaced while large calls and calls with streams are on their way. ctest: tls timeout=120 shards */
 #include <stdatomic.h>
 
 #include "lib/desk.h"
+#include "ports.h"
 #include "test.h"
 
 enum { LARGE = 300000, MANY = 40 };
@@ -213,7 +214,7 @@ TEST(there_is_an_end_to_trying)
         desk_open(&desk, &pair_ways[0], NULL);
         desk_add(&desk, "leave() -> void idempotent", goes_away, NULL);
         lo.accept = accepted;
-        CHECK_OK(weft_listen(desk.pair.rt[0], "tcp://127.0.0.1:0", &lo, &listener));
+        CHECK_OK(weft_listen(desk.pair.rt[0], ports_tcp(), &lo, &listener));
         o.tries = tries[i];
         o.reconnect_ns = 1;
         atomic_store(&begun, 0);

@@ -1,6 +1,6 @@
 /* Operations of other threads that sit in the inbox while the driver lets go of what they belong to: a stream that is released, a
  * request that its on_cancel releases. Only a sanitizer sees memory that is used after it was freed.
- * ctest: timeout=120 label=thread */
+ * ctest: tls timeout=120 label=thread shards */
 #include <stdatomic.h>
 #include <unistd.h>
 

@@ -3,7 +3,7 @@
  * its request, has a stream, large arguments or a thread; from inside a cancel, a release, a completion. Nothing is touched after
  * its end (run it under asan), every operation completes, and everything closes.
  *
- * ctest: timeout=300 label=thread */
+ * ctest: tls timeout=300 label=thread */
 #define TEST_SECONDS 280
 #include <stdatomic.h>
 #include <weft/service.h>

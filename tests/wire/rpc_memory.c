@@ -2,7 +2,7 @@
  * in host memory, and to functions and callers that have them brought into memory of a kind; the library's kinds, and a device
  * without hardware whose bytes come out wrong if anyone but its own copy() touched them. What a kind lacks here is skipped with
  * the reason.
- * ctest: timeout=300 */
+ * ctest: tls timeout=300 */
 #define TEST_SECONDS 140
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Calls made with `once`, as the server sees them: repeats, over the same endpoint and another, of calls that run, were
  * answered, or were forgotten.
- * ctest: timeout=120 */
+ * ctest: tls timeout=120 */
 #include <stdatomic.h>
 #include <weft/service.h>
 

@@ -1,6 +1,6 @@
 /* How requests come to the threads of a service: bursts, functions that block, pauses of every length, and a close meanwhile;
  * with threads that spin before they sleep and with threads that do not.
- * ctest: timeout=300 label=thread */
+ * ctest: tls timeout=300 label=thread shards */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +147,49 @@ TEST(functions_that_block_do_not_hold_up_others)
 }
 
 /* --- wake-ups --------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t wakeups(void)
+{
+    return wefti_rpc_pool_wakeups(desk.service->pool);
+}
+
+static uint64_t waiting(void)
+{
+    weft_service_stats_t s = WEFT_SERVICE_STATS_INIT;
+    CHECK_OK(weft_service_get_stats(desk.service, &s));
+    return s.waiting;
+}
+
+/* A thread is called once for what it begins, and not for what waits while all are busy. One that finds that another was faster
+ * may be called again. */
+static void few_calls(const pair_way_t *way)
+{
+    enum { THREADS = 4 };
+    meeting_t m = {0};
+    open_pool(way, THREADS);
+    weft_method_t *hold = on_threads(HOLD, meets, &m);
+    atomic_store(&m.missing, MOST);
+    for (int i = 0; i < THREADS; i++)
+        begin(hold, i);
+    PAIR_UNTIL(&desk.pair, atomic_load(&m.inside) == THREADS, 60);
+    CHECK(wakeups() <= 2 * THREADS);
+    uint64_t before = wakeups();
+    for (int i = THREADS; i < MOST; i++)
+        begin(hold, i);
+    PAIR_UNTIL(&desk.pair, waiting() == MOST - THREADS, 60);
+    CHECK_EQ(wakeups(), before);
+    atomic_store(&m.missing, 0); /* they are all begun by threads that are awake */
+    for (int i = 0; i < MOST; i++)
+        end(i);
+    CHECK_EQ(atomic_load(&m.inside), MOST);
+    CHECK(wakeups() - before <= THREADS);
+    desk_close(&desk);
+}
+
+TEST(a_burst_needs_few_wake_ups)
+{
+    each_pool(few_calls);
+}
 
 /* Bursts that come while threads run, spin, fall asleep and wake up. All of a burst are waited for before the next: a thread that
  * was not called would be missed. */

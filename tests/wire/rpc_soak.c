@@ -5,7 +5,7 @@
  *
  * For as long as TEST_SECONDS says, 4 if it says nothing.
  *
- * ctest: timeout=600 label=thread */
+ * ctest: tls timeout=600 label=thread shards */
 #define TEST_SECONDS 590
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +14,7 @@
 #include <weft/weft.h>
 
 #include "base/rng.h"
+#include "ports.h"
 #include "test.h"
 
 enum { SERVERS = 2, CLIENTS = 24, FLIGHT = 8, BIG = 40000, ITEMS = 90 };
@@ -342,7 +343,7 @@ static void open_server(server_t *s)
     o.progress = WEFT_PROGRESS_THREAD;
     lo.accept = on_accept;
     CHECK_OK(weft_runtime_open(&o, &s->rt));
-    CHECK_OK(weft_listen(s->rt, "tcp://127.0.0.1:0", &lo, &s->listener));
+    CHECK_OK(weft_listen(s->rt, ports_tcp(), &lo, &s->listener));
     open_service(s);
 }
 

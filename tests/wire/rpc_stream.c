@@ -1,6 +1,6 @@
 /* Calls with streams between two runtimes: from the server, from the client, both ways; slow readers, large values, early ends,
  * failures, cancelling; functions in progress and on threads of the service's own.
- * ctest: timeout=400 label=thread */
+ * ctest: tls-long timeout=400 label=thread */
 #define TEST_SECONDS 150
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 /* The rules of a stream, one side against the other without a call: order, credit in items and bytes, cancelling, endings, and
- * what a peer must not say. ctest: timeout=300 label=thread */
+ * what a peer must not say. ctest: tls-long timeout=300 label=thread */
 #define TEST_SECONDS 150
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 /* Functions on threads of their service, answers from threads of the program, and ends that come while they run.
- * ctest: timeout=180 label=thread */
+ * ctest: tls timeout=180 label=thread shards */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -379,8 +379,8 @@ TEST(functions_come_and_go_while_they_are_called)
         desk_open(&desk, way, NULL);
         CHECK_EQ(pthread_create(&thread, NULL, churns, desk.service), 0);
         weft_method_t *add = desk_method(&desk, DESK_ADD);
-        double end = test_now() + 0.3;
-        while (test_now() < end) {
+        double began = test_now();
+        while (test_now() < began + (ok ? 0.3 : 30)) { /* a busy machine may meet it taken away for long */
             weft_status_t st = desk_call(&desk, add, two, 2);
             if (st)
                 CHECK_EQ(desk.reply.code, WEFT_CODE_UNIMPLEMENTED);

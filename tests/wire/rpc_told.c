@@ -1,6 +1,6 @@
 /* What a caller is told besides the result: over which endpoint a call went, and in words what is wrong with an argument,
  * whichever thread finds out.
- * ctest: timeout=60 */
+ * ctest: tls timeout=60 */
 #include <string.h>
 
 #include "lib/desk.h"

@@ -1,6 +1,6 @@
 /* Typed functions with both sides: calls that wait and that do not, failures and their words, requests that are kept, streams;
  * and finding the method of a function, by many threads, for clients that come and go.
- * ctest: timeout=120 label=thread */
+ * ctest: tls timeout=120 label=thread */
 #include <ctype.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 /* A memory server and its clients: allocating, finding, extending, freeing; leases, quotas, keys for others; over every
  * transport, driven by the caller and by threads.
  *
- * ctest: label=thread */
+ * ctest: tls label=thread shards */
 #include <sys/resource.h>
 #include <weft/elements.h>
 

@@ -1,7 +1,7 @@
 /* A server that is full, and gives memory back: who asks for that memory before it is there waits for it and is not refused;
  * who asks for more than will ever be there is refused at once; who goes away meanwhile leaves nothing.
  *
- * ctest: label=thread */
+ * ctest: tls-long label=thread shards */
 #include <weft/elements.h>
 
 #include "lib/keeper.h"

@@ -1,7 +1,7 @@
 /* Listing what a server has: in order, by the beginning of names, page by page, ten thousand of them; and a list that is
  * cancelled or whose store is closed from inside its own function.
  *
- * ctest: timeout=180 */
+ * ctest: tls-long timeout=180 */
 #include <weft/elements.h>
 
 #include "lib/keeper.h"

@@ -1,5 +1,7 @@
 /* What a server keeps for a member of a mirror: its record is changed by one writer at a time, everything given out before is
- * stale when a set is complete, readers are served only while the writer's lease runs or after it has left. ctest: long waits */
+ * stale when a set is complete, readers are served only while the writer's lease runs or after it has left.
+ *
+ * ctest: tls-long long waits */
 #include <weft/elements.h>
 
 #include "lib/keeper.h"

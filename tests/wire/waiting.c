@@ -1,9 +1,10 @@
 /* Calls that post and wait: connect, accept, send, receive, read, write; what they return when time is over, and what they
- * leave. */
+ * leave. ctest: tls shards */
 #include <pthread.h>
 
 #include <weft/weft.h>
 
+#include "ports.h"
 #include "test.h"
 
 enum { LEN = 300000 };
@@ -52,7 +53,7 @@ static void talk(weft_progress_mode_t mode)
     pthread_t id;
     weft_ep_t *ep, *none = NULL;
     size_t len;
-    CHECK_OK(weft_listen(s.rt, "tcp://127.0.0.1:0", NULL, &s.listener));
+    CHECK_OK(weft_listen(s.rt, ports_tcp(), NULL, &s.listener));
     CHECK_EQ(weft_listener_accept_wait(s.listener, WEFT_MILLISECOND, &none), WEFT_ERR_TIMEOUT);
     CHECK(!none);
     CHECK(!pthread_create(&id, NULL, serve, &s));
@@ -105,7 +106,7 @@ TEST(small_sends_that_wait_leave_though_nobody_drives_afterwards)
     CHECK_OK(weft_runtime_open(&o, &there));
     o.progress = WEFT_PROGRESS_CALLER;
     CHECK_OK(weft_runtime_open(&o, &here));
-    CHECK_OK(weft_listen(there, "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_listen(there, ports_tcp(), NULL, &listener));
     CHECK_OK(weft_listener_accept(listener, &accepted));
     CHECK_OK(weft_ep_connect(here, weft_listener_uri(listener), NULL, 20 * WEFT_SECOND, &ep));
     CHECK_OK(weft_op_wait(&accepted, 20 * WEFT_SECOND));

@@ -116,6 +116,8 @@ static void report_json(const call_made_t *m, weft_status_t st, const weft_reply
     }
     tool_json_text(&j, "server", *m->link->server ? m->link->server : NULL);
     tool_json_text(&j, "transport", *m->link->transport ? m->link->transport : NULL);
+    tool_json_text(&j, "cipher", *m->link->cipher ? m->link->cipher : NULL);
+    tool_json_text(&j, "identity", *m->link->identity ? m->link->identity : NULL);
     tool_json_number(&j, "seconds", seconds, 9);
     tool_json_end(&j);
 }

@@ -61,7 +61,7 @@ typedef struct call_link {
     weft_ep_t *ep;             /* NULL: the client has its own */
     weft_client_t *client;
     /* who answered last, for people; call_link_answered() sets it */
-    char server[512], transport[16];
+    char server[512], transport[16], cipher[40], identity[256]; /* the last two: of TLS */
 } call_link_t;
 
 /* Open what a call needs. TOOL_OK, or the exit status after a sentence; then nothing is open. */

@@ -242,6 +242,8 @@ static void answered(weft_op_t *op, void *user)
     if (ep && !weft_ep_get_info(ep, &info)) {
         snprintf(l->server, sizeof l->server, "%s at %s", info.peer_name, info.peer_address);
         snprintf(l->transport, sizeof l->transport, "%s", info.transport);
+        snprintf(l->cipher, sizeof l->cipher, "%s", info.cipher);
+        snprintf(l->identity, sizeof l->identity, "%s", info.identity);
     }
     atomic_store(&k->told, true);
 }

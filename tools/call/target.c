@@ -1,7 +1,7 @@
 /* tools/call/target.c - which part of a uri is the server's address, and which the service and the function.
  *
  *     weft://calc/add   weft://calc@mill-3/add            the name of a service has no '/'
- *     tcp://host:port/calc/add   tcp://host:port/add      an address has no '/' either; the service may be left out
+ *     tcp://host:port/calc/add   tls://host:port/add      an address has no '/' either; the service may be left out
  *     unix:///run/calc.sock#calc/add                      a path has: what is behind the first '#' is the function
  *     unix:///run/odd#name --function calc/add            with --function the uri is an address and nothing else
  *
@@ -61,7 +61,7 @@ static bool take_function(call_target_t *t, const char *s, bool list)
 static char *cut(char *uri)
 {
     char *after = strstr(uri, "://") + 3, *at;
-    if (begins(uri, "weft://") || (begins(uri, "tcp://") && !strchr(after, ','))) {
+    if (begins(uri, "weft://") || ((begins(uri, "tcp://") || begins(uri, "tls://")) && !strchr(after, ','))) {
         at = after + strcspn(after, "/#");
     } else {
         at = strchr(after, '#');
@@ -107,7 +107,7 @@ static bool take_uri(const call_opts_t *opts, call_target_t *t)
 
 static bool is_uri(const char *uri)
 {
-    static const char *const schemes[] = {"weft://", "tcp://", "unix://"};
+    static const char *const schemes[] = {"weft://", "tcp://", "tls://", "unix://"};
     const char *end = strstr(uri, "://");
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (!strncasecmp(uri, schemes[i], strlen(schemes[i])))

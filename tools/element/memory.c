@@ -123,7 +123,7 @@ static bool take_report_fd(void *opts, const char *value)
 
 static int element_memory(int argc, char **argv)
 {
-    memory_t m = {.mo = WEFT_MEMORY_OPTS_INIT, .report_fd = UINT64_MAX, .out = stdout};
+    memory_t m = {.mo = WEFT_MEMORY_OPTS_INIT, .report_fd = UINT64_MAX, .out = stdout, .net.configured_shards = true};
     tool_texts_t listen = {.n = 1};
     int rc;
     m.mo.name = DEFAULT_NAME;
@@ -168,6 +168,7 @@ static const tool_opt_t options[] = {
      TO_FLAG(memory_t, mo.named)},
     {"unmapped", NULL, "users on this machine do not map the memory: every access is checked by this process",
      TO_FLAG(memory_t, mo.unmapped)},
+    {TO_GROUP(memory_t, net, tool_shards_options)},
     {"report-fd", "FD", "for launchers: one JSON object a line to this descriptor, nothing to standard output",
      TO_TAKE(take_report_fd)},
     {"json", NULL, "one JSON object a line: the durl, and statistics at the end", TO_FLAG(memory_t, json)},

@@ -106,6 +106,7 @@ static bool finish_client(const form_t *f, mem_opts_t *o)
 static int run(const form_t *f, int argc, char **argv)
 {
     mem_opts_t o = {.stats_ns = UINT64_MAX, .timeout_ns = 30 * WEFT_SECOND};
+    o.net.configured_shards = f->command == &mem_serve_command;
     int rc = tool_options(f->command, argc, argv, &o, &o.words);
     if (rc == TOOL_GO)
         rc = (f->fn == mem_serve ? finish_serve(&o) : finish_client(f, &o)) ? f->fn(&o) : TOOL_USAGE;
@@ -170,6 +171,7 @@ static const tool_opt_t serve_options[] = {
      TO_TIME(mem_opts_t, lease_ns, SHORTEST, TOOL_DAY)},
     {"unmapped", NULL, "clients on this machine may not map blocks: every access goes through the server",
      TO_FLAG(mem_opts_t, unmapped)},
+    {TO_GROUP(mem_opts_t, net, tool_shards_options)},
     {"stats-every", "TIME", "a line of statistics so often; 0 for none (default 10s on a terminal and with --json, else none)",
      TO_TAKE(take_stats_every)},
     {"no-key-needed", NULL, "listen without a key where other machines can connect: all of them may read and write all blocks",

@@ -105,6 +105,7 @@ static void announce(const serve_t *s)
             tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
         tool_json_close(&j, ']');
         tool_json_count(&j, "bytes", s->opts->bytes);
+        tool_json_count(&j, "shards", weft_runtime_shards(s->rt));
         tool_json_end(&j);
         return;
     }

@@ -316,6 +316,7 @@ static bool measure(void *client, perf_test_t test, uint64_t size)
     r.histogram = c->histogram;
     r.tick_us = perf_tick_ns() / 1e3 / (perf_is_latency(test) ? 2 : 1);
     r.transport = c->link.transport;
+    r.cipher = c->link.cipher;
     r.path = perf_is_rma(test) ? weft_rma_path_name(c->path) : NULL;
     if (test != PERF_IDLE && perf_ways_on_gpu(&plan, &c->ways, &c->reply.ways))
         r.device_path = perf_ways_text(&c->ways, &c->reply.ways, ways, sizeof ways);
@@ -331,7 +332,7 @@ static bool measure(void *client, perf_test_t test, uint64_t size)
     r.endpoint_bytes = endpoint_bytes(c->link.rss_before, c->link.rss_first, perf_rss(), c->link.n_eps);
     r.peer_endpoint_bytes = endpoint_bytes(c->reply.rss_before, c->reply.rss_first, c->reply.rss_all, c->link.n_eps);
     if (!c->head_shown)
-        perf_report_head(o, c->link.transport);
+        perf_report_head(o, c->link.transport, c->link.cipher);
     c->head_shown = true;
     perf_report(o, &r);
     return true;

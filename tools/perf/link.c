@@ -38,7 +38,7 @@ int perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
     memset(l, 0, sizeof *l);
     l->opts = opts;
     l->peer = peer;
-    l->threaded = opts->threaded;
+    l->threaded = opts->threaded || opts->shards;
     l->timeout_ns = opts->timeout_ns;
     /* On a single processor spinning keeps the other side from answering. With --fork the other side has its own. */
     l->yield = opts->crowded || (!opts->pin && perf_cores() < 2);
@@ -46,10 +46,15 @@ int perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
     ro.progress = opts->threaded ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER;
     ro.transports = opts->net.transports;
     ro.heartbeat_ns = opts->net.heartbeat_ns;
-    if (opts->pin) /* a thread of the runtime stays where it began */
+    ro.shards = opts->shards ? (uint32_t)opts->shards : 1; /* whatever is configured: figures are to be compared */
+    if (opts->shards)
+        ro.progress = WEFT_PROGRESS_THREAD;
+    if (opts->pin && opts->shards) /* a thread of the runtime stays where it may be when it begins */
+        perf_pin_to(opts->core, (unsigned)opts->shards);
+    else if (opts->pin)
         perf_pin(opts->core + opts->cores - 1);
     st = weft_runtime_open(&ro, &l->rt);
-    if (opts->pin)
+    if (opts->pin && !opts->shards)
         perf_pin(opts->core);
     if (st) {
         tool_error_status(st, "the runtime cannot be opened");
@@ -78,8 +83,10 @@ bool perf_link_add(perf_link_t *l, weft_ep_t *ep)
 void perf_link_note_transport(perf_link_t *l)
 {
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
-    if (l->n_eps && !weft_ep_get_info(l->eps[0], &info))
-        snprintf(l->transport, sizeof l->transport, "%s", info.transport);
+    if (!l->n_eps || weft_ep_get_info(l->eps[0], &info))
+        return;
+    snprintf(l->transport, sizeof l->transport, "%s", info.transport);
+    snprintf(l->cipher, sizeof l->cipher, "%s", info.cipher);
 }
 
 void perf_link_drop(perf_link_t *l, bool graceful)
@@ -143,7 +150,9 @@ static const char *advice(weft_status_t st)
 void perf_link_lost(perf_link_t *l, weft_status_t st, const char *doing)
 {
     perf_progress(NULL);
-    if (st == WEFT_ERR_PEER || st == WEFT_ERR_CLOSED)
+    if (st == WEFT_ERR_LIMIT && !strncmp(weft_last_error(), "op.streams", 10)) /* --streams: that says it all */
+        tool_error("failed while %s: %s", doing, weft_last_error());
+    else if (st == WEFT_ERR_PEER || st == WEFT_ERR_CLOSED)
         tool_error("lost %s while %s: %s%s", l->peer, doing, weft_status_text(st), advice(st));
     else
         tool_error("failed while %s: %s%s", doing, weft_status_text(st), advice(st));

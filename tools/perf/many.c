@@ -34,7 +34,7 @@ typedef struct board {
     uint64_t end;
     perf_plan_t plan;
     double server_endpoint_bytes;
-    char uri[512], transport[32];
+    char uri[512], transport[32], cipher[40];
     part_t parts[];
 } board_t;
 
@@ -230,8 +230,10 @@ static int client(const perf_opts_t *opts, board_t *b, unsigned nth)
         rc = TOOL_FAILED;
     } else {
         part->endpoint_bytes = bytes_each(&link, link.n_eps);
-        if (!nth)
+        if (!nth) {
             memcpy(b->transport, link.transport, sizeof b->transport);
+            memcpy(b->cipher, link.cipher, sizeof b->cipher);
+        }
         rc = client_points(&link, b, part);
     }
     perf_link_close(&link);
@@ -257,6 +259,10 @@ static bool start(crew_t *c, unsigned nth)
             _exit(TOOL_FAILED);
         tool_name = nth ? "weft perf (client)" : "weft perf (server)";
         own.core = nth * own.cores;
+        if (nth && own.shards) {
+            own.core = (unsigned)own.shards + (nth - 1) * own.cores;
+            own.shards = 0;
+        }
         int rc = nth ? client(&own, c->board, nth - 1) : server(&own, c->board);
         fflush(NULL);
         _exit(rc);
@@ -321,6 +327,7 @@ static void report(const crew_t *c, perf_histogram_t *all)
     r.avg_us = n * 1e6 / r.msg_s;
     r.mb_s = r.msg_s * (double)r.size / 1048576.0;
     r.transport = b->transport;
+    r.cipher = b->cipher;
     r.endpoint_bytes = b->parts[0].endpoint_bytes;
     r.peer_endpoint_bytes = b->server_endpoint_bytes;
     perf_report(c->opts, &r);
@@ -352,7 +359,7 @@ static bool measure_point(void *crew, perf_test_t test, uint64_t size)
         return false;
     }
     if (!at)
-        perf_report_head(c->opts, b->transport);
+        perf_report_head(c->opts, b->transport, b->cipher);
     report(c, all);
     free(all);
     return true;

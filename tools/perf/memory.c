@@ -11,6 +11,7 @@
 
 #define TOUCH_STEP ((size_t)16 << 20)
 #define STAGE_STEP ((size_t)1 << 20)
+#define GPU_STEP ((size_t)16 << 20)
 
 const char *const perf_kinds[PERF_KINDS] = {"host",       "huge",     "pinned",  "cuda", "cuda-managed",
                                             "cuda-async", "cuda-vmm", "cuda-fd", "pool"};
@@ -93,6 +94,21 @@ static weft_status_t fill_from_afar(perf_link_t *l, const perf_pages_t *p, int f
     return st;
 }
 
+/* Managed memory is where it was used last: let the GPU read it, so that it begins there, as if a kernel had filled it. */
+static weft_status_t let_gpu_read(perf_link_t *l, const perf_pages_t *p)
+{
+    const weft_mem_kind_t *cuda = weft_mem_kind_find("cuda");
+    void *at = NULL;
+    weft_status_t st = cuda ? weft_mem_alloc(cuda, GPU_STEP, &at) : WEFT_ERR_UNSUPPORTED;
+    for (size_t done = 0; done < p->size && !st; done += GPU_STEP) {
+        st = weft_mem_copy(at, cuda, (char *)p->at + done, p->kind, p->size - done < GPU_STEP ? p->size - done : GPU_STEP);
+        weft_runtime_progress(l->rt);
+    }
+    if (at)
+        weft_mem_free(cuda, at, GPU_STEP);
+    return st;
+}
+
 weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *p, int fill)
 {
     if (!touchable(p))
@@ -101,7 +117,7 @@ weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *p, int fill)
         memset((char *)p->at + done, fill, p->size - done < TOUCH_STEP ? p->size - done : TOUCH_STEP);
         weft_runtime_progress(l->rt);
     }
-    return WEFT_OK;
+    return p->kind && !strcmp(p->kind->name, "cuda-managed") ? let_gpu_read(l, p) : WEFT_OK;
 }
 
 const char *perf_memory_get(perf_link_t *l, const char *name, uint64_t size, int fill, perf_pages_t *out, bool *none_out)

@@ -271,6 +271,10 @@ static bool finish_stream(perf_opts_t *o)
 
 static bool finish_clients(const perf_opts_t *o)
 {
+    if (o->shards && !o->clients) {
+        tool_error("--shards are of a server that many call: add --clients");
+        return false;
+    }
     if (!o->clients)
         return true;
     if (o->role != PERF_FORK) {
@@ -380,6 +384,10 @@ static const tool_opt_t options[] = {
     {"warmup", "N", "with --iters: how many messages come first (default a tenth)", TO_COUNT(perf_opts_t, warmup, 0, MANY)},
     {"endpoints", "N", "endpoints between the two processes, used in turn (default 1)",
      TO_COUNT(perf_opts_t, endpoints, 1, PERF_MAX_ENDPOINTS)},
+    {"shards", "N",
+     "with --clients: shards of the server, each a thread with connections of its own (default: none, the server is driven as "
+     "--mode says)",
+     TO_COUNT(perf_opts_t, shards, 1, WEFT_SHARDS_MAX)},
     {"clients", "N", "with --fork: client processes that call the server at one time, each over --endpoints (rpc tests only)",
      TO_COUNT(perf_opts_t, clients, 1, PERF_MAX_CLIENTS)},
     {"outstanding", "N", "one-way tests: receives kept posted, or payloads pulled at one time (default: as many as the window)",

@@ -81,6 +81,7 @@ typedef struct perf_opts {
     bool json, pin, keep, shuffle;
     bool crowded;              /* there are more processes than cores */
     unsigned core, cores;      /* with pin: the first core of this process, and how many it has */
+    uint64_t shards;           /* of the runtime of this process; 0: it has no threads but those of --mode */
     uint64_t clients;          /* processes that call at one time; 0: one client, which may run any test */
     uint64_t window;           /* 0: each test's own */
     uint64_t outstanding;      /* receives kept posted; 0: as many as the window */
@@ -111,6 +112,7 @@ const char *perf_test_name(perf_test_t test);
 unsigned perf_cores(void);
 /* This thread runs on the nth of them from now on. */
 void perf_pin(unsigned nth);
+void perf_pin_to(unsigned nth, unsigned n); /* any of n cores from that one on */
 /* Sets o->cores. False: there are not enough for one each. */
 bool perf_cores_share(perf_opts_t *o, unsigned processes);
 
@@ -174,7 +176,7 @@ typedef struct perf_link {
     uint64_t timeout_ns;
     uint64_t rss_before, rss_first; /* resident bytes with no endpoint and with one */
     weft_pool_t *pool;     /* made when buffers from a pool are first asked for */
-    char transport[32];
+    char transport[32], cipher[40]; /* the latter "": no TLS */
 } perf_link_t;
 
 /* Opens the runtime. TOOL_OK, or the exit status after a sentence. */
@@ -476,10 +478,11 @@ typedef struct perf_result {
     double endpoint_bytes, peer_endpoint_bytes;
     double cpu_percent, peer_cpu_percent; /* idle only */
     const char *transport, *path;  /* path: rma tests only */
+    const char *cipher;
     const char *device_path;       /* NULL: no memory of a GPU */
 } perf_result_t;
 
-void perf_report_head(const perf_opts_t *opts, const char *transport);
+void perf_report_head(const perf_opts_t *opts, const char *transport, const char *cipher);
 void perf_report(const perf_opts_t *opts, const perf_result_t *r);
 /* A line that is overwritten, on a terminal only; NULL wipes it. */
 void perf_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -33,18 +33,21 @@ void perf_progress(const char *fmt, ...)
     fflush(stderr);
 }
 
-void perf_report_head(const perf_opts_t *o, const char *transport)
+void perf_report_head(const perf_opts_t *o, const char *transport, const char *cipher)
 {
     if (o->json)
         return;
-    printf("transports %s, in use %s, %s mode, %llu endpoint%s%s\n\n", transports_text(o), *transport ? transport : "?",
-           o->threaded ? "thread" : "caller", (unsigned long long)o->endpoints, o->endpoints == 1 ? "" : "s",
+    printf("transports %s, in use %s%s%s, %s mode, %llu endpoint%s%s\n\n", transports_text(o), *transport ? transport : "?",
+           *cipher ? ", met over " : "", cipher, o->threaded ? "thread" : "caller", (unsigned long long)o->endpoints,
+           o->endpoints == 1 ? "" : "s",
            !o->pin        ? ""
            : o->cores > 1 ? ", a core for each thread"
                           : ", one core each");
     if (o->clients)
         printf("%llu clients, each a process; figures are those of all together, times those of one call\n\n",
                (unsigned long long)o->clients);
+    if (o->shards)
+        printf("%llu shard%s of the server\n\n", (unsigned long long)o->shards, o->shards == 1 ? "" : "s");
     if (strcmp(o->send_kind, "host") || strcmp(o->recv_kind, "host") || o->header || o->view || o->kept)
         printf("memory %s to %s, header %llu%s%s\n\n", o->send_kind, o->recv_kind, (unsigned long long)o->header,
                o->view ? ", viewed" : "", o->kept ? ", kept" : "");
@@ -116,9 +119,11 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
     tool_json_text(&j, "transports", transports_text(o));
     tool_json_text(&j, "tls", transports_text(o)); /* its name before there was --transports */
     tool_json_text(&j, "transport", r->transport);
+    tool_json_text(&j, "cipher", *r->cipher ? r->cipher : NULL);
     tool_json_text(&j, "mode", o->threaded ? "thread" : "caller");
     tool_json_count(&j, "endpoints", r->endpoints);
     tool_json_count(&j, "clients", o->clients ? o->clients : 1);
+    tool_json_count(&j, "shards", o->shards);
     tool_json_number(&j, "seconds", r->seconds, 9);
     if (r->test == PERF_IDLE) {
         tool_json_number(&j, "cpu_percent", r->cpu_percent, 4);

@@ -334,7 +334,8 @@ static char *read_durl(const char *text)
         all.p[strcspn(all.p, "\r\n")] = '\0';
         text = all.p;
     }
-    durl = strncmp(text, "tcp://", 6) && strncmp(text, "unix://", 7) ? run_dup(text) : run_printf("url,%s;", text);
+    bool address = !strncmp(text, "tcp://", 6) || !strncmp(text, "tls://", 6) || !strncmp(text, "unix://", 7);
+    durl = address ? run_printf("url,%s;", text) : run_dup(text);
     run_free(&all);
     return durl;
 }

@@ -48,7 +48,8 @@ static char **make_environment(const run_proc_t *p)
 {
     static const char *const ours[] = {
         "WEFT_ELEMENT_FD=", "WEFT_ELEMENT_ROOT=", "WEFT_LAUNCHER=", "__OW_PAR=", "PYTHONUNBUFFERED="};
-    static const char *const paths[] = {"WEFT_KEY_FILE=", "WEFT_CONFIG_FILE=", "PYTHONPATH="};
+    static const char *const paths[] = {
+        "WEFT_KEY_FILE=", "WEFT_TLS_CERT=", "WEFT_TLS_KEY=", "WEFT_TLS_CA=", "WEFT_CONFIG_FILE=", "PYTHONPATH="};
     size_t n = 0, at = 0;
     char **env;
     while (environ[n])

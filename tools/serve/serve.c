@@ -1,8 +1,9 @@
 /* tools/serve/serve.c - `weft serve`: a demo service, for weft call and for programs to try.
  *
- * The runtime's own thread does the work, with the threads of the service if it has some; the main thread sleeps until a
- * signal. Then the service is drained: new calls are sent elsewhere, calls under way are answered. A second signal ends it at
- * once. Signals are blocked before the first thread starts, so that none is lost. tests/tools/tools_serve.py checks it. */
+ * The runtime's own threads do the work, one for each shard, with the threads of the service if it has some; the main thread
+ * sleeps until a signal. Then the service is drained: new calls are sent elsewhere, calls under way are answered. A second
+ * signal ends it at once. Signals are blocked before the first thread starts, so that none is lost. tests/tools/tools_serve.py
+ * checks it. */
 #include "serve.h"
 
 #include <stdlib.h>
@@ -128,10 +129,38 @@ static void announce(const serve_t *s)
     for (unsigned i = 0; i < s->n_listeners; i++)
         tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
     tool_json_close(&j, ']');
+    tool_json_count(&j, "shards", weft_runtime_shards(s->rt));
     tool_json_end(&j);
 }
 
 /* --- the end -------------------------------------------------------------------------------------------- */
+
+/* What each shard had, for who wants to know how evenly its clients are spread. */
+static void tell_shards(const serve_t *s, tool_json_t *j)
+{
+    uint32_t n = weft_runtime_shards(s->rt);
+    if (j)
+        tool_json_open(j, "shards", '[');
+    else if (n < 2)
+        return;
+    for (uint32_t k = 0; k < n; k++) {
+        weft_runtime_stats_t st = WEFT_RUNTIME_STATS_INIT;
+        if (weft_runtime_get_shard_stats(s->rt, k, &st))
+            continue;
+        if (!j) {
+            printf("shard %u: %llu connections, %llu active messages received\n", k, (unsigned long long)st.connections,
+                   (unsigned long long)st.ams_received);
+            continue;
+        }
+        tool_json_open(j, NULL, '{');
+        tool_json_count(j, "connections", st.connections);
+        tool_json_count(j, "ams_received", st.ams_received);
+        tool_json_number(j, "busy", (double)st.busy / 1000, 3);
+        tool_json_close(j, '}');
+    }
+    if (j)
+        tool_json_close(j, ']');
+}
 
 static void tell_summary(const serve_t *s)
 {
@@ -144,6 +173,7 @@ static void tell_summary(const serve_t *s)
                "turned away\n",
                seconds, (unsigned long long)st.requests, (unsigned long long)st.answered, (unsigned long long)st.failed,
                (unsigned long long)st.cancelled, (unsigned long long)st.late, (unsigned long long)st.exhausted + st.refused);
+        tell_shards(s, NULL);
         fflush(stdout);
         return;
     }
@@ -158,6 +188,7 @@ static void tell_summary(const serve_t *s)
     tool_json_count(&j, "exhausted", st.exhausted);
     tool_json_count(&j, "refused", st.refused);
     tool_json_count(&j, "repeated", st.repeated);
+    tell_shards(s, &j);
     tool_json_close(&j, '}');
     tool_json_end(&j);
 }
@@ -215,7 +246,7 @@ static int serve(serve_t *s)
 
 static int run(int argc, char **argv)
 {
-    serve_t s = {.name = "calc"};
+    serve_t s = {.name = "calc", .net.configured_shards = true};
     int rc = tool_options(&tool_serve_command, argc, argv, &s, NULL);
     if (rc != TOOL_GO)
         return rc;
@@ -236,8 +267,9 @@ static const tool_opt_t options[] = {
      TO_TEXTS(serve_t, listen)},
     {"registry", "URI", "where to enter it (default: as configured, WEFT_REGISTRY)", TO_TEXT(serve_t, registry_uri)},
     {"no-registry", NULL, "enter it nowhere: only who knows the address finds it", TO_FLAG(serve_t, no_registry)},
-    {"threads", "N", "run functions that compute on so many threads (default 0: on the runtime's)",
+    {"threads", "N", "run functions that compute on so many threads (default 0: on those that drive the runtime)",
      TO_COUNT(serve_t, threads, 0, 1024)},
+    {TO_GROUP(serve_t, net, tool_shards_options)},
     {"no-key-needed", NULL, "listen without a key where other machines can connect", TO_FLAG(serve_t, no_key_needed)},
     {"json", NULL, "one JSON object a line: where it is reached, and a summary", TO_FLAG(serve_t, json)},
     {TO_GROUP(serve_t, net, tool_net_options)},

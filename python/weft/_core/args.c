@@ -114,6 +114,27 @@ int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out)
     return 0;
 }
 
+int weftpy_tls(PyObject *arg, weft_tls_opts_t *out)
+{
+    if (!arg || arg == Py_None)
+        return 0;
+    weft_tls_opts_t tls = WEFT_TLS_OPTS_INIT;
+    const char **to[] = {&tls.cert, &tls.key, &tls.ca};
+    if (!PyTuple_Check(arg) || PyTuple_Size(arg) != 3) {
+        PyErr_SetString(PyExc_TypeError, "tls is a tuple of three files, each bytes or None");
+        return -1;
+    }
+    for (int i = 0; i < 3; i++) {
+        PyObject *file = PyTuple_GetItem(arg, i);
+        char *text = NULL;
+        if (file != Py_None && PyBytes_AsStringAndSize(file, &text, NULL)) /* an error if there is a zero in it */
+            return -1;
+        *to[i] = text;
+    }
+    *out = tls;
+    return 1;
+}
+
 PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n)
 {
     PyObject *dict = PyDict_New();

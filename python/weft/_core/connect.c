@@ -6,17 +6,18 @@
  * tests/python/test_connect.py holds us to it. */
 #include "core.h"
 
-static const weftpy_sig_t sig_connect = {"connect", 6, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address, N_retry}};
+static const weftpy_sig_t sig_connect = {"connect", 7, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address, N_retry, N_tls}};
 
 typedef struct target {
     const char *uri; /* NULL: opts has an address */
     uint64_t timeout;
     weft_ep_opts_t opts;
+    weft_tls_opts_t tls; /* of opts, if it is given; its files live as long as the arguments */
 } target_t;
 
 static int target_of(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, target_t *t)
 {
-    PyObject *arg[6];
+    PyObject *arg[7];
     if (weftpy_args(run->st, &sig_connect, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &t->timeout))
         return -1;
     bool named = arg[0] && arg[0] != Py_None, addressed = arg[4] && arg[4] != Py_None;
@@ -44,7 +45,10 @@ static int target_of(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n,
     if (retry < 0)
         return -1;
     t->opts.no_retry = !retry;
-    return 0;
+    int tls = weftpy_tls(arg[6], &t->tls);
+    if (tls > 0)
+        t->opts.tls = &t->tls;
+    return tls < 0 ? -1 : 0;
 }
 
 static PyObject *connect_and_wait(weftpy_runtime_t *run, target_t *t)

@@ -5,8 +5,8 @@
  * up for each call would cost more than the call.
  *
  * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have
- * the GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, closed_endpoints.c) for
- * threads that have it. */
+ * the GIL too; a blocking runtime is driven without it, by a thread for each of its shards: what happens there is written down
+ * (inbox.c, closed_endpoints.c, completion_fd.c), under locks or with atomics, for threads that have it. */
 #ifndef WEFT_PY_CORE_H
 #define WEFT_PY_CORE_H
 
@@ -64,7 +64,7 @@ WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(key) X(path) X(width) X(compare) \
     X(items) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) \
     X(write) X(force) \
-    X(checksums) X(stream)
+    X(checksums) X(stream) X(serial) X(tls)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
     WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
@@ -136,6 +136,8 @@ typedef struct weftpy_count {
 PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n);                  /* as a dict */
 /* text without a NUL, borrowed; NULL: an exception */
 const char *weftpy_str(PyObject *arg, const char *what);
+/* The files of a tuple that weft._tls.files() made, for as long as it lives: 1; None or no argument: 0; -1: an error is set. */
+int weftpy_tls(PyObject *arg, weft_tls_opts_t *out);
 /* text of the library or of a peer; NULL is "" */
 PyObject *weftpy_text(const char *text);
 int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out);               /* seconds to ns; NULL or None: *ns_out stays */
@@ -257,6 +259,11 @@ static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 /* runtime_close.c */
 weft_status_t weftpy_runtime_close(weftpy_runtime_t *run);
 PyObject *weftpy_runtime_close_method(PyObject *self, PyObject *unused);
+
+/* runtime_stats.c: methods of Runtime */
+PyObject *weftpy_runtime_stats(PyObject *self, PyObject *unused);
+PyObject *weftpy_runtime_shard_stats(PyObject *self, PyObject *unused);
+PyObject *weftpy_runtime_shards(PyObject *self, void *unused);
 
 /* runtime.c */
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */

@@ -365,9 +365,10 @@ static PyObject *get_info(PyObject *self, void *unused)
     weft_status_t status = weft_ep_get_info(ep->ep, &info);
     if (status)
         return weftpy_raise(ep->st, status);
-    return Py_BuildValue("{s:K,s:s,s:N,s:N,s:s,s:N,s:N,s:K,s:K,s:K,s:K,s:K,s:K}", "id", (unsigned long long)info.id, "state",
-                         state_names[info.state <= WEFT_EP_GONE ? info.state : 0], "peer_name", weftpy_text(info.peer_name),
-                         "peer_address", weftpy_text(info.peer_address), "transport", info.transport, "authenticated",
+    return Py_BuildValue("{s:K,s:s,s:N,s:N,s:s,s:s,s:N,s:N,s:N,s:K,s:K,s:K,s:K,s:K,s:K}", "id", (unsigned long long)info.id,
+                         "state", state_names[info.state <= WEFT_EP_GONE ? info.state : 0], "peer_name",
+                         weftpy_text(info.peer_name), "peer_address", weftpy_text(info.peer_address), "transport", info.transport,
+                         "cipher", info.cipher, "identity", weftpy_text(info.identity), "authenticated",
                          PyBool_FromLong(info.authenticated), "same_host", PyBool_FromLong(info.same_host), "msgs_sent",
                          (unsigned long long)info.msgs_sent, "msgs_received", (unsigned long long)info.msgs_received,
                          "bytes_sent", (unsigned long long)info.bytes_sent, "bytes_received",

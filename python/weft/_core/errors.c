@@ -43,6 +43,7 @@ static const struct word {
     {WEFT_ERR_CALL, "CallError"},
     {WEFT_ERR_PENDING, "PendingError"},
     {WEFT_ERR_DONE, "DoneError"},
+    {WEFT_ERR_PERMISSION, "PermissionDeniedError"},
 };
 
 static PyObject *also(weft_status_t status)
@@ -66,6 +67,7 @@ static PyObject *also(weft_status_t status)
         return PyExc_ConnectionError;
     case WEFT_ERR_AUTH:
     case WEFT_ERR_RIGHTS:
+    case WEFT_ERR_PERMISSION:
         return PyExc_PermissionError;
     case WEFT_ERR_ADDRESS:
     case WEFT_ERR_SYSTEM:

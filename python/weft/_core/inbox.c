@@ -5,9 +5,10 @@
  *                                     else: waiting -> taken by a thread
  *
  * A blocking runtime is driven by threads that do not have the GIL and must not wait for it: whoever holds it may be waiting for
- * them. So this file knows no Python, but where a runtime of a loop, whose driver has the GIL, hands a request on. Arguments that
- * were not here when the request came are fetched into memory of our own, with all of the fabric's ways and no copy after it:
- * views of it may outlive the runtime.
+ * them. Where it has several shards there are several of them at once: what they share is under the lock. So this file knows no
+ * Python, but where a runtime of a loop, whose driver has the GIL, hands a request on. Arguments that were not here when the
+ * request came are fetched into memory of our own, with all of the fabric's ways and no copy after it: views of it may outlive
+ * the runtime.
  *
  * What the library does for threads of its own is done here for Python's: a queue of bounded length, bytes counted, of both a
  * part for each peer, RESOURCE_EXHAUSTED beyond.
@@ -44,13 +45,13 @@ weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, const weft_s
     q->queue_most = opts->queue ? opts->queue : 65536;
     q->peer_bytes = part_of(q->bytes_most, percent);
     q->peer_queue = (uint32_t)part_of(q->queue_most, percent);
-    q->last = &q->first;
-    q->told_last = &q->told;
     pthread_mutex_init(&q->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->work, &attr);
-    pthread_cond_init(&q->news, &attr);
+    for (weftpy_line_t *line = q->lines; line < q->lines + WEFTPY_LINES; line++) {
+        line->last = &line->first;
+        pthread_cond_init(&line->more, &attr);
+    }
     pthread_condattr_destroy(&attr);
     return q;
 }
@@ -59,8 +60,8 @@ void weftpy_inbox_unref(weftpy_inbox_t *q)
 {
     if (atomic_fetch_sub(&q->refs, 1) != 1)
         return;
-    pthread_cond_destroy(&q->work);
-    pthread_cond_destroy(&q->news);
+    for (unsigned i = 0; i < WEFTPY_LINES; i++)
+        pthread_cond_destroy(&q->lines[i].more);
     pthread_mutex_destroy(&q->lock);
     free(q);
 }
@@ -140,6 +141,10 @@ void weftpy_arrival_free(weftpy_arrival_t *a)
     if (q->pid == getpid()) { /* in a forked child the request belongs to the parent, and the inbox may stay locked for ever */
         uncount(a);
         weft_request_release(a->request);
+        pthread_mutex_lock(&q->lock);
+        if (!--q->alive && q->stopped)
+            pthread_cond_broadcast(&q->lines[WEFTPY_TOLD].more);
+        pthread_mutex_unlock(&q->lock);
     }
     free(a->memory);
     free(a->peer);
@@ -156,16 +161,22 @@ static void turn_away(weftpy_arrival_t *a, weft_code_t code, const char *why)
 
 /* --- arriving ------------------------------------------------------------------------------------------------------------ */
 
+/* Under the lock. */
+static void push(weftpy_line_t *line, weftpy_arrival_t *a)
+{
+    a->next = NULL;
+    *line->last = a;
+    line->last = &a->next;
+    pthread_cond_signal(&line->more);
+}
+
 static void put(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
     pthread_mutex_lock(&q->lock);
     bool stopped = q->stopped, full = !stopped && !take_share(q, a->from, 0, 1);
-    if (!stopped && !full) {
-        *q->last = a;
-        q->last = &a->next;
-        pthread_cond_signal(&q->work);
-    }
+    if (!stopped && !full)
+        push(&q->lines[a->line], a);
     pthread_mutex_unlock(&q->lock);
     if (stopped)
         turn_away(a, WEFT_CODE_UNAVAILABLE, "the service takes no more calls: it is closing");
@@ -253,7 +264,11 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function)
     a->request = kept;
     a->inbox = f->inbox;
     atomic_fetch_add(&f->inbox->refs, 1);
+    pthread_mutex_lock(&f->inbox->lock);
+    f->inbox->alive++;
+    pthread_mutex_unlock(&f->inbox->lock);
     a->index = f->index;
+    a->line = f->serial ? WEFTPY_SERIAL : WEFTPY_ANY;
     a->from = kept->from;
     uint64_t now = weftpy_clock();
     a->deadline = kept->left_ns < UINT64_MAX - now ? now + kept->left_ns : UINT64_MAX; /* the caller sent the length */
@@ -267,70 +282,65 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function)
 
 /* --- threads that wait for them ------------------------------------------------------------------------------------------ */
 
-bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns)
+/* Nothing more will come. Under the lock. */
+static bool is_over(const weftpy_inbox_t *q, unsigned line)
 {
+    return q->stopped && (line != WEFTPY_TOLD || !q->alive);
+}
+
+bool weftpy_inbox_wait(weftpy_inbox_t *q, unsigned line, uint64_t ns)
+{
+    weftpy_line_t *l = &q->lines[line];
     struct timespec until;
     uint64_t at = weftpy_clock() + ns;
     until.tv_sec = (time_t)(at / 1000000000u);
     until.tv_nsec = (long)(at % 1000000000u);
     pthread_mutex_lock(&q->lock);
-    while (!q->stopped && !(news ? q->told : q->first))
-        if (pthread_cond_timedwait(news ? &q->news : &q->work, &q->lock, &until))
+    while (!l->first && !is_over(q, line))
+        if (pthread_cond_timedwait(&l->more, &q->lock, &until))
             break;
-    bool stopped = q->stopped;
+    bool over = is_over(q, line);
     pthread_mutex_unlock(&q->lock);
-    return !stopped;
+    return !over;
 }
 
-static weftpy_arrival_t *pop(weftpy_arrival_t **first, weftpy_arrival_t ***last)
+weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q, unsigned line)
 {
-    weftpy_arrival_t *a = *first;
+    weftpy_line_t *l = &q->lines[line];
+    pthread_mutex_lock(&q->lock);
+    weftpy_arrival_t *a = l->first;
     if (a) {
-        *first = a->next;
-        if (!*first)
-            *last = first;
+        l->first = a->next;
+        if (!l->first)
+            l->last = &l->first;
         a->next = NULL;
+        if (line != WEFTPY_TOLD)
+            give_share(q, a->from, 0, 1);
     }
-    return a;
-}
-
-weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q)
-{
-    pthread_mutex_lock(&q->lock);
-    weftpy_arrival_t *a = pop(&q->first, &q->last);
-    if (a)
-        give_share(q, a->from, 0, 1);
     pthread_mutex_unlock(&q->lock);
     return a;
 }
 
-weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q)
+static void stop(weftpy_inbox_t *q)
 {
     pthread_mutex_lock(&q->lock);
-    weftpy_arrival_t *a = pop(&q->told, &q->told_last);
+    q->stopped = true;
+    for (unsigned i = 0; i < WEFTPY_LINES; i++)
+        pthread_cond_broadcast(&q->lines[i].more);
     pthread_mutex_unlock(&q->lock);
-    return a;
 }
 
 void weftpy_inbox_stop(weftpy_inbox_t *q)
 {
-    pthread_mutex_lock(&q->lock);
-    q->stopped = true;
-    pthread_cond_broadcast(&q->work);
-    pthread_cond_broadcast(&q->news);
-    pthread_mutex_unlock(&q->lock);
-    for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q));)
+    stop(q);
+    for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q, WEFTPY_ANY)) || (a = weftpy_inbox_take(q, WEFTPY_SERIAL));)
         turn_away(a, WEFT_CODE_UNAVAILABLE, "the service was closed before a thread came to the request");
 }
 
 void weftpy_inbox_forget(weftpy_inbox_t *q)
 {
-    pthread_mutex_lock(&q->lock);
-    q->stopped = true;
-    pthread_cond_broadcast(&q->work);
-    pthread_cond_broadcast(&q->news);
-    pthread_mutex_unlock(&q->lock);
-    for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q));)
+    stop(q);
+    for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q, WEFTPY_ANY)) || (a = weftpy_inbox_take(q, WEFTPY_SERIAL));)
         weftpy_arrival_free(a);
 }
 
@@ -356,10 +366,7 @@ static void cancelled(weft_request_t *request, void *user)
         ;
     if (a) {
         leave_watched(a);
-        a->next = NULL;
-        *q->told_last = a;
-        q->told_last = &a->next;
-        pthread_cond_signal(&q->news);
+        push(&q->lines[WEFTPY_TOLD], a);
     }
     pthread_mutex_unlock(&q->lock);
 }
@@ -385,11 +392,12 @@ void weftpy_inbox_unwatch(weftpy_arrival_t *a)
     weftpy_inbox_t *q = a->inbox;
     pthread_mutex_lock(&q->lock);
     leave_watched(a);
-    for (weftpy_arrival_t **at = &q->told; *at; at = &(*at)->next)
+    weftpy_line_t *told = &q->lines[WEFTPY_TOLD];
+    for (weftpy_arrival_t **at = &told->first; *at; at = &(*at)->next)
         if (*at == a) {
             *at = a->next;
-            if (q->told_last == &a->next)
-                q->told_last = at;
+            if (told->last == &a->next)
+                told->last = at;
             break;
         }
     pthread_mutex_unlock(&q->lock);

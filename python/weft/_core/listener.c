@@ -51,15 +51,20 @@ static struct served *served_new(weftpy_runtime_t *run, PyObject *handler)
     return served;
 }
 
-static const weftpy_sig_t sig_listen = {"listen", 3, 1, 2, {N_uri, N_handler, N_backlog}};
+static const weftpy_sig_t sig_listen = {"listen", 4, 1, 2, {N_uri, N_handler, N_backlog, N_tls}};
 
 PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    PyObject *arg[3];
+    PyObject *arg[4];
     uint64_t backlog = 0;
+    weft_tls_opts_t tls;
     weft_listen_opts_t opts = WEFT_LISTEN_OPTS_INIT;
     if (weftpy_args(run->st, &sig_listen, args, n, kwnames, arg) || weftpy_u64(arg[2], "backlog", UINT32_MAX, &backlog))
         return NULL;
+    int has_tls = weftpy_tls(arg[3], &tls);
+    if (has_tls < 0)
+        return NULL;
+    opts.tls = has_tls ? &tls : NULL;
     const char *uri = weftpy_str(arg[0], "uri");
     PyObject *handler = arg[1] == Py_None ? NULL : arg[1];
     if (!uri)

@@ -36,6 +36,7 @@ PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a)
     a->peer = NULL;
     r->deadline = a->deadline;
     r->index = a->index;
+    r->shard = a->request->shard;
     r->sig = service->sigs[a->index];
     r->once = a->request->once;
     a->object = r;
@@ -365,6 +366,7 @@ static PyMemberDef members[] = {
     {"once", T_BOOL, offsetof(weftpy_request_t, once), READONLY, "Was it called with `once`?"},
     {"service", T_OBJECT, offsetof(weftpy_request_t, service), READONLY, "The service."},
     {"index", T_UINT, offsetof(weftpy_request_t, index), READONLY, "Of its function in the service."},
+    {"shard", T_UINT, offsetof(weftpy_request_t, shard), READONLY, "Which shard of the runtime it came to."},
     {NULL, 0, 0, 0, NULL},
 };
 

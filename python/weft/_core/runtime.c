@@ -102,20 +102,23 @@ static int opened(weftpy_runtime_t *run)
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
     static char *words[] = {
-        "progress",        "loop",          "name",        "transports", "interfaces", "key",        "heartbeat",
-        "connect_timeout", "close_timeout", "recv_window", "spin",       "am_hold",    "key_random", NULL};
+        "progress",      "loop",        "name", "transports", "interfaces", "key",    "heartbeat", "connect_timeout",
+        "close_timeout", "recv_window", "spin", "am_hold",    "key_random", "shards", "tls",       NULL};
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     const char *progress = "loop";
     PyObject *loop = NULL, *heartbeat = NULL, *connect = NULL, *closing = NULL, *window = NULL, *spin = NULL, *hold = NULL;
+    PyObject *shards = NULL, *tls = NULL;
+    weft_tls_opts_t files;
     Py_buffer key = {0};
-    uint64_t recv_window = 0;
-    int key_random = 0;
+    uint64_t recv_window = 0, n_shards = 0;
+    int key_random = 0, has_tls = 0;
     int result = -1;
     if (opened(run))
         return -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOOOp:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
-                                     &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin, &hold, &key_random))
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOOOpOO:Runtime", words, &progress, &loop, &opts.name,
+                                     &opts.transports, &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin,
+                                     &hold, &key_random, &shards, &tls))
         return -1;
     opts.key = key.buf;
     opts.key_len = (size_t)key.len;
@@ -124,9 +127,12 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_ns(connect, "connect_timeout", &opts.connect_timeout_ns) ||
         weftpy_ns(closing, "close_timeout", &opts.close_timeout_ns) || weftpy_ns(spin, "spin", &opts.spin_ns) ||
         weftpy_ns(hold, "am_hold", &opts.am_hold_ns) || weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window) ||
+        weftpy_u64(shards, "shards", WEFT_SHARDS_MAX, &n_shards) || (has_tls = weftpy_tls(tls, &files)) < 0 ||
         opened(run)) /* check again: converting numbers can run any code */
         goto out;
     opts.recv_window = recv_window;
+    opts.tls = has_tls ? &files : NULL;
+    opts.shards = !shards || shards == Py_None ? 0 : n_shards ? (uint32_t)n_shards : WEFT_SHARDS_AUTO;
     run->blocking = opts.progress != WEFT_PROGRESS_LOOP;
     run->caller = opts.progress == WEFT_PROGRESS_CALLER;
     run->spin_most = spin && spin != Py_None ? opts.spin_ns : 50 * WEFT_MICROSECOND;
@@ -264,65 +270,6 @@ static PyObject *get_loop(PyObject *self, void *unused)
     return Py_NewRef(loop ? loop : Py_None);
 }
 
-/* The library asks the thread that drives the runtime, and waits for its answer. If another thread drives the runtime of a loop,
- * it may wait for the GIL, which this thread cannot release: asking may complete operations. So only the thread of the loop may
- * ask. For a runtime that is driven by hand, any thread may ask while nobody drives it. */
-static PyObject *stats(PyObject *self, PyObject *unused)
-{
-    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
-    weft_status_t status;
-    if (weftpy_runtime_check(run))
-        return NULL;
-    if (run->blocking) {
-        weft_runtime_t *rt = run->rt;
-        PyThreadState *save = PyEval_SaveThread();
-        status = weft_runtime_get_stats(rt, &s); /* also fails if another thread has closed it */
-        PyEval_RestoreThread(save);
-    } else if (weftpy_loop_thread_check(run)) {
-        return NULL;
-    } else {
-        status = weft_runtime_get_stats(run->rt, &s);
-    }
-    if (status)
-        return weftpy_raise(run->st, status);
-    const weftpy_count_t rows[] = {
-#define ROW(field) {#field, s.field}
-        ROW(ops_posted),
-        ROW(ops_completed),
-        ROW(sleeps),
-        ROW(wakeups),
-        ROW(rescued_wakeups),
-        ROW(endpoints),
-        ROW(endpoints_failed),
-        ROW(reconnects),
-        ROW(msgs_sent),
-        ROW(msgs_received),
-        ROW(bytes_sent),
-        ROW(bytes_received),
-        ROW(unexpected_bytes),
-        ROW(ams_sent),
-        ROW(ams_received),
-        ROW(am_bytes_sent),
-        ROW(am_bytes_received),
-        ROW(am_held),
-        ROW(am_held_bytes),
-        ROW(device_copies),
-        ROW(device_direct),
-        ROW(device_relayed),
-        ROW(device_bounced),
-        ROW(device_staged),
-        ROW(device_imports),
-#undef ROW
-        {"under_way", run->under_way},
-        {"turns", run->turns},
-        {"spins", run->spins},
-        {"spins_won", run->spins_won},
-        {"inline_wakes", run->inline_wakes},
-    };
-    return weftpy_counts(rows, sizeof rows / sizeof *rows);
-}
-
 static PyObject *endpoints(PyObject *self, PyObject *unused)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
@@ -383,8 +330,9 @@ static PyObject *attach(PyObject *self, PyObject *loop)
 
 static PyMethodDef methods[] = {
     {"_connect", FAST(connect),
-     DOC("_connect($self, uri=None, *, timeout=None, source=None, shared=False, address=None, retry=True)", "Open an endpoint.")},
-    {"_listen", FAST(listen), DOC("_listen($self, uri, handler=None, *, backlog=None)", "Listen.")},
+     DOC("_connect($self, uri=None, *, timeout=None, source=None, shared=False, address=None, retry=True, tls=None)",
+         "Open an endpoint.")},
+    {"_listen", FAST(listen), DOC("_listen($self, uri, handler=None, *, backlog=None, tls=None)", "Listen.")},
     {"_am_handle", FAST(am_handle),
      DOC("_am_handle($self, id, handler)", "Set the function for an id of active messages; None takes it away.")},
     {"_region", FAST(region),
@@ -427,7 +375,9 @@ static PyMethodDef methods[] = {
      DOC("_ended($self)", "For the thread that calls on_close of blocking endpoints: what to call next.")},
     {"probe_any", FAST(weftpy_any_probe),
      DOC("probe_any($self, tag=0, mask=None)", "(tag, length, endpoint) of a message that has arrived and waits, or None.")},
-    {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened.")},
+    {"stats", weftpy_runtime_stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened.")},
+    {"shard_stats", weftpy_runtime_shard_stats, METH_NOARGS,
+     DOC("shard_stats($self)", "The library's counters for each shard alone, as a list of dicts.")},
     {"endpoints", endpoints, METH_NOARGS, DOC("endpoints($self)", "Its endpoints that are open.")},
     {NULL, NULL, 0, NULL},
 };
@@ -436,6 +386,7 @@ static PyGetSetDef getset[] = {
     {"name", get_name, NULL, "The instance name that peers see.", NULL},
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
     {"loop", get_loop, NULL, "Its event loop, or None.", NULL},
+    {"shards", weftpy_runtime_shards, NULL, "How many shards it has; 0 once it is closed.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -448,7 +399,7 @@ static PyMemberDef members[] = {
 static PyType_Slot slots[] = {
     {Py_tp_doc,
      DOC("Runtime(*, progress=\"loop\", loop=None, name=None, transports=None, interfaces=None, key=None, heartbeat=None, "
-         "connect_timeout=None, close_timeout=None, recv_window=None, spin=None, am_hold=None, key_random=False)",
+         "connect_timeout=None, close_timeout=None, recv_window=None, spin=None, am_hold=None, key_random=False, shards=None)",
          "One progress engine with its endpoints, in an event loop or for threads that wait.")},
     {Py_tp_new, new},
     {Py_tp_init, init},

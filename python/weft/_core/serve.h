@@ -1,6 +1,7 @@
 /* _core/serve.h - what the files of services share: requests as they come, and where they wait.
  *
- * inbox.c is C without Python: requests arrive on threads that do not have the GIL. service.c and service_functions.c are the
+ * inbox.c is C without Python: requests arrive on threads that do not have the GIL, and on several at once where the runtime has
+ * several shards. service*.c are the
  * type Service, request.c and request_answer.c the type Request. */
 #ifndef WEFT_PY_SERVE_H
 #define WEFT_PY_SERVE_H
@@ -28,6 +29,7 @@ typedef struct weftpy_function {
     uint32_t index;
     bool fetch; /* it fetches large arguments itself */
     bool peer;  /* it needs to know the caller */
+    bool serial; /* its requests wait in the line for one thread */
 } weftpy_function_t;
 
 /* A request that was kept, from its arrival until it is released. */
@@ -44,11 +46,24 @@ struct weftpy_arrival {
     uint32_t index;
     bool counted;              /* memory_len is in inbox->bytes */
     bool watched;              /* in inbox->watched */
-    weftpy_arrival_t *next;    /* in inbox->first, or inbox->told */
+    uint8_t line;              /* in which of inbox->lines it waits for a thread */
+    weftpy_arrival_t *next;    /* in that, or in inbox->lines[WEFTPY_TOLD] */
     weftpy_arrival_t *after, **before; /* in inbox->watched */
 };
 
 enum { WEFTPY_SHARES = 256 };
+
+/* What threads of a blocking runtime wait for. */
+enum {
+    WEFTPY_ANY,    /* requests, for every thread */
+    WEFTPY_SERIAL, /* requests of functions that are serial, for one thread */
+    WEFTPY_TOLD,   /* requests whose cancellation is still to be reported */
+    WEFTPY_LINES
+};
+typedef struct weftpy_line {
+    weftpy_arrival_t *first, **last;
+    pthread_cond_t more;
+} weftpy_line_t;
 
 struct weftpy_inbox {
     atomic_uint refs;          /* references: the Service, each function until the library has released it, and each arrival */
@@ -63,11 +78,10 @@ struct weftpy_inbox {
     uint64_t bytes;            /* fetched bytes of requests that are not finished */
     struct weftpy_share *shares[WEFTPY_SHARES]; /* shares of peers, by their endpoint */
     /* of blocking runtimes */
-    pthread_cond_t work, news;
-    weftpy_arrival_t *first, **last; /* requests that wait for a thread */
-    weftpy_arrival_t *told, **told_last; /* cancelled requests whose cancellation is still to be reported */
+    weftpy_line_t lines[WEFTPY_LINES];
     weftpy_arrival_t *watched; /* requests with an on_cancel function */
-    uint32_t waiting;
+    uint32_t waiting;          /* for a thread, in both lines of requests */
+    uint32_t alive;            /* arrivals that are not freed: while there are some, cancellations may come */
     bool stopped;
 };
 
@@ -76,10 +90,10 @@ weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, const weft_s
 void weftpy_inbox_unref(weftpy_inbox_t *q);
 void weftpy_inbox_arrived(weft_request_t *request, void *function);      /* weft_function_fn */
 void weftpy_inbox_released(void *function, void *unused);                /* weft_release_fn */
-weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q);                  /* NULL: none waits */
-weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q);             /* with the GIL: ->object is alive */
-/* wait for a request, without the GIL; false: it is stopped */
-bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);
+/* the first of a line, NULL: none waits. With the GIL: the ->object of one of WEFTPY_TOLD is alive */
+weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q, unsigned line);
+/* wait until a line has one, without the GIL; false: it is stopped, and for WEFTPY_TOLD: no request is left either */
+bool weftpy_inbox_wait(weftpy_inbox_t *q, unsigned line, uint64_t ns);
 /* answer waiting requests with UNAVAILABLE, and end all waits */
 void weftpy_inbox_stop(weftpy_inbox_t *q);
 void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is closed: release waiting requests */
@@ -99,7 +113,7 @@ struct weftpy_request {
     weftpy_peer_t *peer;
     const weft_sig_t *sig; /* owned by the service */
     uint64_t deadline;
-    uint32_t index;
+    uint32_t index, shard;
     bool answered, cancelled, once;
     bool fetched; /* large arguments were fetched into a buffer of the function */
 };
@@ -132,6 +146,12 @@ struct weftpy_service {
 int weftpy_service_check(weftpy_service_t *service); /* -1: it is closed. Check last before its use */
 /* the operation holds the service. Steals op */
 PyObject *weftpy_service_posted(weftpy_service_t *service, weftpy_op_t *op, weft_status_t status);
+
+/* service_requests.c: methods of Service */
+PyObject *weftpy_service_take(PyObject *self, PyObject *unused);
+PyObject *weftpy_service_take_serial(PyObject *self, PyObject *unused);
+PyObject *weftpy_service_take_cancelled(PyObject *self, PyObject *unused);
+PyObject *weftpy_service_stop(PyObject *self, PyObject *unused);
 
 /* service_functions.c: methods of Service */
 PyObject *weftpy_service_add(FAST_ARGS);

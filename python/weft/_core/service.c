@@ -20,9 +20,6 @@
 
 #define SELF weftpy_service_t *s = (weftpy_service_t *)self
 
-/* How long a thread waits for a request before it checks whether the runtime is still open. */
-static const uint64_t slice_ns = WEFT_SECOND;
-
 /* --- opening ------------------------------------------------------------------------------------------------------------- */
 
 /* Set up what every method needs, even if __init__ was not called. */
@@ -174,97 +171,6 @@ static PyObject *publish(FAST_ARGS)
         return weftpy_raise(s->st, status);
     s->registry = registry ? Py_NewRef(arg[0]) : NULL; /* only once: the library refuses a second time */
     weftpy_registry_used(s->registry, 1);
-    Py_RETURN_NONE;
-}
-
-/* --- requests ------------------------------------------------------------------------------------------------------------ */
-
-int weftpy_service_ready(weftpy_service_t *s, weftpy_arrival_t *a)
-{
-    Py_INCREF((PyObject *)s); /* making objects can run other destructors */
-    PyObject *function = Py_XNewRef(PyList_GetItem(s->functions, a->index));
-    PyObject *request = weftpy_request_new(s, a);
-    int failed = !function || !request || weftpy_loop_call(s->run, function, request);
-    if (failed)
-        PyErr_WriteUnraisable((PyObject *)s);
-    Py_XDECREF(request);
-    Py_XDECREF(function);
-    Py_DECREF((PyObject *)s);
-    return failed ? -1 : 0;
-}
-
-/* Wait once, without the GIL. 1: there may be something, 0: nothing will come any more, -1: a signal. */
-static int wait_for(weftpy_service_t *s, bool news)
-{
-    weftpy_inbox_t *q = s->inbox;
-    PyThreadState *save = PyEval_SaveThread();
-    bool on = weftpy_inbox_wait(q, news, slice_ns);
-    PyEval_RestoreThread(save);
-    if (PyErr_CheckSignals())
-        return -1;
-    if (on && s->run->rt && !s->run->closing)
-        return 1;
-    if (!s->run->rt)
-        weftpy_inbox_forget(q);
-    return 0;
-}
-
-static int check_blocking(weftpy_service_t *s)
-{
-    if (!s->run)
-        return weftpy_service_check(s);
-    if (s->run->blocking && s->inbox->pid == getpid())
-        return 0;
-    weftpy_raise_text(s->st, s->run->blocking ? WEFT_ERR_FORKED : WEFT_ERR_STATE,
-                      s->run->blocking ? "the service belongs to the parent of this process"
-                                       : "requests of an event loop are handed to their functions by the loop");
-    return -1;
-}
-
-static PyObject *take(PyObject *self, PyObject *unused)
-{
-    SELF;
-    int more = 1;
-    if (check_blocking(s))
-        return NULL;
-    while (more > 0) {
-        weftpy_arrival_t *a = s->run->rt && !s->run->closing ? weftpy_inbox_take(s->inbox) : NULL;
-        if (!a) {
-            more = wait_for(s, false);
-            continue;
-        }
-        PyObject *function = Py_XNewRef(PyList_GetItem(s->functions, a->index));
-        PyObject *request = weftpy_request_new(s, a);
-        PyObject *both = function && request ? PyTuple_Pack(2, function, request) : NULL;
-        Py_XDECREF(function);
-        Py_XDECREF(request);
-        return both;
-    }
-    return more < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *take_cancelled(PyObject *self, PyObject *unused)
-{
-    SELF;
-    int more = 1;
-    if (check_blocking(s))
-        return NULL;
-    while (more > 0) {
-        weftpy_arrival_t *a = weftpy_inbox_take_told(s->inbox);
-        if (a)
-            return Py_NewRef((PyObject *)a->object);
-        more = wait_for(s, true);
-    }
-    return more < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *stop(PyObject *self, PyObject *unused)
-{
-    SELF;
-    if (s->run && s->run->rt && s->inbox->pid == getpid())
-        weftpy_inbox_stop(s->inbox);
-    else if (s->run && s->inbox->pid == getpid())
-        weftpy_inbox_forget(s->inbox);
     Py_RETURN_NONE;
 }
 
@@ -441,7 +347,8 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"add", FAST(weftpy_service_add),
-     DOC("add($self, signature, function, *, number=None, fetch=False, peer=False)", "A function of requests; its index.")},
+     DOC("add($self, signature, function, *, number=None, fetch=False, peer=False, serial=False)",
+         "A function of requests; its index.")},
     {"remove", weftpy_service_remove, METH_O,
      DOC("remove($self, name, /)", "Take a function away. Gives None when the last of its requests is let go of.")},
     {"forget", weftpy_service_forget, METH_O,
@@ -453,11 +360,13 @@ static PyMethodDef methods[] = {
     {"parse", weftpy_service_parse, METH_O | METH_CLASS,
      DOC("parse($type, signature, /)",
          "Its text in one way of writing it, the name, and (name, type, stream) of parameters and results.")},
-    {"take", take, METH_NOARGS,
+    {"take", weftpy_service_take, METH_NOARGS,
      DOC("take($self)", "Wait for the next request: (function, request), or None at the end. Of blocking runtimes.")},
-    {"take_cancelled", take_cancelled, METH_NOARGS,
+    {"take_serial", weftpy_service_take_serial, METH_NOARGS,
+     DOC("take_serial($self)", "The same for functions that are serial: for one thread.")},
+    {"take_cancelled", weftpy_service_take_cancelled, METH_NOARGS,
      DOC("take_cancelled($self)", "Wait for a request with on_cancel that nobody waits for any more.")},
-    {"stop", stop, METH_NOARGS, DOC("stop($self)", "End take(), everywhere; what waits is answered UNAVAILABLE.")},
+    {"stop", weftpy_service_stop, METH_NOARGS, DOC("stop($self)", "End take(), everywhere; what waits is answered UNAVAILABLE.")},
     {"drain", FAST(drain), DOC("drain($self, timeout=None)", "No new calls. Gives None when the last request was answered.")},
     {"close", FAST(close_method), DOC("close($self, timeout=None)", "End it. Gives None when the last request was let go of.")},
     {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened, and what it has now.")},

@@ -7,19 +7,22 @@
 
 #define SELF weftpy_service_t *s = (weftpy_service_t *)self
 
-static const weftpy_sig_t sig_add = {"add", 5, 2, 2, {N_signature, N_function, N_number, N_fetch, N_peer}};
+static const weftpy_sig_t sig_add = {"add", 6, 2, 2, {N_signature, N_function, N_number, N_fetch, N_peer, N_serial}};
 
 PyObject *weftpy_service_add(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[5];
+    PyObject *arg[6];
     uint64_t number = 0;
     weft_function_opts_t opts = WEFT_FUNCTION_OPTS_INIT;
     if (weftpy_args(s->st, &sig_add, args, n, kwnames, arg) || weftpy_u64(arg[2], "number", UINT32_MAX, &number))
         return NULL;
     const char *text = weftpy_str(arg[0], "signature");
-    int fetch = text && arg[3] ? PyObject_IsTrue(arg[3]) : 0, peer = text && fetch >= 0 && arg[4] ? PyObject_IsTrue(arg[4]) : 0;
-    if (!text || fetch < 0 || peer < 0)
+    int flags[3] = {0};
+    for (int i = 0; text && i < 3; i++)
+        if (arg[3 + i] && (flags[i] = PyObject_IsTrue(arg[3 + i])) < 0)
+            return NULL;
+    if (!text)
         return NULL;
     if (!PyCallable_Check(arg[1])) {
         PyErr_SetString(PyExc_TypeError, "function is something that is called with a request");
@@ -41,7 +44,7 @@ PyObject *weftpy_service_add(FAST_ARGS)
     }
     s->sigs = sigs;
     sigs[index] = sig;
-    *f = (weftpy_function_t){s->inbox, (uint32_t)index, fetch, peer};
+    *f = (weftpy_function_t){s->inbox, (uint32_t)index, .fetch = flags[0], .peer = flags[1], .serial = flags[2]};
     opts.number = (uint32_t)number;
     opts.fetch = true; /* into our memory, or into memory of the function */
     opts.release = weftpy_inbox_released;

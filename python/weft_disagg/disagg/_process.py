@@ -28,5 +28,5 @@ def runtime() -> _core.Runtime:
     global _own, _pid
     with _lock:
         if _own is None or _own.closed or _pid != os.getpid():
-            _own, _pid = _core.Runtime(progress="thread"), os.getpid()
+            _own, _pid = _core.Runtime(progress="thread", shards=1), os.getpid()
         return _own

@@ -415,7 +415,7 @@ weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **le
     wefti_shm_arena_t *a = wefti_shm_arena_hold(lane, piece->base, piece->len);
     if (!a)
         return WEFT_ERR_UNSUPPORTED;
-    if (atomic_load(&lane->rx.page->closed)) { /* its owner may write there again already */
+    if (wefti_shm_peer_closed(lane)) { /* its owner may write there again already */
         wefti_shm_arena_drop(a);
         return WEFT_ERR_UNSUPPORTED;
     }

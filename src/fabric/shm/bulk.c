@@ -5,9 +5,9 @@
  *                                            pull: reads the sender's memory (copy.c)
  *     x done OK                         <--  DONE {id, OK}
  *
- * Where reading is not allowed, or WEFT_SHM_COPY says so, pull sends PULL {id, want} and the sender streams DATA {id, bytes}
- * through the ring. refuse: DONE {id, taken or refused}. So each announcement gets exactly one answer. lend: like an
- * announcement that waits.
+ * A sender of much is asked to help meanwhile (relay.c). Where reading is not allowed, or WEFT_SHM_COPY says so, pull sends PULL
+ * {id, want} and the sender streams DATA {id, bytes} through the ring. refuse: DONE {id, taken or refused}. So each announcement
+ * gets exactly one answer. lend: like an announcement that waits.
  *
  * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state,
  * breaks the protocol.
@@ -24,8 +24,6 @@
 #include "base/copy.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
-
-#define STREAM_BUDGET (256u << 10) /* bytes streamed per lane and progress */
 
 typedef struct rts_record {
     uint64_t id, total, pieces_at;
@@ -48,6 +46,8 @@ static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
 {
     if (wefti_list_linked(&s->link))
         wefti_list_remove(&s->link);
+    if (wefti_list_linked(&s->help_link))
+        wefti_list_remove(&s->help_link);
     wefti_slots_remove(&lane->send_ids, s->id);
     wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
 }
@@ -169,7 +169,7 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
     wefti_shm_send_t *s = wefti_spares_get(&wefti_shm_transport_of(lane)->spare_sends, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
-    *s = (wefti_shm_send_t){.x = x, .total = total, .from.iov = iov};
+    *s = (wefti_shm_send_t){.x = x, .total = total, .from.iov = iov, .iov_n = iov_n};
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
         wefti_spares_put(&wefti_shm_transport_of(lane)->spare_sends, s, WEFTI_SHM_SPARES);
@@ -245,7 +245,7 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
         iov = p->own_iov;
     }
     p->to.iov = iov;
-    p->left = want;
+    p->left = p->back = want;
     p->stream = want >= WEFTI_PAST_CACHE;
     p->x = x;
     wefti_list_remove(&p->link);
@@ -255,6 +255,8 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
         ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
     else if (lane->state != WEFTI_SHM_LANE_CLOSING)
         wefti_shm_work(lane);
+    if (want >= WEFTI_SHM_RELAY_MIN)
+        wefti_shm_help_wanted(p, iov_n);
     return WEFT_OK;
 }
 
@@ -311,7 +313,7 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
 static weft_status_t on_pull(wefti_shm_lane_t *lane, uint64_t id, uint64_t want)
 {
     wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
-    if (!s || s->streamed || !want || want > s->total)
+    if (!s || s->streamed || s->helped || !want || want > s->total)
         return WEFT_ERR_PROTOCOL;
     s->streamed = true;
     s->left = want;
@@ -359,6 +361,8 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
         return on_data(lane, rec->bytes, rec->n);
     if (rec->type == WEFTI_SHM_ARENA)
         return wefti_shm_on_arena(lane, rec->bytes, rec->n);
+    if (rec->type == WEFTI_SHM_RELAY || rec->type == WEFTI_SHM_HELP)
+        return wefti_shm_relay_control(lane, rec);
     if (rec->n != sizeof ctl)
         return WEFT_ERR_PROTOCOL;
     memcpy(&ctl, rec->bytes, sizeof ctl);
@@ -370,6 +374,9 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
         return on_done(lane, ctl.id, ctl.arg);
     case WEFTI_SHM_ARENA_GONE:
         return wefti_shm_on_arena_gone(lane, ctl.id);
+    case WEFTI_SHM_END: /* the peer was about to share these rings, and closed the first lane before we heard of it */
+        wefti_shm_lane_fail(lane, WEFT_ERR_PEER);
+        return WEFT_OK;
     default:
         return WEFT_ERR_PROTOCOL;
     }
@@ -412,16 +419,15 @@ static unsigned work_copies(wefti_shm_lane_t *lane, uint64_t *budget)
     return n;
 }
 
-static unsigned work_streams(wefti_shm_lane_t *lane)
+static unsigned work_streams(wefti_shm_lane_t *lane, uint64_t *budget)
 {
     unsigned n = 0;
-    uint64_t budget = STREAM_BUDGET;
     wefti_list_t *it;
     while ((it = wefti_list_first(&lane->streams))) {
         wefti_shm_send_t *s = wefti_container_of(it, wefti_shm_send_t, link);
         uint64_t most = lane->lane.frame_max - sizeof s->id;
         uint64_t bytes = s->left < most ? s->left : most;
-        if (bytes > budget) {
+        if (bytes > *budget) {
             wefti_shm_work(lane);
             break;
         }
@@ -432,7 +438,7 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
         wefti_cursor_gather(&s->from, at + sizeof s->id, bytes);
         wefti_shm_lane_commit(lane, sizeof s->id + bytes, WEFTI_SHM_DATA);
         s->left -= bytes;
-        budget -= bytes;
+        *budget -= bytes;
         n++;
         if (!s->left) {
             wefti_list_remove(&s->link);
@@ -445,14 +451,14 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget)
 {
     unsigned n = ctl_flush(lane);
-    n += work_streams(lane);
+    n += work_streams(lane, budget);
     n += work_copies(lane, budget);
-    return n;
+    return n + wefti_shm_relay_help(lane, budget);
 }
 
 bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane)
 {
-    return !wefti_list_empty(&lane->out) || !wefti_list_empty(&lane->streams);
+    return !wefti_list_empty(&lane->out) || !wefti_list_empty(&lane->streams) || !wefti_list_empty(&lane->helps);
 }
 
 /* --- endings ------------------------------------------------------------------------------------------------------ */

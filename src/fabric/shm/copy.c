@@ -9,6 +9,8 @@
  * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the
  * list costs budget, so that a list of empty pieces cannot keep us busy for ever.
  *
+ * The sender may help (relay.c): then bytes also come from the other end of the payload.
+ *
  * Pieces that lie in an arena we can map (arena.c) are copied from there: there is no system call, and the bytes stay even if
  * the sender dies meanwhile. Large ones go past the cache (20 GB/s, on a machine where process_vm_readv makes 8).
  *
@@ -30,7 +32,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static void scatter(wefti_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache)
+void wefti_shm_scatter(wefti_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache)
 {
     if (!past_cache) {
         wefti_cursor_scatter(to, bytes, n);
@@ -114,13 +116,21 @@ static wefti_shm_arena_t *arena_here(wefti_shm_pull_t *p)
     return p->arena;
 }
 
+/* Every byte is here: were they still the sender's to give? */
+static weft_status_t whole(const wefti_shm_pull_t *p)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (wefti_shm_peer_closed(p->lane))
+        return WEFT_ERR_PEER;
+    return p->unproved && wefti_shm_probe(&p->lane->peer->at) ? WEFT_ERR_PEER : WEFT_OK;
+}
+
 /* More of the piece at hand, out of its arena. */
 static weft_status_t copy_mapped(wefti_shm_pull_t *p, wefti_shm_arena_t *a, uint64_t *budget)
 {
     const wefti_shm_piece_t *piece = &p->piece[p->at_here];
-    const wefti_shm_peer_t *peer = p->lane->peer;
     uint64_t n = min_u64(min_u64(p->left, *budget), piece->len - p->piece_off);
-    scatter(&p->to, a->map + (piece->base - a->range.base) + p->piece_off, n, p->stream);
+    wefti_shm_scatter(&p->to, a->map + (piece->base - a->range.base) + p->piece_off, n, p->stream);
     wefti_shm_transport_of(p->lane)->mapped_copies += n;
     p->left -= n;
     *budget -= n;
@@ -128,11 +138,7 @@ static weft_status_t copy_mapped(wefti_shm_pull_t *p, wefti_shm_arena_t *a, uint
         advance_remote(p, n);
         return WEFT_ERR_AGAIN;
     }
-    /* The bytes first, then whether they were still the sender's to give. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load(&p->lane->rx.page->closed))
-        return WEFT_ERR_PEER;
-    return p->unproved && wefti_shm_probe(&peer->at) ? WEFT_ERR_PEER : WEFT_OK;
+    return whole(p);
 }
 
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
@@ -142,6 +148,13 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
     while (*budget) {
         uint64_t probe = 0;
         unsigned n_local = 0, n_remote;
+        weft_status_t helped = p->helped ? wefti_shm_relay_take(p->lane, budget) : WEFT_OK;
+        if (helped)
+            return helped;
+        if (!p->left)
+            return whole(p);
+        if (!*budget)
+            break;
         while (p->at_here < p->n_here && p->piece_off == p->piece[p->at_here].len) {
             p->at_here++;
             p->piece_off = 0;
@@ -162,7 +175,9 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
                 return st;
             continue;
         }
-        uint64_t most = min_u64(min_u64(p->left, *budget), WEFTI_SHM_COPY_CHUNK);
+        uint64_t most = min_u64(p->left, *budget);
+        if (p->helped)
+            most = wefti_shm_front_next(p, most);
         most = fill_remote(p, most, remote, &n_remote);
         uint64_t sum = wefti_cursor_pieces(p->to, most, local, IOV_MANY, &n_local);
         if (sum < most)
@@ -176,13 +191,13 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
         if (got <= 0)
             return got < 0 ? status_of_read(errno) : WEFT_ERR_PEER;
         uint64_t moved = min_u64((uint64_t)got, sum);
+        *budget -= moved;
         if (last && moved == sum)
-            return probe == peer->at.nonce && !atomic_load(&p->lane->rx.page->closed) ? WEFT_OK : WEFT_ERR_PEER;
+            return probe == peer->at.nonce && !wefti_shm_peer_closed(p->lane) ? WEFT_OK : WEFT_ERR_PEER;
         p->unproved = true;
         wefti_cursor_advance(&p->to, moved);
         advance_remote(p, moved);
         p->left -= moved;
-        *budget -= moved;
     }
     return WEFT_ERR_AGAIN;
 }

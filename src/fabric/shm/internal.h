@@ -15,6 +15,7 @@
 #include "base/slots.h"
 #include "base/spares.h"
 #include "fabric/cursor.h"
+#include "fabric/shm/peer.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/shm.h"
 
@@ -23,8 +24,11 @@
 #define WEFTI_SHM_QUIET 256u         /* polls that found nothing before a lane is parked */
 #define WEFTI_SHM_COOLING_MAX 64u    /* lanes parked with one barrier */
 #define WEFTI_SHM_POLL_BUDGET 64u    /* records of one lane per progress */
-#define WEFTI_SHM_COPY_CHUNK (1u << 20)  /* bytes per system call */
-#define WEFTI_SHM_COPY_BUDGET (2u << 20) /* bytes copied per progress by all lanes together */
+#define WEFTI_SHM_COPY_BUDGET (256u << 10) /* bytes copied per progress by all lanes together: up to 100 us, of 200 that others
+                                              may have to wait */
+#define WEFTI_SHM_RELAY_MIN (256u << 10) /* bytes of a payload from which its sender is asked to help */
+#define WEFTI_SHM_RELAY_BYTES (2u << 20) /* of a relay: with half of it payloads move a tenth slower */
+#define WEFTI_SHM_RELAYS_MAX 16u     /* relays made by one transport at one time */
 #define WEFTI_SHM_PIECES 16u         /* pieces of a payload that an announcement carries itself */
 #define WEFTI_SHM_SPARES 256u        /* transfers of each kind that are kept to be used again */
 #define WEFTI_SHM_TELL_MIN 8192u     /* bytes of a piece that make its arena worth telling the peer of */
@@ -41,140 +45,17 @@ enum {
     WEFTI_SHM_DATA,                      /* a piece of it */
     WEFTI_SHM_DONE,                      /* finished with that payload */
     WEFTI_SHM_ARENA,                     /* a range of mine that you may map */
-    WEFTI_SHM_ARENA_GONE                 /* its addresses mean something else from here on */
+    WEFTI_SHM_ARENA_GONE,                /* its addresses mean something else from here on */
+    WEFTI_SHM_RELAY,                     /* a second ring, of mine, for chunks of payloads that I read */
+    WEFTI_SHM_HELP,                      /* copy that payload there, from its end on down, while I read it from its beginning */
+    WEFTI_SHM_END                        /* the last of its channel: its sender closed it, and others use the ring */
 };
 
-typedef struct wefti_shm_transport wefti_shm_transport_t;
 typedef struct wefti_shm_lane wefti_shm_lane_t;
 
 /* Call it after a copy out of memory that a peer can write: the compiler then uses the copy, and does not read the original
  * again. */
 static inline void wefti_shm_copied(void) { __asm__ volatile("" : : : "memory"); }
-
-/* --- region.c ----------------------------------------------------------------------------------------------------- */
-
-/* One of ours, as peers find it. */
-typedef struct wefti_region {
-    int fd; /* -1: there is none, or it is not needed any more */
-    uint64_t ino;
-} wefti_region_t;
-
-/* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. `name` begins with "weft-". */
-weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out);
-/* A new one of fixed size, not mapped: with these bytes for ever, or (NULL) of zeroes that can be written to. */
-weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out);
-/* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`,
- * which must be the memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that
- * is not opened. WEFT_ERR_UNREACHABLE: it is not there, or not any more; _PROTOCOL: it could shrink, is too short, or sealed
- * against writing; _NOMEM, _LIMIT, _SYSTEM. */
-weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out);
-/* Its first bytes, copied. The same statuses. */
-weft_status_t wefti_region_read(pid_t pid, int fd, uint64_t ino, void *buf, size_t n);
-/* Is our own descriptor a region that others can view so? Its inode. WEFT_ERR_INVALID: it could shrink, is too short, or sealed
- * against writing; WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
-weft_status_t wefti_region_check(int fd, size_t size, bool write, uint64_t *ino_out);
-void wefti_region_unmap(void *map, size_t size);
-/* A pipe in one descriptor, not blocking; and that of another process, which must be a pipe with this inode. */
-weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out);
-weft_status_t wefti_pipe_open(pid_t pid, int fd, uint64_t ino, int *fd_out);
-
-/* --- bell.c ------------------------------------------------------------------------------------------------------- */
-
-#define WEFTI_BELL_BITS 32768u /* lanes beyond that share bits, and are visited together */
-
-/* Every peer can write all of it: nothing here says who we are (that is in the lanes' addresses, which are signed). */
-typedef struct wefti_bell {
-    _Alignas(128) _Atomic uint64_t top;      /* bit i: look at word[8i .. 8i+7], one line */
-    _Alignas(128) _Atomic uint32_t sleeping; /* whoever takes it from 1 to 0 writes a byte to the wake pipe */
-    _Alignas(4096) _Atomic uint64_t word[WEFTI_BELL_BITS / 64];
-} wefti_bell_t;
-
-/* What the address of a lane says about its runtime. */
-typedef struct wefti_shm_peer_addr {
-    uint32_t version;
-    int32_t pid, bell_fd, wake_fd;
-    uint64_t bell_ino, wake_ino;
-    uint64_t nonce;      /* names it; stands at probe_at in its memory */
-    uint64_t probe_at;
-} wefti_shm_peer_addr_t;
-
-/* The address of a lane, its MAC not counted. */
-typedef struct wefti_shm_addr {
-    wefti_shm_peer_addr_t peer;
-    uint32_t flags, index; /* index: of the lane, in its runtime's bell */
-    int32_t ring_fd;
-    uint32_t ring_bytes;
-    uint64_t ring_ino, ring_nonce;
-} wefti_shm_addr_t;
-#define WEFTI_SHM_ADDR_SIZE sizeof(wefti_shm_addr_t)
-_Static_assert(WEFTI_SHM_ADDR_SIZE == 80, "no padding");
-
-/* Another runtime on this host (or this one), shared by all lanes to it. */
-typedef struct wefti_shm_peer {
-    wefti_bell_t *bell;
-    int wake_fd;         /* ours, of its pipe */
-    wefti_shm_peer_addr_t at;
-    bool readable;       /* process_vm_readv works on it */
-    uint32_t refs;
-    wefti_map_t arenas;  /* those it told us of: id -> wefti_shm_arena_t, the first of that id */
-} wefti_shm_peer_t;
-
-weft_status_t wefti_bell_open(wefti_shm_transport_t *r); /* once; fills r->self */
-void wefti_bell_close(wefti_shm_transport_t *r);
-void wefti_bell_wake(wefti_shm_peer_t *peer);
-weft_status_t wefti_shm_peer_hold(wefti_shm_transport_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out);
-void wefti_shm_peer_drop(wefti_shm_transport_t *r, wefti_shm_peer_t *peer);
-/* Does its nonce stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
-weft_status_t wefti_shm_probe(const wefti_shm_peer_addr_t *peer);
-
-/* Say "look at lane `index`" to a runtime. What was published before is visible first (the exchange is a fence). A bit of the
- * upper level that is found set has not been looked at yet, since the owner clears it before it looks below. Where the lower
- * word was empty the upper bit is most likely clear, and looking first would fetch its line twice. */
-static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
-{
-    wefti_bell_t *bell = peer->bell;
-    uint32_t bit = index % WEFTI_BELL_BITS;
-    uint64_t in_word = UINT64_C(1) << (bit % 64), in_top = UINT64_C(1) << (bit / 512);
-    uint64_t before = atomic_fetch_or(&bell->word[bit / 64], in_word);
-    if (!before || !(atomic_load(&bell->top) & in_top))
-        atomic_fetch_or(&bell->top, in_top);
-    if (WEFTI_UNLIKELY(atomic_load(&bell->sleeping)))
-        wefti_bell_wake(peer);
-}
-
-/* --- caps.c ------------------------------------------------------------------------------------------------------- */
-
-#define WEFTI_SHM_CAPS_SIZE 80u /* bytes of the capabilities; the listener's door follows */
-
-void wefti_shm_boot_id(wefti_shm_transport_t *r);
-size_t wefti_shm_caps(wefti_transport_t *transport, int side, void *buf);
-bool wefti_shm_match(wefti_transport_t *transport, const void *caps, size_t n);
-
-/* --- door.c ------------------------------------------------------------------------------------------------------- */
-
-/* Where it is. */
-typedef struct wefti_shm_door_at {
-    int32_t pid, fd;
-    uint64_t ino;
-} wefti_shm_door_at_t;
-#define WEFTI_SHM_DOOR_SIZE sizeof(wefti_shm_door_at_t)
-
-/* With what the two ends of one lane sign their addresses. */
-typedef struct wefti_shm_pass {
-    uint8_t side; /* ours */
-    uint8_t key[WEFTI_SECRET_SIZE], binding[WEFTI_SECRET_SIZE];
-} wefti_shm_pass_t;
-
-weft_status_t wefti_shm_door_open(wefti_shm_transport_t *r); /* if it is not. WEFT_ERR_LIMIT, _NOMEM, _SYSTEM */
-void wefti_shm_door_close(wefti_shm_transport_t *r);
-void wefti_shm_door_put(const wefti_shm_transport_t *r, wefti_writer_t *w);
-/* The key of the listener's door: ours, or read from the one that the peer's capabilities name. WEFT_ERR_UNREACHABLE, or as
- * above. */
-weft_status_t wefti_shm_door_meet(wefti_shm_transport_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out);
-/* The MAC of an address of at most WEFTI_SHM_ADDR_SIZE bytes, as the one on `side` makes it; and is this what the other side
- * makes? */
-void wefti_shm_pass_sign(const wefti_shm_pass_t *pass, int side, const void *addr, size_t n, uint8_t *mac_out);
-bool wefti_shm_pass_good(const wefti_shm_pass_t *pass, const void *addr, size_t n, const uint8_t *mac);
 
 /* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------ */
 
@@ -193,7 +74,10 @@ typedef struct wefti_shm_send {
     wefti_xfer_t *x;
     uint64_t id, total, left;
     wefti_cursor_t from;
+    size_t iov_n;
+    wefti_list_t help_link; /* lane->helps: `left` bytes of it are not in the relay */
     bool streamed;          /* the peer asked for it through the ring */
+    bool helped;            /* the peer asked for help */
 } wefti_shm_send_t;
 
 /* One of theirs: WAITING (for pull, lend or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED
@@ -210,12 +94,15 @@ typedef struct wefti_shm_pull {
     wefti_shm_ctl_t ctl;
     wefti_xfer_t *x;
     uint64_t id, total, left;
+    uint64_t back;                   /* bytes from here on came through the relay; `left` are missing before it */
     wefti_cursor_t to;
     weft_iov_t own_iov[4];
     wefti_shm_arena_t *arena;        /* held: the one that piece[at_here] is in, if it is in any */
     uint32_t state;
     bool stream;                     /* too large to be worth the cache */
     bool unproved;                   /* bytes were read from a process that may not have been the sender any more */
+    bool helped;                     /* the sender was asked to help */
+    uint8_t unhelped;                /* pieces read since it last did */
     uint32_t n_pieces, next_piece;   /* next_piece: of all; the first one beyond piece[] */
     uint32_t n_here, at_here;        /* piece[at_here .. n_here) are known */
     uint64_t piece_off, pieces_at;
@@ -228,7 +115,7 @@ weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_
 void wefti_shm_refuse(wefti_pull_t *p, bool taken);
 /* A record that is not WEFTI_SHM_REC. WEFT_ERR_NOMEM: leave it in the ring and come again; WEFT_ERR_PROTOCOL. */
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
-/* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
+/* Move what can be moved: control records that waited, and at most *budget bytes of payloads. Number of events. */
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget);
 bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane);
 /* End the pulls under way. quietly: nobody is told. */
@@ -238,6 +125,34 @@ void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
+/* n bytes to where the cursor is. past_cache: they are part of very many. */
+void wefti_shm_scatter(wefti_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache);
+
+/* --- relay.c: the sender copies the back of a payload while the receiver reads its front -------------------------- */
+
+typedef struct wefti_shm_relay_in {
+    wefti_ring_rx_t rx;
+    wefti_region_t region;  /* fd until the peer has mapped it */
+    void *map;
+    uint64_t taken;         /* bytes that came this way, ever: for tests */
+} wefti_shm_relay_in_t;
+
+typedef struct wefti_shm_relay_out {
+    wefti_ring_tx_t tx;
+    void *map;
+    size_t map_size;
+} wefti_shm_relay_out_t;
+
+/* Ask the sender to help, if it can and it pays. The pull has begun. */
+void wefti_shm_help_wanted(wefti_shm_pull_t *p, size_t iov_n);
+/* Take what is in the relay, for whichever pull: one that is whole has `left` 0. WEFT_ERR_PROTOCOL. */
+weft_status_t wefti_shm_relay_take(wefti_shm_lane_t *lane, uint64_t *budget);
+/* How many bytes of the front to read next, of `most`; the sender is told. */
+uint64_t wefti_shm_front_next(wefti_shm_pull_t *p, uint64_t most);
+weft_status_t wefti_shm_relay_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec); /* RELAY and HELP */
+/* Copy chunks of what the peer wants help with, as far as there is space. Number of chunks. */
+unsigned wefti_shm_relay_help(wefti_shm_lane_t *lane, uint64_t *budget);
+void wefti_shm_relays_end(wefti_shm_lane_t *lane);
 
 /* --- arena.c: memory that one side shares and the other maps ------------------------------------------------------ */
 
@@ -312,6 +227,8 @@ weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *map_handle, size_t m
 /* NEW --connect--> UP --> FAILED; CLOSING from any of them, by lane_close() only; freed by the next progress. */
 enum { WEFTI_SHM_LANE_NEW, WEFTI_SHM_LANE_UP, WEFTI_SHM_LANE_FAILED, WEFTI_SHM_LANE_CLOSING };
 
+typedef struct wefti_shm_guests wefti_shm_guests_t; /* guest.h */
+
 struct wefti_shm_lane {
     wefti_lane_t lane;
     wefti_ring_rx_t rx;
@@ -324,6 +241,8 @@ struct wefti_shm_lane {
     bool light;           /* both sides have barriers: see park.c */
     bool starved;         /* reserve() or announce() failed: owes `space` */
     bool told;            /* lane_failed was called */
+    bool helps_us;        /* the peer's process understands HELP, and we want it */
+    bool relay_told;      /* RELAY came */
     weft_status_t why;
 
     wefti_list_t cool_link;  /* transport->cooling */
@@ -332,6 +251,7 @@ struct wefti_shm_lane {
     wefti_list_t out;        /* control records that wait for space */
     wefti_list_t sends;      /* announced, or streamed: wait for DONE */
     wefti_list_t streams;    /* being streamed, in the order asked for */
+    wefti_list_t helps;      /* of both, those that the peer wants help with */
     wefti_list_t waiting;    /* announcements nobody has pulled */
     wefti_list_t pulls;      /* being copied or arriving, in order */
     wefti_slots_t send_ids;  /* id -> wefti_shm_send_t */
@@ -341,17 +261,37 @@ struct wefti_shm_lane {
     wefti_shm_told_t *last_told;  /* most likely the next one too */
     uint32_t n_gone_out;          /* ARENA_GONEs in `out`: no announcement may overtake them */
     wefti_shm_ranges_t known;     /* of wefti_shm_arena_t: those that the peer told us of */
+    wefti_shm_relay_in_t *relay_in;   /* NULL: none */
+    wefti_shm_relay_out_t *relay_out;
 
     uint64_t id;             /* in transport->lanes */
-    uint64_t nonce;
+    uint64_t nonce, peer_nonce; /* of our ring, of the peer's */
     void *rx_map, *tx_map;
     size_t rx_map_size, tx_map_size;
     wefti_region_t region;   /* ours: fd until the peer has mapped it */
-    wefti_shm_pass_t pass;   /* until it is connected */
+    wefti_shm_pass_t *pass;  /* until it is connected */
+
+    /* guest.h */
+    wefti_shm_lane_t *carrier;    /* the lane whose rings it uses: itself, or it is a guest */
+    wefti_shm_guests_t *guests;   /* of a carrier; else NULL */
+    uint32_t rx_number, tx_number; /* of its channel: as records to us have it, and records to the peer */
+    wefti_list_t wait_link;       /* a guest that has no space, or whose END has none: guests->starving, ->ends */
+    bool shares;                  /* both sides know of guests */
+    bool ended;                   /* the peer's END arrived */
+    bool gone;                    /* everybody was told; only its END is to be sent */
+    uint8_t peer_uuid[WEFTI_PEER_ID_SIZE]; /* of a lane that was offered; and which of its doors */
+    uint64_t peer_door;
 };
 
 extern const wefti_transport_ops_t wefti_shm_ops;
 void wefti_shm_lane_close(wefti_lane_t *lane);
+/* What every lane begins with, but for its rings. */
+weft_status_t wefti_shm_lane_make(wefti_shm_transport_t *r, const wefti_meeting_t *with, void *user, wefti_shm_lane_t **lane_out);
+void wefti_shm_lane_unmake(wefti_shm_lane_t *lane);
+/* Sign an address of ours, and write it: its length. Read one of the peer's, once. WEFT_ERR_PROTOCOL, _UNREACHABLE. */
+size_t wefti_shm_sign_address(const wefti_shm_lane_t *lane, wefti_shm_addr_t *addr, uint8_t *buf);
+weft_status_t wefti_shm_read_address(wefti_shm_lane_t *lane, const void *bytes, size_t n, wefti_shm_addr_t *addr_out);
+bool wefti_shm_peer_open(wefti_lane_t *lane);
 /* Space for an internal record; NULL: none now, and the lane's bell rings when there is. */
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
 /* Poll a lane that is UP: number of records, at most the budget. */
@@ -368,12 +308,24 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly);
 
 static inline uint32_t wefti_shm_lane_index(const wefti_shm_lane_t *lane) { return (uint32_t)lane->id; }
 
-/* Publish what was reserved, and ring if nobody polls. */
-static inline void wefti_shm_lane_commit(wefti_shm_lane_t *lane, size_t n, uint32_t type)
+/* Publish what was reserved on rings of its own, and ring if nobody polls. */
+static inline void wefti_shm_ring_commit(wefti_shm_lane_t *lane, size_t n, uint32_t type)
 {
     wefti_ring_commit(&lane->tx, n, type);
     if (WEFTI_UNLIKELY(atomic_load(&lane->tx.page->parked)))
         wefti_bell_ring(lane->peer, lane->peer_index);
+}
+/* The same, of any lane. */
+static inline void wefti_shm_lane_commit(wefti_shm_lane_t *lane, size_t n, uint32_t type)
+{
+    wefti_shm_ring_commit(lane->carrier, n, type | lane->tx_number << 8);
+}
+/* Has the peer closed its half, whether or not we have read to its end? */
+static inline bool wefti_shm_peer_closed(const wefti_shm_lane_t *lane)
+{
+    wefti_ring_page_t *page = lane->carrier->rx.page;
+    return atomic_load(&page->closed) || atomic_load(&page->ended[lane->rx_number % WEFTI_RING_CHANNELS]) ==
+                                             lane->rx_number / WEFTI_RING_CHANNELS + 1;
 }
 
 /* --- transport.c -------------------------------------------------------------------------------------------------- */
@@ -399,6 +351,8 @@ struct wefti_shm_transport {
     uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;
     bool copy_ring;              /* never read the peer's memory */
+    bool copy_alone;             /* never ask a sender to help */
+    uint32_t n_relays;
     wefti_spares_t spare_sends, spare_pulls;
     uint64_t swept;              /* before a sleep: when, ns */
     char boot_id[36];
@@ -415,6 +369,9 @@ struct wefti_shm_transport {
     uint32_t n_mapped, max_mapped;
     uint64_t mapped_bytes, max_mapped_bytes;
     uint64_t mapped_copies;      /* bytes copied out of them, ever: for tests */
+
+    bool sharing;                /* lanes to one peer may share rings: guest.h */
+    wefti_map_t offers;          /* first bytes of a peer's uuid -> the lane that later ones may be guests of */
 };
 
 static inline wefti_shm_transport_t *wefti_shm_transport_of(const wefti_shm_lane_t *lane)
@@ -446,6 +403,7 @@ unsigned wefti_shm_poll_hot(wefti_shm_transport_t *r);
 void wefti_shm_heat(wefti_shm_lane_t *lane);
 /* It goes away, or has failed: forget it. */
 void wefti_shm_forget(wefti_shm_lane_t *lane);
+void wefti_shm_replace(wefti_shm_lane_t *lane, wefti_shm_lane_t *by); /* it has the rings now */
 /* Before sleep: true when every ring is empty and every producer knows that it must ring. */
 bool wefti_shm_park_all(wefti_shm_transport_t *r);
 void wefti_shm_unpark_hot(wefti_shm_transport_t *r);

@@ -19,72 +19,125 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/shm/internal.h"
+#include "fabric/shm/guest.h"
 
 #define REGION_MAGIC UINT64_C(0x31676e7274666577)
 #define ADDR_VERSION 2u
 #define FLAG_BARRIERS 1u
+#define FLAG_HELPS 2u  /* it understands RELAY and HELP */
+#define FLAG_SHARES 8u /* we know of guests: guest.c; 4 is WEFTI_SHM_FLAG_GUEST */
+
+static void pass_free(wefti_shm_lane_t *lane)
+{
+    if (lane->pass)
+        explicit_bzero(lane->pass, sizeof *lane->pass);
+    wefti_free(lane->pass);
+    lane->pass = NULL;
+}
+
+size_t wefti_shm_sign_address(const wefti_shm_lane_t *lane, wefti_shm_addr_t *addr, uint8_t *buf)
+{
+    addr->peer.version = ADDR_VERSION;
+    memcpy(buf, addr, sizeof *addr);
+    wefti_shm_pass_sign(lane->pass, lane->pass->side, buf, sizeof *addr, buf + sizeof *addr);
+    return sizeof *addr + WEFTI_SECRET_SIZE;
+}
+
+weft_status_t wefti_shm_read_address(wefti_shm_lane_t *lane, const void *bytes, size_t n, wefti_shm_addr_t *addr_out)
+{
+    wefti_shm_addr_t to;
+    if (n != sizeof to + WEFTI_SECRET_SIZE)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes is none of ours", n);
+    memcpy(&to, bytes, sizeof to);
+    bool good = wefti_shm_pass_good(lane->pass, &to, sizeof to, (const uint8_t *)bytes + sizeof to);
+    pass_free(lane);
+    if (!good)
+        return wefti_fail(WEFT_ERR_UNREACHABLE, "the peer has not shown that it is of this host and this user");
+    if (to.peer.version != ADDR_VERSION)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of version %u is none of ours", to.peer.version);
+    *addr_out = to;
+    return WEFT_OK;
+}
 
 /* Our half, as the peer is told of it, signed. */
 static size_t put_address(const wefti_shm_transport_t *r, const wefti_shm_lane_t *lane, uint8_t *buf)
 {
     wefti_shm_addr_t addr = {
         .peer = r->self.at,
-        .flags = r->barriers ? FLAG_BARRIERS : 0,
+        .flags = (r->barriers ? FLAG_BARRIERS : 0) | FLAG_HELPS | (r->sharing ? FLAG_SHARES : 0),
         .index = wefti_shm_lane_index(lane),
         .ring_fd = lane->region.fd,
         .ring_bytes = r->ring_bytes,
         .ring_ino = lane->region.ino,
         .ring_nonce = lane->nonce,
     };
-    addr.peer.version = ADDR_VERSION;
-    memcpy(buf, &addr, sizeof addr);
-    wefti_shm_pass_sign(&lane->pass, lane->pass.side, buf, sizeof addr, buf + sizeof addr);
-    return sizeof addr + WEFTI_SECRET_SIZE;
+    return wefti_shm_sign_address(lane, &addr, buf);
+}
+
+weft_status_t wefti_shm_lane_make(wefti_shm_transport_t *r, const wefti_meeting_t *with, void *user, wefti_shm_lane_t **lane_out)
+{
+    wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
+    if (!lane)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
+    memset(lane, 0, sizeof *lane);
+    lane->pass = wefti_calloc(1, sizeof *lane->pass);
+    weft_status_t st = lane->pass ? wefti_shm_door_meet(r, with, lane->pass) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
+    if (!st && !r->bell)
+        st = wefti_bell_open(r);
+    if (!st)
+        st = wefti_slots_add(&r->lanes, lane, &lane->id);
+    if (st) {
+        pass_free(lane);
+        wefti_free(lane);
+        return st;
+    }
+    lane->region.fd = -1;
+    lane->carrier = lane;
+    lane->lane = (wefti_lane_t){.ops = r->transport.ops, .transport = &r->transport, .user = user, .frame_max = r->frame_max};
+    memcpy(lane->peer_uuid, with->peer, sizeof lane->peer_uuid);
+    lane->peer_door = wefti_shm_door_of(with);
+    wefti_list_t *lists[] = {&lane->cool_link, &lane->work_link, &lane->close_link, &lane->out,   &lane->sends,
+                             &lane->streams,   &lane->helps,     &lane->waiting,    &lane->pulls, &lane->wait_link};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
+    wefti_slots_init(&lane->send_ids, UINT32_C(1) << 24);
+    *lane_out = lane;
+    return WEFT_OK;
+}
+
+void wefti_shm_lane_unmake(wefti_shm_lane_t *lane)
+{
+    wefti_slots_remove(&wefti_shm_transport_of(lane)->lanes, lane->id);
+    pass_free(lane);
+    wefti_free(lane);
 }
 
 static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
                               size_t *n_out, wefti_lane_t **lane_out)
 {
     wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
-    wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
-    if (!lane)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
-    memset(lane, 0, sizeof *lane);
-    weft_status_t st = wefti_shm_door_meet(r, with, &lane->pass);
-    if (!st && !r->bell)
-        st = wefti_bell_open(r);
+    wefti_shm_lane_t *lane;
+    weft_status_t st = wefti_shm_guest_new(r, with, user, addr_buf, n_out, lane_out);
+    if (st != WEFT_ERR_AGAIN)
+        return st;
+    st = wefti_shm_lane_make(r, with, user, &lane);
     if (st)
-        goto err_free;
-    st = wefti_slots_add(&r->lanes, lane, &lane->id);
-    if (st)
-        goto err_free;
+        return st;
     lane->rx_map_size = WEFTI_RING_PAGE + (size_t)r->ring_bytes;
     st = wefti_region_new("weft-ring", lane->rx_map_size, &lane->region, &lane->rx_map);
-    if (st)
-        goto err_slot;
+    if (st) {
+        wefti_shm_lane_unmake(lane);
+        return st;
+    }
     transport->fabric->ops->random(transport->fabric, &lane->nonce, sizeof lane->nonce);
     wefti_ring_page_t *page = lane->rx_map;
     page->magic = REGION_MAGIC;
     page->nonce = lane->nonce;
     atomic_store(&page->parked, 1);
     wefti_ring_rx_init(&lane->rx, lane->rx_map, r->ring_bytes, r->frame_max);
-    lane->lane = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user, .frame_max = r->frame_max};
-    wefti_list_t *lists[] = {&lane->cool_link, &lane->work_link, &lane->close_link, &lane->out,
-                             &lane->sends,     &lane->streams,   &lane->waiting,    &lane->pulls};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        wefti_list_init(lists[i]);
-    wefti_slots_init(&lane->send_ids, UINT32_C(1) << 24);
     *n_out = put_address(r, lane, addr_buf);
     *lane_out = &lane->lane;
     return WEFT_OK;
-
-err_slot:
-    wefti_slots_remove(&r->lanes, lane->id);
-err_free:
-    explicit_bzero(&lane->pass, sizeof lane->pass);
-    wefti_free(lane);
-    return st;
 }
 
 static weft_status_t lane_connect(wefti_lane_t *l, const void *addr, size_t n)
@@ -94,15 +147,9 @@ static weft_status_t lane_connect(wefti_lane_t *l, const void *addr, size_t n)
     wefti_shm_addr_t to;
     assert(lane->state == WEFTI_SHM_LANE_NEW);
 
-    if (n != sizeof to + WEFTI_SECRET_SIZE)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes is none of ours", n);
-    memcpy(&to, addr, sizeof to);
-    bool good = wefti_shm_pass_good(&lane->pass, &to, sizeof to, (const uint8_t *)addr + sizeof to);
-    explicit_bzero(&lane->pass, sizeof lane->pass);
-    if (!good)
-        return wefti_fail(WEFT_ERR_UNREACHABLE, "the peer has not shown that it is of this host and this user");
-    if (to.peer.version != ADDR_VERSION)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of version %u is none of ours", to.peer.version);
+    weft_status_t st = wefti_shm_read_address(lane, addr, n, &to);
+    if (st)
+        return st;
     uint32_t ring = to.ring_bytes;
     if (ring < WEFTI_RING_SMALLEST || ring > WEFTI_RING_LARGEST || (ring & (ring - 1)))
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring,
@@ -111,7 +158,7 @@ static weft_status_t lane_connect(wefti_lane_t *l, const void *addr, size_t n)
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's process %u or descriptor %u cannot be", (unsigned)to.peer.pid,
                           (unsigned)to.ring_fd);
 
-    weft_status_t st = wefti_shm_peer_hold(r, &to.peer, &lane->peer);
+    st = wefti_shm_peer_hold(r, &to.peer, &lane->peer);
     if (st)
         return st;
     size_t size = WEFTI_RING_PAGE + (size_t)ring;
@@ -128,7 +175,10 @@ static weft_status_t lane_connect(wefti_lane_t *l, const void *addr, size_t n)
     lane->tx_map_size = size;
     wefti_ring_tx_init(&lane->tx, map, ring);
     lane->light = lane->tx.light = r->barriers && (to.flags & FLAG_BARRIERS);
+    lane->helps_us = lane->peer->readable && (to.flags & FLAG_HELPS) && !r->copy_alone;
     lane->peer_index = to.index;
+    lane->peer_nonce = to.ring_nonce;
+    lane->shares = r->sharing && (to.flags & FLAG_SHARES);
     uint32_t theirs = wefti_shm_frame_max(ring);
     if (theirs < lane->lane.frame_max)
         lane->lane.frame_max = theirs;
@@ -147,11 +197,11 @@ err_peer:
     return st;
 }
 
-static bool peer_open(wefti_lane_t *l)
+bool wefti_shm_peer_open(wefti_lane_t *l)
 {
     const wefti_shm_lane_t *lane = (const wefti_shm_lane_t *)l;
     atomic_thread_fence(memory_order_seq_cst);
-    return lane->state == WEFTI_SHM_LANE_UP && !atomic_load(&lane->rx.page->closed);
+    return lane->state == WEFTI_SHM_LANE_UP && !wefti_shm_peer_closed(lane);
 }
 
 void wefti_shm_lane_close(wefti_lane_t *l)
@@ -160,6 +210,11 @@ void wefti_shm_lane_close(wefti_lane_t *l)
     wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     if (lane->state == WEFTI_SHM_LANE_CLOSING)
         return;
+    if (lane->carrier != lane) {
+        wefti_shm_guest_close(lane);
+        return;
+    }
+    wefti_shm_unoffer(lane);
     if (lane->tx_map) {
         atomic_exchange(&lane->tx.page->closed, 1);
         wefti_bell_ring(lane->peer, lane->peer_index);
@@ -180,6 +235,7 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
         wefti_list_remove(&lane->work_link);
     wefti_shm_bulk_end(lane, quietly);
     wefti_shm_arenas_lane_end(lane);
+    wefti_shm_relays_end(lane);
     wefti_shm_forget(lane);
     if (lane->region.fd >= 0)
         close(lane->region.fd);
@@ -191,20 +247,27 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
     wefti_slots_free(&lane->send_ids);
     wefti_map_free(&lane->pull_ids);
     void *user = lane->lane.user;
-    explicit_bzero(&lane->pass, sizeof lane->pass);
-    wefti_free(lane);
-    if (!quietly)
+    bool carrier = lane->guests;
+    pass_free(lane);
+    if (carrier)
+        wefti_shm_carrier_end(lane);
+    if (lane->carrier == lane || wefti_shm_guest_end(lane))
+        wefti_free(lane);
+    if (!quietly && !carrier)
         up->lane_closed(user);
 }
 
 void wefti_shm_lane_fail(wefti_shm_lane_t *lane, weft_status_t why)
 {
-    if (lane->state != WEFTI_SHM_LANE_UP)
+    if (lane->state != WEFTI_SHM_LANE_UP && (lane->state != WEFTI_SHM_LANE_NEW || lane->carrier == lane))
         return;
     lane->state = WEFTI_SHM_LANE_FAILED;
     lane->why = why;
     lane->tx.size = lane->tx.limit = 0; /* nothing fits any more, and the hot path need not ask why */
+    wefti_shm_unoffer(lane);
     wefti_shm_work(lane);
+    if (lane->guests)
+        wefti_shm_carrier_fail(lane, why);
 }
 
 /* The consumer's position made no sense. */
@@ -218,12 +281,15 @@ static void fail_liar(wefti_shm_lane_t *lane)
 
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
 {
-    void *at = wefti_ring_reserve(&lane->tx, n);
+    wefti_shm_lane_t *c = lane->carrier;
+    void *at = wefti_ring_reserve(&c->tx, n);
     if (WEFTI_LIKELY(at != NULL))
         return at;
-    at = wefti_ring_reserve_or_want(&lane->tx, n);
-    if (lane->tx.bad)
-        fail_liar(lane);
+    at = wefti_ring_reserve_or_want(&c->tx, n);
+    if (c->tx.bad)
+        fail_liar(c);
+    if (!at && c != lane)
+        wefti_shm_guest_starves(lane);
     return at;
 }
 
@@ -241,7 +307,7 @@ static void *reserve(wefti_lane_t *l, size_t n)
 
 static void commit(wefti_lane_t *l, size_t n)
 {
-    wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC);
+    wefti_shm_ring_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC);
 }
 
 /* --- receiving ---------------------------------------------------------------------------------------------------- */
@@ -272,7 +338,9 @@ unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
         wefti_ring_got_t got = wefti_ring_peek(&lane->rx, &rec);
         if (got == WEFTI_RING_EMPTY)
             break;
-        if (WEFTI_UNLIKELY(got == WEFTI_RING_BAD)) {
+        if (WEFTI_UNLIKELY(got != WEFTI_RING_RECORD)) {
+            if (got == WEFTI_RING_SHARED)
+                return wefti_shm_carrier_poll(lane, n);
             wefti_info("shm: process %d wrote a record that cannot be", lane->peer->at.pid);
             wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
             break;
@@ -304,18 +372,22 @@ unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
 bool wefti_shm_lane_has_something(wefti_shm_lane_t *lane)
 {
     const wefti_ring_page_t *page = lane->rx.page;
+    if (lane->carrier != lane)
+        return false; /* the carrier has */
     if (lane->region.fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed))
         return true;
     if (lane->state != WEFTI_SHM_LANE_UP)
         return false;
     return !wefti_ring_empty(&lane->rx) || atomic_load_explicit(&page->closed, memory_order_relaxed) || lane->starved ||
-           wefti_shm_bulk_waits_for_space(lane);
+           wefti_shm_bulk_waits_for_space(lane) || (lane->guests && wefti_shm_carrier_owes(lane));
 }
 
 unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
 {
     wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     wefti_ring_page_t *page = lane->rx.page;
+    if (lane->carrier != lane)
+        return 0; /* only a hostile peer rings for a guest */
     if (lane->region.fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed)) {
         close(lane->region.fd);
         lane->region.fd = -1;
@@ -341,9 +413,11 @@ unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
         lane->starved = false;
         r->transport.fabric->up->space(lane->lane.user);
         n++;
-    } else if (WEFTI_UNLIKELY(lane->tx.bad)) {
-        fail_liar(lane);
+    } else if (lane->guests && wefti_shm_carrier_owes(lane)) {
+        n += wefti_shm_carrier_space(lane);
     }
+    if (WEFTI_UNLIKELY(lane->tx.bad))
+        fail_liar(lane);
     return n;
 }
 
@@ -358,7 +432,8 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
         if (!lane->told && lane->state == WEFTI_SHM_LANE_FAILED) {
             lane->told = true;
             wefti_shm_forget(lane);
-            lane->lane.transport->fabric->up->lane_failed(lane->lane.user, lane->why);
+            if (!lane->guests)
+                lane->lane.transport->fabric->up->lane_failed(lane->lane.user, lane->why);
         }
     }
     return n;
@@ -371,13 +446,14 @@ const wefti_transport_ops_t wefti_shm_ops = {
     .match = wefti_shm_match,
     .lane_new = lane_new,
     .lane_connect = lane_connect,
+    .lane_offer = wefti_shm_offer,
     .lane_close = wefti_shm_lane_close,
     .reserve = reserve,
     .commit = commit,
     .announce = wefti_shm_announce,
     .pull = wefti_shm_pull,
     .refuse = wefti_shm_refuse,
-    .peer_open = peer_open,
+    .peer_open = wefti_shm_peer_open,
     .lend = wefti_shm_lend,
     .unlend = wefti_shm_unlend,
     .lent_outlives = true,

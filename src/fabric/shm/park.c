@@ -109,6 +109,20 @@ void wefti_shm_forget(wefti_shm_lane_t *lane)
             drop_hot(r, i);
 }
 
+void wefti_shm_replace(wefti_shm_lane_t *lane, wefti_shm_lane_t *by)
+{
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
+    if (wefti_list_linked(&lane->cool_link)) {
+        wefti_list_remove(&lane->cool_link);
+        wefti_list_push_back(&r->cooling, &by->cool_link);
+    }
+    for (uint32_t i = 0; lane->hot && i < r->n_hot; i++)
+        if (r->hot[i] == lane)
+            r->hot[i] = by;
+    by->hot = lane->hot;
+    lane->hot = false;
+}
+
 /* Park the lane in this place unless a record came meanwhile. */
 static bool park(wefti_shm_transport_t *r, uint32_t place)
 {

@@ -24,6 +24,16 @@ void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32
     rx->size = size;
     rx->max = max;
     rx->step = 0;
+    rx->shared = 0;
+}
+
+/* No record is short enough for wefti_ring_peek() any more: lanes that have a ring of their own need not ask. */
+void wefti_ring_rx_share(wefti_ring_rx_t *rx)
+{
+    if (rx->shared)
+        return;
+    rx->shared = rx->max;
+    rx->max = 0;
 }
 
 /* Read the consumer's position. It only grows, and never past what was written: anything else is not a consumer of ours. */
@@ -93,14 +103,44 @@ void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n)
     return wefti_ring_reserve_slow(tx, n);
 }
 
-wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, uint64_t head, wefti_ring_rec_t *rec)
+/* Pass over a skip, if that is what this is. It ends at the end of the ring and does not begin at its beginning, so that no two
+ * follow each other. */
+static bool skip(wefti_ring_rx_t *rx, uint64_t head)
 {
     uint64_t at = rx->pos & (rx->size - 1);
-    /* A skip ends at the end of the ring and does not begin at its beginning, so that no two follow each other. */
     if (at == 0 || head != ((rx->size - at - WEFTI_RING_HEAD) | (uint64_t)WEFTI_RING_SKIP << 32))
-        return WEFTI_RING_BAD;
+        return false;
     rx->pos += rx->size - at;
-    return wefti_ring_peek(rx, rec);
+    return true;
+}
+
+wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, uint64_t head, wefti_ring_rec_t *rec)
+{
+    if (rx->shared)
+        return WEFTI_RING_SHARED;
+    return skip(rx, head) ? wefti_ring_peek(rx, rec) : WEFTI_RING_BAD;
+}
+
+wefti_ring_got_t wefti_ring_peek_shared(wefti_ring_rx_t *rx, wefti_ring_rec_t *rec)
+{
+    for (;;) {
+        uint64_t at = rx->pos & (rx->size - 1);
+        uint64_t head = atomic_load_explicit(wefti_ring_head(rx->base, at), memory_order_acquire);
+        if (!head)
+            return WEFTI_RING_EMPTY;
+        uint32_t n = (uint32_t)head, type = (uint32_t)(head >> 32) & 0xff;
+        uint64_t step = wefti_ring_span(n);
+        if (WEFTI_LIKELY(n - 1 < rx->shared && step <= rx->size - at &&
+                         type - WEFTI_RING_TYPE_MIN <= WEFTI_RING_TYPE_MAX - WEFTI_RING_TYPE_MIN)) {
+            rx->step = (uint32_t)step;
+            *rec = (wefti_ring_rec_t){rx->base + at + WEFTI_RING_HEAD, n, (uint32_t)(head >> 32)};
+            if (step > 64) /* as wefti_ring_peek() */
+                __builtin_prefetch(rx->base + at + 64);
+            return WEFTI_RING_RECORD;
+        }
+        if (!skip(rx, head))
+            return WEFTI_RING_BAD;
+    }
 }
 
 bool wefti_ring_publish(wefti_ring_rx_t *rx)

@@ -1,7 +1,8 @@
 /* fabric/shm/ring.h - one direction of a lane: records from one producer to one consumer through shared memory.
  *
  * A region is one page of words (wefti_ring_page_t) and then the ring, a power of two of bytes. Records start at multiples of
- * WEFTI_RING_GRAIN; the first 8 bytes are the head word: length (low 32 bits) and type (next 8; the rest is zero). The head
+ * WEFTI_RING_GRAIN; the first 8 bytes are the head word: length (low 32 bits), type (next 8) and channel (the rest: zero, but
+ * where several lanes use the ring). The head
  * word is stored last, so the consumer polls exactly one word, and a small record moves in the very cache line that is
  * polled: a tail pointer would be a second line per record. The grain is half a line because lines are what costs: a tagged
  * message of 8 bytes takes one grain, and two share a line (39 M/s where one per line gives 24 and raw UCX 20).
@@ -16,9 +17,9 @@
  * record from fitting for ever. A producer without space leaves the position it waits for in `want_at`; the consumer that
  * passes it says so (the caller rings).
  *
- * Who writes what: consumer: consumed, parked. Producer: the ring, want_at (the consumer takes it back to 0), mapped, closed.
- * Neither believes the other: the consumer reads a head word once and checks it against the ring before it uses it, and the
- * producer checks `consumed`; all other state is private. tests/unit/shm_ring.c holds both to it. */
+ * Who writes what: consumer: consumed, parked, front. Producer: the ring, want_at (the consumer takes it back to 0), mapped,
+ * closed, ended. Neither believes the other: the consumer reads a head word once and checks it against the ring before it uses
+ * it, and the producer checks `consumed`; all other state is private. tests/unit/shm_ring.c holds both to it. */
 #ifndef WEFTI_SHM_RING_H
 #define WEFTI_SHM_RING_H
 
@@ -33,6 +34,7 @@
 #define WEFTI_RING_AHEAD 512u /* bytes fetched ahead of the producer */
 #define WEFTI_RING_SMALLEST 16384u /* bytes of a ring */
 #define WEFTI_RING_LARGEST (64u << 20)
+#define WEFTI_RING_CHANNELS 1024u  /* that one ring can have */
 #define WEFTI_RING_LONGEST(size) ((size) / 64 * 17) /* bytes of a record */
 
 enum { WEFTI_RING_SKIP = 1, WEFTI_RING_TYPE_MIN = 2, WEFTI_RING_TYPE_MAX = 15 };
@@ -48,6 +50,9 @@ typedef struct wefti_ring_page {
     _Alignas(128) _Atomic uint64_t want_at;    /* the producer has no space until this much is consumed; 0: it has */
     _Atomic uint32_t mapped;                   /* the producer has mapped the region */
     _Atomic uint32_t closed;                   /* the producer's process has closed the lane */
+    _Alignas(128) _Atomic uint64_t front_id;   /* of a relay (relay.c): of this payload the consumer has read, */
+    _Atomic uint64_t front;                    /* or is about to read, so many bytes itself */
+    _Alignas(2048) _Atomic uint16_t ended[WEFTI_RING_CHANNELS]; /* the producer has closed that channel: see guest.c */
 } wefti_ring_page_t;
 _Static_assert(sizeof(wefti_ring_page_t) <= WEFTI_RING_PAGE, "the words of a ring fit their page");
 
@@ -69,6 +74,7 @@ typedef struct wefti_ring_rx {
     uint32_t step;      /* bytes of the ring the record last peeked at takes */
     uint64_t published; /* what page->consumed says */
     wefti_ring_page_t *page;
+    uint32_t shared;    /* not 0: several lanes use the ring, this is the longest record taken, and max is 0 */
 } wefti_ring_rx_t;
 
 typedef struct wefti_ring_rec {
@@ -77,7 +83,10 @@ typedef struct wefti_ring_rec {
     uint32_t type;
 } wefti_ring_rec_t;
 
-typedef enum wefti_ring_got { WEFTI_RING_EMPTY = 0, WEFTI_RING_RECORD = 1, WEFTI_RING_BAD = 2 } wefti_ring_got_t;
+/* SHARED: only of wefti_ring_peek(): look with wefti_ring_peek_shared(). */
+typedef enum wefti_ring_got {
+    WEFTI_RING_EMPTY = 0, WEFTI_RING_RECORD = 1, WEFTI_RING_BAD = 2, WEFTI_RING_SHARED = 3
+} wefti_ring_got_t;
 
 static inline uint64_t wefti_ring_span(uint64_t n)
 {
@@ -142,6 +151,9 @@ void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32
 /* The head word is not that of a plain record: `head` is all that was read of it. */
 wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, uint64_t head, wefti_ring_rec_t *rec);
 bool wefti_ring_publish(wefti_ring_rx_t *rx);
+/* From now on several lanes use the ring: the low byte of a record's type is what it was, the rest is the channel. */
+void wefti_ring_rx_share(wefti_ring_rx_t *rx);
+wefti_ring_got_t wefti_ring_peek_shared(wefti_ring_rx_t *rx, wefti_ring_rec_t *rec);
 
 static inline bool wefti_ring_empty(const wefti_ring_rx_t *rx)
 {

@@ -42,7 +42,9 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     r->transport = (wefti_transport_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm", .fd = -1};
     r->ring_bytes = (uint32_t)ring;
     r->frame_max = wefti_shm_frame_max((uint32_t)ring);
+    r->sharing = !config->share_lanes || strcmp(config->share_lanes, "off");
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
+    r->copy_alone = config->shm_copy && !strcmp(config->shm_copy, "kernel");
     wefti_list_t *lists[] = {&r->work, &r->closing, &r->cooling, &r->gone, &r->mapped};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
@@ -60,13 +62,14 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
 void wefti_shm_close(wefti_transport_t *transport)
 {
     wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
-    for (uint32_t i = 0; i < r->lanes.n; i++) {
-        wefti_shm_lane_t *lane = wefti_shm_lane_at(r, i);
-        if (!lane)
-            continue;
-        wefti_shm_lane_close(&lane->lane);
-        wefti_shm_lane_end(lane, true);
-    }
+    for (int carriers = 0; carriers < 2; carriers++) /* behind their guests */
+        for (uint32_t i = 0; i < r->lanes.n; i++) {
+            wefti_shm_lane_t *lane = wefti_shm_lane_at(r, i);
+            if (!lane || (lane->guests && !carriers))
+                continue;
+            wefti_shm_lane_close(&lane->lane);
+            wefti_shm_lane_end(lane, true);
+        }
     wefti_spares_free(&r->spare_sends);
     wefti_spares_free(&r->spare_pulls);
     wefti_shm_arenas_close(r);
@@ -74,6 +77,7 @@ void wefti_shm_close(wefti_transport_t *transport)
     wefti_shm_door_close(r);
     wefti_slots_free(&r->lanes);
     wefti_map_free(&r->peers);
+    wefti_map_free(&r->offers);
     wefti_free(r);
 }
 
@@ -142,11 +146,19 @@ static unsigned do_work(wefti_shm_transport_t *r)
 {
     unsigned n = 0;
     uint64_t budget = WEFTI_SHM_COPY_BUDGET;
-    wefti_list_t todo, *it;
+    wefti_list_t todo, served, *it;
     wefti_list_init(&todo);
+    wefti_list_init(&served);
     wefti_list_splice(&todo, &r->work);
-    while ((it = wefti_list_pop(&todo)))
+    while ((it = wefti_list_pop(&todo))) {
+        uint64_t before = budget;
         n += wefti_shm_lane_work(wefti_container_of(it, wefti_shm_lane_t, work_link), &budget);
+        if (budget != before && wefti_list_linked(it)) { /* next time, those come first that had nothing of the budget */
+            wefti_list_remove(it);
+            wefti_list_push_back(&served, it);
+        }
+    }
+    wefti_list_splice(&r->work, &served);
     return n;
 }
 

@@ -36,6 +36,8 @@ struct wefti_acceptor {
     void *user;
     wefti_list_t link;
     wefti_list_t listeners;
+    bool tls;
+    wefti_guard_t *guard; /* its share; NULL: the runtime's */
     char *uris;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* a Unix path to remove, and which file it was */
     dev_t dev;
@@ -136,26 +138,25 @@ static void accepted(sock_listener_t *l, int fd, const wefti_addr_t *from)
 {
     wefti_acceptor_t *acceptor = l->acceptor;
     wefti_sock_t *s = acceptor->sock;
+    const wefti_fabric_up_t *up = s->fabric->up;
     char text[WEFTI_ADDR_TEXT];
-    sock_wire_t *w = wefti_wire_new(s);
-    if (!w) {
-        close(fd);
-        return;
-    }
-    w->fd = fd;
-    w->state = WIRE_OPEN;
-    w->events = EPOLLIN;
-    if (wefti_sock_watch(s, fd, &w->watch, EPOLLIN)) {
-        wefti_wire_kill(w);
-        return;
-    }
+    wefti_wire_t *wire;
     wefti_wire_socket_options(fd, from->ss.ss_family);
-    w->base.source = wefti_addr_group(from, fd);
+    uint64_t source = wefti_addr_group(from, fd);
     if (from->ss.ss_family == AF_UNIX)
         snprintf(text, sizeof text, "%s", acceptor->uris); /* who dials a Unix socket has no name of its own */
     else
         wefti_addr_text(from, text, sizeof text);
-    s->fabric->up->wire_accepted(acceptor->user, &w->base, text);
+    wefti_loose_t loose = {.fd = fd, .tls = acceptor->tls, .guard = wefti_guard_keep(acceptor->guard)};
+    if (!loose.tls && from->ss.ss_family != AF_UNIX && wefti_guard_demands(acceptor->guard ? acceptor->guard : s->guard)) {
+        loose.tls = true;
+        loose.either = wefti_addr_is_here(fd);
+        loose.unasked = !loose.either;
+    }
+    if (up->wire_elsewhere && up->wire_elsewhere(acceptor->user, &loose, source, text))
+        return;
+    if (!wefti_sock_wire_adopt(s, &loose, source, &wire))
+        up->wire_accepted(acceptor->user, wire, text);
 }
 
 static void listener_event(wefti_watch_t *watch, uint32_t events)
@@ -334,23 +335,39 @@ static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, u
     return st;
 }
 
-static char *join_uris(const wefti_addrs_t *addrs)
+/* At tcp:// those from elsewhere may need TLS: will there be one? */
+static weft_status_t check_guard(wefti_guard_t *g, const wefti_addrs_t *addrs)
+{
+    bool elsewhere = false;
+    for (size_t i = 0; i < addrs->n; i++)
+        elsewhere = elsewhere || !wefti_addr_is_loopback(&addrs->at[i]);
+    return elsewhere && wefti_guard_demands(g) ? wefti_guard_check(g) : WEFT_OK;
+}
+
+static char *join_uris(const wefti_addrs_t *addrs, bool tls)
 {
     char *text = wefti_calloc(addrs->n, WEFTI_ADDR_TEXT + 1), *at = text;
     for (size_t i = 0; text && i < addrs->n; i++) {
         if (i)
             *at++ = ',';
         wefti_addr_text(&addrs->at[i], at, WEFTI_ADDR_TEXT);
+        if (tls) { /* of tcp:// */
+            at[1] = 'l';
+            at[2] = 's';
+        }
         at += strlen(at);
     }
     return text;
 }
 
-weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user,
-                                       wefti_acceptor_t **acceptor_out)
+weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, wefti_guard_t *guard, unsigned backlog,
+                                       void *user, wefti_acceptor_t **acceptor_out)
 {
     wefti_addrs_t addrs = {0};
+    bool tls = uri->scheme == WEFTI_URI_TLS;
     weft_status_t st = open_pause(s);
+    if (!st && tls)
+        st = wefti_guard_ready(guard ? guard : s->guard);
     if (st)
         return st;
     wefti_acceptor_t *acceptor = wefti_calloc(1, sizeof *acceptor);
@@ -358,6 +375,8 @@ weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, 
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an acceptor");
     acceptor->sock = s;
     acceptor->user = user;
+    acceptor->tls = tls;
+    acceptor->guard = wefti_guard_keep(guard);
     wefti_list_init(&acceptor->listeners);
     wefti_list_push_back(&s->acceptors, &acceptor->link);
     if (!backlog)
@@ -369,8 +388,10 @@ weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, 
         if (!st)
             st = listen_all(acceptor, &addrs, uri->port, backlog);
     }
+    if (!st && uri->scheme == WEFTI_URI_TCP)
+        st = check_guard(guard ? guard : s->guard, &addrs);
     if (!st) {
-        acceptor->uris = join_uris(&addrs);
+        acceptor->uris = join_uris(&addrs, acceptor->tls);
         if (!acceptor->uris)
             st = wefti_fail(WEFT_ERR_NOMEM, "no memory for addresses as text");
     }
@@ -397,6 +418,7 @@ void wefti_sock_acceptor_close(wefti_acceptor_t *acceptor)
         unlink(acceptor->path);
     close_listeners(acceptor);
     wefti_list_remove(&acceptor->link);
+    wefti_guard_free(acceptor->guard);
     wefti_free(acceptor->uris);
     wefti_free(acceptor);
 }

@@ -51,7 +51,7 @@ static void send_beat(sock_wire_t *w)
     if (w->out_n) /* in the middle of a message: its bytes are a sign of life as well */
         return;
     /* No space means that the peer does not read, and a dead socket shows elsewhere. */
-    ssize_t n = send(w->fd, &beat, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = wefti_wire_write(w, &beat, 1);
     (void)n;
 }
 
@@ -79,21 +79,24 @@ static bool read_beats(sock_wire_t *w)
 {
     uint8_t bytes[READ_MOST];
     bool heard = false, only_beats = false;
+    ssize_t there = 0;
     if (w->reading || w->in_n)
         return false;
     for (int i = 0; i < READS; i++) {
-        ssize_t there = recv(w->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
+        there = wefti_wire_peek(w, bytes, sizeof bytes);
         size_t n = 0;
         if (there <= 0)
             break;
         while (n < (size_t)there && bytes[n] == SOCK_BEAT)
             n++;
         only_beats = n == (size_t)there;
-        heard = (n && recv(w->fd, bytes, n, MSG_DONTWAIT) > 0) || heard;
-        if (n < sizeof bytes)
+        heard = (n && wefti_wire_take(w, bytes, n) > 0) || heard;
+        if (n < sizeof bytes && (!w->stream || !only_beats))
             break;
     }
     set_quiet(w, only_beats);
+    if (w->stream && !only_beats && there > 0)
+        wefti_wire_want(w, EPOLLIN | EPOLLOUT); /* TLS has the message already: the socket would not tell of it */
     return heard;
 }
 

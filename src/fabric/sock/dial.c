@@ -37,16 +37,28 @@ static bool connected_to_itself(int fd)
     return a.ss_family != AF_UNIX && an == bn && !memcmp(&a, &b, an);
 }
 
-static void connected(sock_wire_t *w)
+static void opened(sock_wire_t *w)
 {
     w->state = WIRE_OPEN;
-    w->last = WEFT_OK;
-    wefti_free(w->addrs.at);
-    w->addrs = (wefti_addrs_t){0};
     wefti_wire_want(w, EPOLLIN);
     w->sock->fabric->up->wire_opened(w->base.user);
     if (w->state == WIRE_OPEN && !w->end)
         wefti_wire_flush(w);
+}
+
+static void connected(sock_wire_t *w)
+{
+    w->last = WEFT_OK;
+    wefti_free(w->addrs.at);
+    w->addrs = (wefti_addrs_t){0};
+    w->unasked = !w->tls && wefti_wire_must_secure(w);
+    w->tls = w->tls || w->unasked;
+    if (w->tls) {
+        if (wefti_wire_secure(w, WEFTI_SIDE_DIALLER, w->host))
+            wefti_dial_event(w); /* the first words are ours */
+        return;
+    }
+    opened(w);
 }
 
 /* Begin with one address; false if it failed already. */
@@ -134,6 +146,11 @@ void wefti_dial_event(sock_wire_t *w)
         resolved(w);
         return;
     }
+    if (w->state == WIRE_SECURING) {
+        if (wefti_wire_shake(w))
+            opened(w);
+        return;
+    }
     int err = 0;
     socklen_t n = sizeof err;
     if (getsockopt(w->fd, SOL_SOCKET, SO_ERROR, &err, &n))
@@ -157,7 +174,7 @@ static weft_status_t dial_name(sock_wire_t *w, const char *host)
     return wefti_sock_watch(w->sock, wefti_lookup_fd(w->job), &w->watch, EPOLLIN);
 }
 
-weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user,
+weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, wefti_guard_t *guard, const char *source, void *user,
                                    wefti_wire_t **wire_out)
 {
     sock_wire_t *w = wefti_wire_new(s);
@@ -167,9 +184,19 @@ weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, cons
     weft_status_t st = WEFT_OK;
     w->base.user = user;
     w->port = uri->port;
+    w->guard = wefti_guard_keep(guard);
+    w->dialled = true;
+    w->tls = uri->scheme == WEFTI_URI_TLS;
+    w->base.guarded = wefti_guard_demands(wefti_wire_guard(w));
+    if (w->tls || (w->base.guarded && uri->scheme != WEFTI_URI_UNIX)) {
+        w->host = wefti_strdup(uri->host);
+        st = w->host ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a wire");
+    }
+    if (!st && w->tls)
+        st = wefti_guard_ready(wefti_wire_guard(w));
     if (uri->scheme == WEFTI_URI_UNIX) {
         st = wefti_addr_unix(uri->host, &w->addrs);
-    } else {
+    } else if (!st) {
         if (source && *source) {
             st = wefti_addr_source(source, &w->source);
             w->has_source = !st;

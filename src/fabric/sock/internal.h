@@ -2,6 +2,7 @@
  *
  *   sock.c    the whole: opening, closing, what is told and freed between batches
  *   dial.c    a wire's way to being connected
+ *   tls.c     TLS below the messages of a wire
  *   wire.c    messages on a connected wire
  *   beat.c    heartbeats on a connected wire, and the thread that sends and reads them
  *   acceptor.c listening and accepting */
@@ -22,7 +23,7 @@
 #define SOCK_BEAT 'B'                /* a heartbeat: one byte where a message could begin */
 #define SOCK_OUT_MAX (1u << 20)      /* bytes a peer may leave unread before it is given up */
 
-typedef enum wire_state { WIRE_RESOLVING, WIRE_CONNECTING, WIRE_OPEN, WIRE_DEAD } wire_state_t;
+typedef enum wire_state { WIRE_RESOLVING, WIRE_CONNECTING, WIRE_SECURING, WIRE_OPEN, WIRE_DEAD } wire_state_t;
 
 typedef struct sock_wire {
     wefti_wire_t base;
@@ -43,8 +44,18 @@ typedef struct sock_wire {
     size_t next_addr;
     wefti_addr_t source;
     bool has_source;
+    bool dialled;
+    bool tls;               /* the one who answers must speak TLS, and be `host` */
+    bool unasked;           /* it has TLS since it leaves this host; its address did not say so */
+    bool either;            /* accepted: it speaks TLS or not, as its first byte says */
+    char *host;
     uint16_t port;
     weft_status_t last;     /* what became of the address before */
+
+    /* TLS (tls.c). Under the lock of beat.c where a wire beats */
+    wefti_guard_t *guard;   /* what it proves with, its share; NULL: the runtime's */
+    wefti_stream_t *stream; /* NULL: it has none; base.stream is the same, once the handshake is done */
+    char *said;             /* why it failed */
 
     /* messages */
     uint8_t *in;            /* a message that has arrived in part, head included */
@@ -74,6 +85,7 @@ typedef struct sock_listener {
 
 struct wefti_sock {
     wefti_fabric_t *fabric;
+    wefti_guard_t *guard;
     int epoll_fd;
     bool *look_now;         /* the fabric's: there will soon be an event */
     pid_t pid;              /* who opened it */
@@ -99,6 +111,25 @@ weft_status_t wefti_sock_watch(wefti_sock_t *s, int fd, wefti_watch_t *w, uint32
 void wefti_sock_unwatch(wefti_sock_t *s, int fd);
 void wefti_sock_close_fd(wefti_sock_t *s, int fd);
 void wefti_wire_want(sock_wire_t *w, uint32_t events);
+
+/* tls.c */
+#define SOCK_TLS_ALERT 21     /* the first byte of a connection that speaks TLS; none of ours */
+#define SOCK_TLS_HANDSHAKE 22
+/* What an accepted wire speaks: an event of one in WIRE_SECURING. True: it is open now. */
+bool wefti_wire_answer(sock_wire_t *w);
+/* The wire goes to another host, though nobody asked for TLS: does it have to have it? */
+bool wefti_wire_must_secure(const sock_wire_t *w);
+/* The other side speaks TLS and we do not, or we do and it does not. */
+void wefti_wire_not_tls(sock_wire_t *w);
+static inline wefti_guard_t *wefti_wire_guard(const sock_wire_t *w) { return w->guard ? w->guard : w->sock->guard; }
+/* The socket is connected: the handshake begins. False: it could not, and the wire is over. */
+bool wefti_wire_secure(sock_wire_t *w, int side, const char *host);
+/* An event of a wire in WIRE_SECURING. True: it is open now. */
+bool wefti_wire_shake(sock_wire_t *w);
+/* As send() and recv() do, through TLS where the wire has it. */
+ssize_t wefti_wire_write(sock_wire_t *w, const void *bytes, size_t n);
+ssize_t wefti_wire_take(sock_wire_t *w, void *buf, size_t n);
+ssize_t wefti_wire_peek(sock_wire_t *w, void *buf, size_t n);
 
 /* dial.c */
 void wefti_dial_event(sock_wire_t *w);

@@ -1,8 +1,8 @@
 /* fabric/sock/sock.c - the whole of sock: what is told and freed between two batches of events.
  *
- * A wire:  RESOLVING -> CONNECTING -> OPEN -> DEAD; accepted ones begin in OPEN. An error sets w->end and puts the wire on the
- *          todo list; sweep makes the upcall and kills it. wire_close() kills it at once. A DEAD wire has no fd and no upcalls;
- *          the sweep after the batch in which it died frees it.
+ * A wire:  RESOLVING -> CONNECTING -> (SECURING ->) OPEN -> DEAD; accepted ones begin in OPEN, or with TLS in SECURING. An
+ *          error sets w->end and puts the wire on the todo list; sweep makes the upcall and kills it. wire_close() kills it at
+ *          once. A DEAD wire has no fd and no upcalls; the sweep after the batch in which it died frees it.
  *
  * Upcalls come from event functions and from sweep, which only progress calls. tests/wire/fabric_sock.c holds us to this. */
 #include <errno.h>
@@ -15,13 +15,14 @@
 #include "base/log.h"
 #include "fabric/sock/internal.h"
 
-weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, bool *look_now, wefti_sock_t **sock_out)
+weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, bool *look_now, wefti_guard_t *guard, wefti_sock_t **sock_out)
 {
     wefti_sock_t *s = wefti_malloc(sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for sockets");
     memset(s, 0, offsetof(wefti_sock_t, scratch)); /* the rest is touched when it is used */
     s->fabric = f;
+    s->guard = guard;
     s->epoll_fd = epoll_fd;
     s->look_now = look_now;
     s->pid = getpid();
@@ -121,9 +122,63 @@ void wefti_wire_kill(sock_wire_t *w)
     wefti_list_push_back(&w->sock->dead, &w->link);
 }
 
+weft_status_t wefti_sock_wire_adopt(wefti_sock_t *s, const wefti_loose_t *loose, uint64_t source, wefti_wire_t **wire_out)
+{
+    sock_wire_t *w = wefti_wire_new(s);
+    if (!w) {
+        wefti_sock_wire_drop(loose);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a newcomer");
+    }
+    w->fd = loose->fd;
+    w->guard = loose->guard;
+    w->state = WIRE_OPEN;
+    w->stream = w->base.stream = loose->stream;
+    w->events = EPOLLIN;
+    w->base.source = source;
+    w->base.guarded = wefti_guard_demands(wefti_wire_guard(w));
+    w->either = loose->either;
+    w->unasked = loose->unasked;
+    if (loose->tls && !loose->stream)
+        w->state = WIRE_SECURING;
+    weft_status_t st = wefti_sock_watch(s, w->fd, &w->watch, EPOLLIN);
+    if (st) {
+        wefti_wire_kill(w);
+        return st;
+    }
+    *s->look_now = true;
+    *wire_out = &w->base;
+    return WEFT_OK;
+}
+
+bool wefti_sock_wire_release(wefti_wire_t *wire, wefti_loose_t *loose_out)
+{
+    sock_wire_t *w = wefti_container_of(wire, sock_wire_t, base);
+    if (w->state != WIRE_OPEN || w->end || w->beats || w->out_n ||
+        (w->stream && (w->stream->waits || wefti_stream_has(w->stream))))
+        return false;
+    *loose_out = (wefti_loose_t){.fd = w->fd, .tls = w->stream, .stream = w->stream, .guard = w->guard};
+    wefti_sock_unwatch(w->sock, w->fd);
+    w->fd = -1;
+    w->stream = w->base.stream = NULL;
+    w->guard = NULL;
+    wefti_wire_kill(w);
+    return true;
+}
+
+void wefti_sock_wire_drop(const wefti_loose_t *loose)
+{
+    wefti_stream_free(loose->stream);
+    wefti_guard_free(loose->guard);
+    close(loose->fd);
+}
+
 static void wire_free(sock_wire_t *w)
 {
     wefti_free(w->addrs.at);
+    wefti_stream_free(w->stream);
+    wefti_guard_free(w->guard);
+    wefti_free(w->said);
+    wefti_free(w->host);
     wefti_free(w->in);
     wefti_free(w->out);
     wefti_free(w);
@@ -155,6 +210,8 @@ unsigned wefti_sock_sweep(wefti_sock_t *s)
             weft_status_t why = w->end;
             void *user = w->base.user;
             wefti_wire_kill(w);
+            if (w->said)
+                wefti_fail(why, "%s", w->said);
             s->fabric->up->wire_closed(user, why);
             n++;
         } else if (w->retry) {

@@ -2,7 +2,7 @@
  *
  * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. Between two messages there may be heartbeats, a
  * byte each (beat.c). The first byte that cannot be either ends the wire: a port scan or a browser gets nothing from us and
- * costs one line at level info.
+ * costs one line at level info; who speaks TLS is told in its words that nobody does here (tls.c).
  *
  * Reads go into one buffer of the whole; only a message that has arrived in part takes memory of its own wire, so that ten
  * thousand silent wires cost nothing. Writes that the socket does not take wait here, up to SOCK_OUT_MAX. */
@@ -32,7 +32,7 @@ void wefti_wire_socket_options(int fd, int family)
 static void flush_locked(sock_wire_t *w)
 {
     while (w->out_n) {
-        ssize_t n = send(w->fd, w->out + w->out_at, w->out_n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = wefti_wire_write(w, w->out + w->out_at, w->out_n);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -48,12 +48,14 @@ static void flush_locked(sock_wire_t *w)
         w->out_n -= (size_t)n;
     }
     w->out_at = 0;
-    wefti_wire_want(w, wefti_beat_events(w));
-    if (w->out_cap > 4 * WEFTI_WIRE_MAX) {
-        wefti_free(w->out);
-        w->out = NULL;
-        w->out_cap = 0;
+    if (w->stream && w->stream->waits && !wefti_stream_flush(w->stream, w->fd) && errno == EAGAIN) {
+        wefti_wire_want(w, EPOLLIN | EPOLLOUT);
+        return;
     }
+    wefti_wire_want(w, wefti_beat_events(w));
+    wefti_free(w->out); /* a wire says a few words in its first moment, and a thousand may be open */
+    w->out = NULL;
+    w->out_cap = 0;
 }
 
 /* Write what waits, as far as the socket takes it. */
@@ -119,9 +121,16 @@ void wefti_sock_wire_close(wefti_wire_t *wire)
     sock_wire_t *w = (sock_wire_t *)(void *)wire;
     uint8_t drain[4096]; /* not the scratch: a message of another wire may be in it, being delivered to our caller */
     *w->sock->look_now = true;
+    if (w->state == WIRE_SECURING && w->either && !w->stream)
+        w->state = WIRE_OPEN; /* what it speaks is not known yet; our last words are plain */
     if (w->state == WIRE_OPEN && w->fd >= 0) {
         if (w->out_n)
             wefti_wire_flush(w);
+        if (w->stream) {
+            wefti_beat_lock(w);
+            wefti_stream_end(w->stream, w->fd);
+            wefti_beat_unlock(w);
+        }
         /* Closing with unread bytes resets the connection, and our last words with it. */
         shutdown(w->fd, SHUT_WR);
         for (int i = 0; i < 16; i++) {
@@ -141,6 +150,8 @@ static void not_ours(sock_wire_t *w, const char *what)
     if (!getpeername(w->fd, (void *)&a.ss, &a.n))
         wefti_addr_text(&a, text, sizeof text);
     wefti_info("sock: a wire from %s ends: %s", text, what);
+    if (!w->said)
+        w->said = wefti_strdup(what);
     wefti_wire_end(w, WEFT_ERR_PROTOCOL);
 }
 
@@ -182,8 +193,12 @@ static bool deliver(sock_wire_t *w, const uint8_t *at, size_t n, size_t *n_beats
             continue;
         }
         size_t size = message_size(at, n);
+        if (size == SIZE_MAX && !w->stream && *at == (w->dialled ? SOCK_TLS_ALERT : SOCK_TLS_HANDSHAKE)) {
+            wefti_wire_not_tls(w);
+            return false;
+        }
         if (size == SIZE_MAX) {
-            not_ours(w, "its bytes are not Weft's");
+            not_ours(w, "the bytes are not Weft's");
             return false;
         }
         if (!size || size > n) {
@@ -209,16 +224,18 @@ static void wire_read(sock_wire_t *w)
     if (had)
         memcpy(scratch, w->in, had);
     wefti_beat_lock(w);
-    ssize_t n = recv(w->fd, scratch + had, sizeof w->sock->scratch - had, MSG_DONTWAIT);
+    ssize_t n = wefti_wire_take(w, scratch + had, sizeof w->sock->scratch - had);
     int err = errno;
     weft_status_t verdict = w->verdict;
     w->reading = n > 0;
     wefti_beat_unlock(w);
     if (n < 0 && (err == EAGAIN || err == EWOULDBLOCK || err == EINTR))
         return;
+    if (n < 0 && err == EBADMSG && !w->said)
+        w->said = wefti_strdup(weft_last_error());
     if (n <= 0) {
         wefti_debug("sock: a wire ends: %s", verdict ? "the peer fell silent" : n ? strerror(err) : "the peer closed it");
-        wefti_wire_end(w, verdict ? verdict : WEFT_ERR_PEER);
+        wefti_wire_end(w, verdict ? verdict : n && err == EBADMSG ? WEFT_ERR_AUTH : WEFT_ERR_PEER);
         return;
     }
     w->in_n = 0;
@@ -233,17 +250,32 @@ static void wire_read(sock_wire_t *w)
     wefti_beat_unlock(w);
 }
 
+static bool has_more(sock_wire_t *w)
+{
+    wefti_beat_lock(w);
+    bool more = w->stream && wefti_stream_has(w->stream);
+    wefti_beat_unlock(w);
+    return more;
+}
+
 void wefti_wire_event(wefti_watch_t *watch, uint32_t events)
 {
     sock_wire_t *w = wefti_container_of(watch, sock_wire_t, watch);
     if (w->state == WIRE_DEAD || w->end)
         return;
-    if (w->state != WIRE_OPEN) {
+    bool told = w->state == WIRE_SECURING && !w->dialled; /* accepted: conn has it already */
+    if (told && wefti_wire_answer(w)) {
+        w->state = WIRE_OPEN;
+        wefti_wire_flush(w);
+    } else if (w->state != WIRE_OPEN && !told) {
         wefti_dial_event(w);
-        return;
     }
-    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+    if (w->state != WIRE_OPEN || w->end)
+        return;
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR) || w->stream)
         wire_read(w);
+    while (w->state == WIRE_OPEN && !w->end && has_more(w))
+        wire_read(w); /* no event would tell of it */
     if (events & EPOLLOUT && w->state == WIRE_OPEN && !w->end)
         wefti_wire_flush(w);
 }

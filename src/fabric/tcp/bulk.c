@@ -21,7 +21,8 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define ROUND_BYTES (1u << 20) /* of one payload in a row, in each direction */
+#define ROUND_BYTES (256u << 10) /* per progress, of all payloads together */
+#define SEND_BYTES (128u << 10)  /* of one send: on one host the kernel also receives what is sent, in the same call */
 #define DIAL_NS 2000000000u
 #define LAST_READS 64
 
@@ -32,12 +33,13 @@ static bool works(const tp_lane_t *l)
 
 /* --- getting there ------------------------------------------------------------------------------------------------ */
 
-/* There is none: what waits for it goes between records. */
+/* There is none: what waits for it goes between records. If it is the peer that says so (`tell` is false), it may have sent
+ * payloads that we wait for, and that went with the connection. */
 void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
 {
     if (l->no_bulk || !works(l))
         return;
-    if (l->bulk && (l->bulk->pull || l->bulk->out_n)) {
+    if (l->bulk && (l->bulk->pull || l->bulk->out_n || (!tell && l->bulk_in))) {
         wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "no second connection, in the middle of a payload on it");
         return;
     }
@@ -84,10 +86,17 @@ void wefti_tp_bulk_want(tp_lane_t *l)
 
 void wefti_tp_bulk_up(tp_conn_t *c)
 {
+    tp_lane_t *l = c->lane;
+    if (l->sums)
+        c->stream = wefti_tp_sums_new(c->transport);
     c->state = TP_UP;
     wefti_list_init(&c->link);
+    if (l->sums && !c->stream) {
+        wefti_tp_bulk_none(l, true);
+        return;
+    }
     wefti_tp_watch(c, EPOLLIN);
-    wefti_tp_bulk_busy(c->lane);
+    wefti_tp_bulk_busy(l);
 }
 
 /* A stranger has proved to be the lane's peer and wants to be its second connection. */
@@ -125,8 +134,17 @@ static void bulk_lost(tp_conn_t *c, weft_status_t why, const char *what)
     wefti_tp_fail(l, why, what);
 }
 
-/* Send of the first payload; false when the socket takes no more, or has failed. */
-static bool send_some(tp_conn_t *c, wefti_outgoing_t *s)
+/* Reading found no bytes of a payload but this errno, or 0 for the end. */
+static void read_failed(tp_conn_t *c, int err, const char *what)
+{
+    if (err == EBADMSG)
+        bulk_lost(c, WEFT_ERR_PROTOCOL, wefti_tp_stream_bad(c->stream));
+    else
+        bulk_lost(c, WEFT_ERR_PEER, what);
+}
+
+/* Send of the first payload, at most so many bytes; false when the socket takes no more, or has failed. */
+static bool send_some(tp_conn_t *c, wefti_outgoing_t *s, uint64_t most)
 {
     struct iovec v[TP_PIECES];
     unsigned n = 0;
@@ -139,9 +157,8 @@ static bool send_some(tp_conn_t *c, wefti_outgoing_t *s)
     if (c->out_n)
         v[n++] = (struct iovec){(uint8_t *)c->out + c->out_at, c->out_n};
     uint64_t left = s->want - s->sent;
-    wefti_cursor_pieces(s->from, left < ROUND_BYTES ? left : ROUND_BYTES, v, TP_PIECES, &n);
-    struct msghdr msg = {.msg_iov = v, .msg_iovlen = n};
-    ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    wefti_cursor_pieces(s->from, left < most ? left : most, v, TP_PIECES, &n);
+    ssize_t sent = wefti_tp_send(c->fd, c->stream, v, n);
     if (sent < 0) {
         if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM)
             bulk_lost(c, WEFT_ERR_PEER, strerror(errno));
@@ -156,14 +173,21 @@ static bool send_some(tp_conn_t *c, wefti_outgoing_t *s)
     return true;
 }
 
-static unsigned run_out(tp_conn_t *c)
+static unsigned run_out(tp_conn_t *c, uint64_t most, uint64_t *budget)
 {
     wefti_list_t *it = wefti_list_first(&c->lane->bulk_out);
+    if (tp_waits(c->stream) && !wefti_tp_stream_flush(c->stream, c->fd)) {
+        if (errno != EAGAIN)
+            bulk_lost(c, WEFT_ERR_PEER, strerror(errno));
+        return 0;
+    }
     if (!it)
         return 0;
     wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, job.link);
-    if (!send_some(c, s))
+    uint64_t before = s->sent;
+    if (!send_some(c, s, most))
         return 0;
+    *budget -= s->sent - before;
     if (s->sent == s->want)
         wefti_outgoing_left(s);
     return 1;
@@ -174,7 +198,7 @@ static bool head_arrived(tp_conn_t *c)
     uint64_t head[2];
     if (!wefti_tp_read_in(c, sizeof head)) {
         if (c->in_n == SIZE_MAX)
-            bulk_lost(c, WEFT_ERR_PEER, "its second connection ended");
+            read_failed(c, errno, "its second connection ended");
         return false;
     }
     memcpy(head, c->in, sizeof head);
@@ -188,7 +212,7 @@ static bool head_arrived(tp_conn_t *c)
     return true;
 }
 
-static unsigned run_in(tp_conn_t *c)
+static unsigned run_in(tp_conn_t *c, uint64_t *budget)
 {
     if (!c->pull && !head_arrived(c))
         return 0;
@@ -196,14 +220,14 @@ static unsigned run_in(tp_conn_t *c)
     struct iovec v[TP_PIECES];
     uint64_t left = p->in.want - p->in.got;
     unsigned n = 0;
-    wefti_cursor_pieces(p->in.to, left < ROUND_BYTES ? left : ROUND_BYTES, v, TP_PIECES, &n);
-    struct msghdr msg = {.msg_iov = v, .msg_iovlen = n};
-    ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
+    wefti_cursor_pieces(p->in.to, left < *budget ? left : *budget, v, TP_PIECES, &n);
+    ssize_t got = wefti_tp_recv(c->fd, c->stream, v, n);
     if (got <= 0) {
         if (!got || (errno != EAGAIN && errno != EINTR))
-            bulk_lost(c, WEFT_ERR_PEER, "its second connection ended in the middle of a payload");
+            read_failed(c, got ? errno : 0, "its second connection ended in the middle of a payload");
         return 0;
     }
+    *budget -= (uint64_t)got;
     wefti_cursor_advance(&p->in.to, (size_t)got);
     if (wefti_tp_pull_came(p, (size_t)got))
         c->pull = NULL;
@@ -216,46 +240,54 @@ static unsigned run_in(tp_conn_t *c)
 void wefti_tp_bulk_busy(tp_lane_t *l)
 {
     tp_conn_t *c = l->bulk;
-    if (c && c->state == TP_UP && (l->bulk_in || !wefti_list_empty(&l->bulk_out)) && !wefti_list_linked(&c->busy))
+    if (c && c->state == TP_UP && (l->bulk_in || !wefti_list_empty(&l->bulk_out) || tp_waits(c->stream)) &&
+        !wefti_list_linked(&c->busy))
         wefti_list_push_back(&l->transport->bulk_busy, &c->busy);
 }
 
 unsigned wefti_tp_bulk_run(tp_transport_t *r)
 {
     unsigned n = 0;
+    uint64_t budget = ROUND_BYTES;
     wefti_list_t now, *it;
     wefti_list_init(&now);
     wefti_list_splice(&now, &r->bulk_busy);
-    while ((it = wefti_list_pop(&now))) {
+    while (budget && (it = wefti_list_pop(&now))) {
         tp_conn_t *c = wefti_container_of(it, tp_conn_t, busy);
         tp_lane_t *l = c->lane;
         if (!works(l))
             continue;
-        n += run_out(c);
-        if (c->state == TP_UP && l->bulk_in)
-            n += run_in(c);
+        n += run_out(c, budget < SEND_BYTES ? budget : SEND_BYTES, &budget);
+        if (c->state == TP_UP && l->bulk_in && budget)
+            n += run_in(c, &budget);
         if (c->state == TP_UP)
             wefti_tp_bulk_busy(l);
     }
+    wefti_list_splice(&now, &r->bulk_busy); /* those that had no turn come first, the next time */
+    wefti_list_splice(&r->bulk_busy, &now);
     return n;
 }
 
 void wefti_tp_bulk_event(tp_conn_t *c)
 {
     tp_lane_t *l = c->lane;
+    uint64_t budget = ROUND_BYTES;
     wefti_tp_watch(c, EPOLLIN); /* it may have been watched for space as well */
     if (!l->bulk_in && works(l))
-        run_in(c); /* nothing is expected: it is the end, or the peer breaks the protocol */
+        run_in(c, &budget); /* nothing is expected: it is the end, or the peer breaks the protocol */
     else if (!works(l))
         wefti_tp_conn_drop(c); /* the lane has failed: it would be ready on every look */
 }
 
 /* About to sleep: whoever has bytes to send must hear when there is space. */
-void wefti_tp_bulk_arm(tp_transport_t *r)
+bool wefti_tp_bulk_arm(tp_transport_t *r)
 {
     wefti_list_each(it, &r->bulk_busy) {
         tp_conn_t *c = wefti_container_of(it, tp_conn_t, busy);
-        if (!wefti_list_empty(&c->lane->bulk_out))
+        if (c->stream && wefti_tp_stream_has(c->stream))
+            return false; /* no event would tell of it */
+        if (!wefti_list_empty(&c->lane->bulk_out) || tp_waits(c->stream))
             wefti_tp_watch(c, EPOLLIN | EPOLLOUT);
     }
+    return true;
 }

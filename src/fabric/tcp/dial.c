@@ -22,6 +22,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "fabric/addr.h"
 #include "fabric/tcp/internal.h"
 
 enum { KEEP_IDLE = 60, KEEP_PAUSE = 10, KEEP_TRIES = 6 }; /* seconds, and how often */
@@ -50,6 +51,9 @@ static void close_fd(tp_conn_t *c)
     close(c->fd);
     c->fd = -1;
     c->events = 0;
+    wefti_tp_stream_free(c->stream);
+    c->stream = NULL;
+    c->shaking = false;
 }
 
 /* fd is the connection's, and closed where there is no memory for one. */
@@ -85,6 +89,7 @@ void wefti_tp_conn_drop(tp_conn_t *c)
     if (c->state == TP_DEAD)
         return;
     if (l) {
+        l->stream = l->conn == c ? NULL : l->stream;
         l->conn = l->conn == c ? NULL : l->conn;
         l->held = l->held == c ? NULL : l->held;
         l->bulk = l->bulk == c ? NULL : l->bulk;
@@ -120,11 +125,14 @@ int wefti_tp_socket(int family)
 
 bool wefti_tp_read_in(tp_conn_t *c, size_t want)
 {
-    ssize_t n = recv(c->fd, c->in + c->in_n, want - c->in_n, MSG_DONTWAIT);
+    struct iovec v = {c->in + c->in_n, want - c->in_n};
+    ssize_t n = wefti_tp_recv(c->fd, c->stream, &v, 1);
     if (n > 0)
         c->in_n += (size_t)n;
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
         c->in_n = SIZE_MAX;
+    if (!n)
+        errno = 0;
     return c->in_n == want;
 }
 
@@ -234,8 +242,13 @@ static void dial_failed(tp_conn_t *c)
 {
     tp_lane_t *l = c->lane;
     if (c->bulk) {
+        /* Once we have greeted, the peer may have sent payloads on it and count them as gone: nobody would send them again. */
+        bool lost = c->state == TP_GREETING && l->bulk_in;
         wefti_tp_conn_drop(c);
-        wefti_tp_bulk_none(l, true);
+        if (lost)
+            wefti_tp_fail(l, WEFT_ERR_PEER, "its second connection ended while payloads were on their way");
+        else
+            wefti_tp_bulk_none(l, true);
     } else if (l->held) {
         tp_conn_t *held = l->held;
         l->held = NULL;
@@ -255,9 +268,20 @@ static void connected(tp_conn_t *c)
         dial_failed(c);
         return;
     }
+    if (c->lane->only_here && !wefti_addr_is_here(c->fd)) {
+        wefti_info("tcp: an address of the peer's is not of this host, and the two did not meet over TLS (WEFT_TLS)");
+        dial_failed(c);
+        return;
+    }
     c->state = TP_CALLING;
     c->deadline = wefti_clock_ns() + ANSWER_NS;
     wefti_tp_watch(c, EPOLLIN);
+    if (!c->lane->tls)
+        return;
+    if (wefti_tp_secure(c))
+        wefti_tp_dial_event(c); /* the first words are ours */
+    else
+        dial_failed(c);
 }
 
 static void challenged(tp_conn_t *c)
@@ -290,7 +314,13 @@ static void answered(tp_conn_t *c)
 
 void wefti_tp_dial_event(tp_conn_t *c)
 {
-    if (c->state == TP_DIALING) {
+    weft_status_t st = c->shaking ? wefti_tp_shake(c) : WEFT_OK;
+    if (st == WEFT_ERR_AGAIN)
+        return;
+    if (st) {
+        wefti_info("tcp: no TLS with an address of the peer's: %s", weft_last_error());
+        dial_failed(c);
+    } else if (c->state == TP_DIALING) {
         connected(c);
     } else if (!wefti_tp_read_in(c, c->state == TP_CALLING ? TP_CHALLENGE_N : TP_ANSWER_N)) {
         if (c->in_n == SIZE_MAX)

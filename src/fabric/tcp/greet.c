@@ -49,7 +49,8 @@ static void sign(const tp_lane_t *l, const tp_conn_t *c, const char *label, uint
 /* A new socket has space for so few bytes, or is broken. */
 static bool say(const tp_conn_t *c, const void *bytes, size_t n)
 {
-    return send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
+    struct iovec v = {(void *)(uintptr_t)bytes, n};
+    return wefti_tp_send(c->fd, c->stream, &v, 1) == (ssize_t)n && !tp_waits(c->stream);
 }
 
 bool wefti_tp_say_challenge(tp_conn_t *c)

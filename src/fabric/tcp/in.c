@@ -104,7 +104,6 @@ static ssize_t recv_chunk(tp_lane_t *l)
 {
     uint8_t pad[8];
     struct iovec v[TP_PIECES];
-    struct msghdr msg = {.msg_iov = v};
     unsigned n = 0;
     uint64_t all = l->rx_left ? wefti_cursor_pieces(l->rx_pull->in.to, l->rx_left, v, TP_PIECES, &n) : 0;
     if (all == l->rx_left && n + 2 <= TP_PIECES) {
@@ -112,8 +111,7 @@ static ssize_t recv_chunk(tp_lane_t *l)
             v[n++] = (struct iovec){pad, l->rx_pad};
         v[n++] = (struct iovec){l->transport->in, TP_IN};
     }
-    msg.msg_iovlen = n;
-    ssize_t got = recvmsg(l->fd, &msg, MSG_DONTWAIT);
+    ssize_t got = wefti_tp_recv(l->fd, l->stream, v, n);
     if (got <= 0)
         return got;
     size_t left = (size_t)got, part = left < l->rx_left ? left : l->rx_left;
@@ -134,7 +132,11 @@ static ssize_t recv_items(tp_lane_t *l)
 {
     uint8_t *in = l->transport->in;
     size_t have = l->carry_n;
-    ssize_t got = recv(l->fd, in + have, TP_IN - have, MSG_DONTWAIT);
+    ssize_t got;
+    if (__builtin_expect(l->stream != NULL, 0))
+        got = wefti_tp_recv(l->fd, l->stream, &(struct iovec){in + have, TP_IN - have}, 1);
+    else
+        got = recv(l->fd, in + have, TP_IN - have, MSG_DONTWAIT);
     if (got <= 0)
         return got;
     if (have) {
@@ -154,10 +156,15 @@ size_t wefti_tp_read(tp_lane_t *l)
     if (over(l))
         return 0;
     ssize_t got = l->rx_left || l->rx_pad ? recv_chunk(l) : recv_items(l);
+    if (__builtin_expect(l->stream != NULL, 0))
+        wefti_tp_note_more(l);
     if (__builtin_expect(got > 0, 1))
         return (size_t)got;
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    wefti_tp_fail(l, WEFT_ERR_PEER, got ? strerror(errno) : "the peer's end of the connection is closed");
+    if (got && errno == EBADMSG)
+        wefti_tp_fail(l, WEFT_ERR_PROTOCOL, wefti_tp_stream_bad(l->stream));
+    else
+        wefti_tp_fail(l, WEFT_ERR_PEER, got ? strerror(errno) : "the peer's end of the connection is closed");
     return 1;
 }

@@ -9,6 +9,8 @@
  *   in.c      the same from the socket: the one place that reads what a peer wrote
  *   xfer.c    announcements, pulls, refusals
  *   bulk.c    the second connection, for large payloads
+ *   tls.c     TLS below a lane's connections
+ *   sums.c    checksums there, where there is no TLS
  *   acks.c    connections whose peer acknowledges nothing any more
  *
  * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the
@@ -22,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/list.h"
+#include "base/rarely.h"
 #include "base/spares.h"
 #include "fabric/pulse.h"
 #include "fabric/tcp/tcp.h"
@@ -101,6 +104,9 @@ typedef struct tp_conn {
     uint32_t events;     /* what epoll watches for; 0: not in it */
     uint64_t deadline;   /* of WAIT, DIALING, CALLING, GREETING, STRANGER, LINGER */
     wefti_list_t link;   /* transport->dials, ->strangers, ->lingers or ->dead */
+    wefti_stream_t *stream; /* of a lane whose wire has TLS, or that has checksums; NULL: none */
+    bool tls;            /* of a listener: who comes speaks TLS */
+    bool shaking;        /* the stream is in its handshake */
     uint8_t in[TP_GREETING_N];
     size_t in_n;
     uint8_t challenge[TP_NONCE], nonce[TP_NONCE]; /* of the acceptor, of the dialler */
@@ -158,6 +164,12 @@ struct tp_lane {
     uint64_t close_until;
 
     /* connections */
+    bool tls;               /* all of them have TLS */
+    bool only_here;         /* they have none, and must not leave this host */
+    bool sums;              /* all of them have checksums, from UP on */
+    wefti_stream_t *stream; /* of conn, once UP; NULL: none */
+    uint8_t tls_secret[WEFTI_SECRET_SIZE];
+    wefti_list_t more_link; /* transport->more: the stream has what the socket no longer has */
     tp_conn_t *conn;        /* the lane's, or our dial for it */
     tp_conn_t *held;        /* the peer's, that we may take */
     int reserve_fd;         /* keeps a descriptor for the connection until there is one; -1: none */
@@ -184,6 +196,13 @@ struct tp_pull {
     bool bulk; /* is to come over the second connection */
 };
 
+/* Where strangers arrive; plain ones and those with TLS have nothing in common. */
+typedef struct tp_port {
+    tp_conn_t listeners[TP_ADDRS];
+    unsigned n_listeners, n_addrs;
+    tp_peer_addr_t addrs[TP_ADDRS]; /* ours, as peers are told */
+} tp_port_t;
+
 struct tp_transport {
     wefti_transport_t base;
     char *devices;          /* NULL: all */
@@ -196,9 +215,11 @@ struct tp_transport {
     wefti_slots_t lanes;
     wefti_transfers_t transfers;
 
-    tp_conn_t listeners[TP_ADDRS];
-    unsigned n_listeners, n_addrs;
-    tp_peer_addr_t addrs[TP_ADDRS]; /* ours, as peers are told */
+    wefti_guard_t *guard;
+    bool sums;              /* lanes without TLS shall have checksums */
+    wefti_spares_t buffers; /* of sums.c */
+    wefti_rarely_t rarely;
+    tp_port_t ports[2];     /* [1]: for lanes with TLS */
 
     wefti_list_t dials;     /* conns in WAIT, DIALING, CALLING, GREETING */
     wefti_list_t strangers; /* oldest first */
@@ -209,7 +230,7 @@ struct tp_transport {
     wefti_list_t unacked;   /* conns in UP */
     uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
-    wefti_list_t stuck, bulk_busy;
+    wefti_list_t stuck, bulk_busy, more;
     wefti_spares_t frames;
     _Alignas(16) uint8_t in[TP_IN];
 };
@@ -234,13 +255,38 @@ void wefti_tp_cool(tp_lane_t *l);
 
 /* port.c */
 /* Listen, if we do not yet. WEFT_ERR_LIMIT, _NOMEM, _UNSUPPORTED (none of the devices has an address), _SYSTEM. */
-weft_status_t wefti_tp_listen(tp_transport_t *r);
+weft_status_t wefti_tp_listen(tp_transport_t *r, bool tls);
 void wefti_tp_accept(tp_conn_t *listener);
 void wefti_tp_stranger_spoke(tp_conn_t *c);
 /* One that greeted this lane before it knew its peer; NULL: none that is its peer's. */
 tp_conn_t *wefti_tp_early_bird(tp_lane_t *l);
 void wefti_tp_resume(tp_transport_t *r); /* listeners that were out of epoll */
 socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out);
+
+/* tls.c */
+/* The connection is there: its handshake begins, with a stranger or with the peer of a lane. False: no memory. */
+bool wefti_tp_secure(tp_conn_t *c);
+/* A step of it. WEFT_OK: it is done, or there is none. WEFT_ERR_AGAIN: later. */
+weft_status_t wefti_tp_shake(tp_conn_t *c);
+/* As sendmsg() and recvmsg() do, through TLS where there is a stream. */
+ssize_t wefti_tp_send(int fd, wefti_stream_t *s, const struct iovec *v, unsigned n);
+ssize_t wefti_tp_recv(int fd, wefti_stream_t *s, const struct iovec *v, unsigned n);
+/* What the stream of a lane has beyond what was read comes with the next progress. */
+void wefti_tp_note_more(tp_lane_t *l);
+unsigned wefti_tp_read_more(tp_transport_t *r);
+static inline bool tp_waits(const wefti_stream_t *s) { return s && s->waits; }
+
+/* sums.c */
+/* One end of a connection, from now on; NULL: no memory. */
+wefti_stream_t *wefti_tp_sums_new(tp_transport_t *r);
+ssize_t wefti_tp_sums_send(wefti_stream_t *s, int fd, const struct iovec *v, unsigned n);
+ssize_t wefti_tp_sums_recv(wefti_stream_t *s, int fd, const struct iovec *v, unsigned n);
+/* As those of fabric/tls.h, for a stream of either kind. */
+bool wefti_tp_stream_has(const wefti_stream_t *s);
+bool wefti_tp_stream_flush(wefti_stream_t *s, int fd);
+void wefti_tp_stream_end(wefti_stream_t *s, int fd);
+void wefti_tp_stream_free(wefti_stream_t *s);
+const char *wefti_tp_stream_bad(const wefti_stream_t *s); /* what EBADMSG means */
 
 /* greet.c */
 /* The key of a lane that knows both tokens. */
@@ -322,7 +368,7 @@ void wefti_tp_bulk_up(tp_conn_t *c);
 void wefti_tp_bulk_none(tp_lane_t *l, bool tell);
 void wefti_tp_bulk_event(tp_conn_t *c);
 unsigned wefti_tp_bulk_run(tp_transport_t *r);
-void wefti_tp_bulk_arm(tp_transport_t *r);
+bool wefti_tp_bulk_arm(tp_transport_t *r); /* false: there is something to do */
 
 /* acks.c */
 void wefti_tp_acks_begin(tp_conn_t *c);

@@ -28,6 +28,7 @@
 
 #define CAPS_VERSION 2 /* 2: challenges */
 #define ADDR_VERSION 1
+#define ADDR_SUMS 0x100 /* beside the number of addresses: this side wants checksums. Who does not know it refuses the address */
 #define CLOSE_NS 50000000u
 #define LINGER_NS 1000000000u
 #define LINGER_READS 8 /* in a row */
@@ -42,10 +43,10 @@ static unsigned strangers_allowed(void)
 }
 
 /* Open what all lanes share. */
-static weft_status_t start(tp_transport_t *r)
+static weft_status_t start(tp_transport_t *r, bool tls)
 {
     if (r->base.fd >= 0)
-        return wefti_tp_listen(r);
+        return wefti_tp_listen(r, tls);
     r->base.fd = epoll_create1(EPOLL_CLOEXEC);
     r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     r->max_strangers = strangers_allowed();
@@ -56,7 +57,7 @@ static weft_status_t start(tp_transport_t *r)
         st =
             wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptors for connections over TCP: %s", strerror(errno));
     else
-        st = wefti_tp_listen(r);
+        st = wefti_tp_listen(r, tls);
     if (!st)
         return WEFT_OK;
     wefti_tp_close_fds(r);
@@ -76,7 +77,7 @@ static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_
                               size_t *n_out, wefti_lane_t **lane_out)
 {
     tp_transport_t *r = tp_transport(transport);
-    weft_status_t st = start(r);
+    weft_status_t st = start(r, with->tls);
     if (st)
         return st;
     tp_lane_t *l = wefti_calloc(1, sizeof *l);
@@ -93,23 +94,29 @@ static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_
     transport->fabric->ops->random(transport->fabric, l->token, sizeof l->token);
     l->side = with->side;
     memcpy(l->key, with->secret, sizeof l->key);
+    l->tls = with->tls;
+    l->only_here = with->only_here && !with->tls;
+    if (l->tls)
+        wefti_mac(with->secret, "weft tls of a lane", "", 0, l->tls_secret);
     wefti_half_init(&l->half, &r->transfers, transport, user, TP_REC_MAX);
     l->transport = r;
     l->fd = -1;
     wefti_list_push_back(&r->reserved, &l->reserve_link);
     wefti_list_init(&l->queue);
     wefti_list_init(&l->stuck_link);
+    wefti_list_init(&l->more_link);
     wefti_list_init(&l->bulk_out);
     r->n_lanes++;
 
     wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
     wefti_put_u32(&w, ADDR_VERSION);
-    wefti_put_u32(&w, r->n_addrs);
+    const tp_port_t *p = &r->ports[l->tls];
+    wefti_put_u32(&w, p->n_addrs | (r->sums ? ADDR_SUMS : 0));
     wefti_put_u64(&w, l->id);
     wefti_put_bytes(&w, l->token, TP_TOKEN);
-    for (unsigned i = 0; i < r->n_addrs; i++) {
-        wefti_put_bytes(&w, &r->addrs[i].ip, sizeof r->addrs[i].ip);
-        wefti_put_u16(&w, r->addrs[i].port);
+    for (unsigned i = 0; i < p->n_addrs; i++) {
+        wefti_put_bytes(&w, &p->addrs[i].ip, sizeof p->addrs[i].ip);
+        wefti_put_u16(&w, p->addrs[i].port);
     }
     *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
     *lane_out = &l->half.base;
@@ -127,6 +134,8 @@ static weft_status_t lane_connect(wefti_lane_t *lane, const void *addr, size_t n
     tp_lane_t *l = tp_lane(lane);
     wefti_reader_t rd = wefti_reader(addr, n);
     uint32_t version = wefti_get_u32(&rd), n_addrs = wefti_get_u32(&rd);
+    bool sums = n_addrs & ADDR_SUMS;
+    n_addrs &= ~(uint32_t)ADDR_SUMS;
     uint64_t id = wefti_get_u64(&rd);
     const void *token = wefti_get_bytes(&rd, TP_TOKEN);
     if (rd.bad || version != ADDR_VERSION || !n_addrs || n_addrs > TP_ADDRS || wefti_reader_left(&rd) != n_addrs * 18)
@@ -137,6 +146,7 @@ static weft_status_t lane_connect(wefti_lane_t *lane, const void *addr, size_t n
         return wefti_fail(WEFT_ERR_PROTOCOL, "a lane cannot be joined to itself");
     memcpy(l->peer_token, token, TP_TOKEN);
     l->peer_id = id;
+    l->sums = !l->tls && (sums || l->transport->sums);
     l->n_peer = (uint8_t)n_addrs;
     for (unsigned i = 0; i < n_addrs; i++) {
         memcpy(&l->peer[i].ip, wefti_get_bytes(&rd, sizeof l->peer[i].ip), sizeof l->peer[i].ip);
@@ -148,8 +158,11 @@ static weft_status_t lane_connect(wefti_lane_t *lane, const void *addr, size_t n
 
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
 {
+    if (l->sums)
+        c->stream = wefti_tp_sums_new(l->transport);
     l->conn = c;
     l->fd = c->fd;
+    l->stream = c->stream;
     c->lane = l;
     c->state = TP_UP;
     l->state = TP_LANE_UP;
@@ -161,7 +174,12 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
         wefti_tp_fail(l, WEFT_ERR_LIMIT, "epoll takes no more descriptors");
         return;
     }
+    if (l->sums && !l->stream) {
+        wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for checksums");
+        return;
+    }
     wefti_tp_heat(l);
+    wefti_tp_note_more(l);
     wefti_half_later(&l->half);
     if (l->half.want_space)
         wefti_half_event(&l->half, WEFTI_EV_SPACE);
@@ -187,6 +205,8 @@ static void lane_close(wefti_lane_t *lane)
 static void linger(tp_conn_t *c)
 {
     tp_transport_t *r = c->transport;
+    if (c->stream)
+        wefti_tp_stream_end(c->stream, c->fd);
     if (shutdown(c->fd, SHUT_WR)) {
         wefti_tp_conn_drop(c);
         return;
@@ -230,6 +250,7 @@ static void lane_end(tp_lane_t *l)
     wefti_tp_cool(l);
     wefti_list_remove(&l->half.open_link);
     wefti_list_remove(&l->stuck_link);
+    wefti_list_remove(&l->more_link);
     wefti_tp_out_drop(l);
     if (l->carry)
         tp_frame_free(l->transport, l->carry);
@@ -245,6 +266,7 @@ static void lane_end(tp_lane_t *l)
     else if (l->conn)
         wefti_tp_conn_drop(l->conn);
     l->fd = -1;
+    l->stream = NULL;
     wefti_tell_withdrawn(&l->half);
 }
 
@@ -262,6 +284,7 @@ bool wefti_tp_lane_event(wefti_lane_t *lane, unsigned events)
     wefti_slots_remove(&r->lanes, l->id);
     wefti_half_free(&l->half);
     explicit_bzero(l->key, sizeof l->key);
+    explicit_bzero(l->tls_secret, sizeof l->tls_secret);
     wefti_free(l);
     r->base.fabric->up->lane_closed(user);
     return false;

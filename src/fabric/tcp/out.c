@@ -22,7 +22,7 @@
 
 bool wefti_tp_out_empty(const tp_lane_t *l)
 {
-    return !l->frame && !l->chunk && wefti_list_empty(&l->queue);
+    return !l->frame && !l->chunk && wefti_list_empty(&l->queue) && !tp_waits(l->stream);
 }
 
 void wefti_tp_out_drop(tp_lane_t *l)
@@ -48,12 +48,17 @@ static void enqueue(tp_lane_t *l, uint32_t at)
     wefti_list_push_back(&l->queue, &f->link);
 }
 
+static void stick(tp_lane_t *l)
+{
+    if (!wefti_list_linked(&l->stuck_link))
+        wefti_list_push_back(&l->transport->stuck, &l->stuck_link);
+}
+
 /* The socket did not take it. True: it was only full. */
 static bool only_full(tp_lane_t *l)
 {
     if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM) {
-        if (!wefti_list_linked(&l->stuck_link))
-            wefti_list_push_back(&l->transport->stuck, &l->stuck_link);
+        stick(l);
         return true;
     }
     wefti_debug("tcp: a lane's socket takes no more: %s", strerror(errno));
@@ -147,17 +152,21 @@ static void queue_sent(tp_lane_t *l, size_t n)
 void wefti_tp_flush(tp_lane_t *l)
 {
     struct iovec v[TP_PIECES];
-    struct msghdr msg = {.msg_iov = v};
     if (l->fd < 0 || l->half.failed || l->mute)
         return;
+    if (tp_waits(l->stream) && !wefti_tp_stream_flush(l->stream, l->fd)) {
+        if (!only_full(l))
+            wefti_tp_out_drop(l);
+        return;
+    }
     for (int i = 0; i < ROUNDS; i++) {
         if (l->frame && !l->chunk && wefti_list_empty(&l->queue))
             enqueue(l, 0); /* and not before: while others wait, it goes on being filled */
         bool chunk = l->chunk || (wefti_list_empty(&l->queue) && begin_chunk(l));
-        msg.msg_iovlen = chunk ? chunk_pieces(l, v) : queue_pieces(l, v);
-        if (!msg.msg_iovlen)
-            return;
-        ssize_t n = sendmsg(l->fd, &msg, FLAGS);
+        unsigned pieces = chunk ? chunk_pieces(l, v) : queue_pieces(l, v);
+        if (!pieces)
+            break;
+        ssize_t n = wefti_tp_send(l->fd, l->stream, v, pieces);
         if (n < 0) {
             if (!only_full(l))
                 wefti_tp_out_drop(l);
@@ -168,8 +177,11 @@ void wefti_tp_flush(tp_lane_t *l)
             chunk_sent(l, (size_t)n);
         else
             queue_sent(l, (size_t)n);
+        if (i == ROUNDS - 1)
+            wefti_half_later(&l->half);
     }
-    wefti_half_later(&l->half);
+    if (tp_waits(l->stream))
+        stick(l);
 }
 
 /* Could the open frame leave now? */
@@ -180,7 +192,14 @@ static inline bool may_send(const tp_lane_t *l)
 
 static void send_frame(tp_lane_t *l)
 {
-    ssize_t n = send(l->fd, l->frame->bytes, l->used, FLAGS);
+    ssize_t n;
+    if (__builtin_expect(l->stream != NULL, 0)) {
+        n = wefti_tp_send(l->fd, l->stream, &(struct iovec){l->frame->bytes, l->used}, 1);
+        if (l->stream->waits)
+            stick(l);
+    } else {
+        n = send(l->fd, l->frame->bytes, l->used, FLAGS);
+    }
     if (n > 0)
         tp_sent(l->conn);
     if (__builtin_expect(n == (ssize_t)l->used, 1)) {
@@ -188,8 +207,7 @@ static void send_frame(tp_lane_t *l)
         l->frame = NULL;
     } else if (n >= 0 || only_full(l)) {
         enqueue(l, n > 0 ? (uint32_t)n : 0);
-        if (!wefti_list_linked(&l->stuck_link))
-            wefti_list_push_back(&l->transport->stuck, &l->stuck_link);
+        stick(l);
     } else {
         wefti_tp_out_drop(l);
     }

@@ -101,10 +101,11 @@ socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *ou
 /* --- listening ---------------------------------------------------------------------------------------------------- */
 
 /* Listen at one address, which has a port then. False: errno. */
-static bool listen_at(tp_transport_t *r, wefti_addr_t *a)
+static bool listen_at(tp_transport_t *r, tp_port_t *p, wefti_addr_t *a)
 {
-    tp_conn_t *c = &r->listeners[r->n_listeners];
+    tp_conn_t *c = &p->listeners[p->n_listeners];
     *c = (tp_conn_t){.transport = r, .listener = true, .fd = wefti_addr_listen(a, SOMAXCONN, false, false)};
+    c->tls = p == &r->ports[1];
     if (c->fd < 0)
         return false;
     wefti_tp_watch(c, EPOLLIN);
@@ -114,63 +115,64 @@ static bool listen_at(tp_transport_t *r, wefti_addr_t *a)
         errno = why;
         return false;
     }
-    r->n_listeners++;
+    p->n_listeners++;
     return true;
 }
 
-static bool listen_everywhere(tp_transport_t *r)
+static bool listen_everywhere(tp_transport_t *r, tp_port_t *p)
 {
     wefti_addr_t any = {.ss.ss_family = AF_INET6, .n = sizeof(struct sockaddr_in6)};
-    if (!listen_at(r, &any)) {
+    if (!listen_at(r, p, &any)) {
         if (errno == EMFILE || errno == ENFILE)
             return false;
         any = (wefti_addr_t){.ss.ss_family = AF_INET, .n = sizeof(struct sockaddr_in)}; /* a machine without IPv6 */
-        if (!listen_at(r, &any))
+        if (!listen_at(r, p, &any))
             return false;
     }
-    for (unsigned i = 0; i < r->n_addrs; i++)
-        r->addrs[i].port = wefti_addr_port(&any);
+    for (unsigned i = 0; i < p->n_addrs; i++)
+        p->addrs[i].port = wefti_addr_port(&any);
     return true;
 }
 
-static bool listen_at_each(tp_transport_t *r)
+static bool listen_at_each(tp_transport_t *r, tp_port_t *p)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < r->n_addrs; i++) {
+    for (unsigned i = 0; i < p->n_addrs; i++) {
         wefti_addr_t a;
-        a.n = wefti_tp_sockaddr(&r->addrs[i], &a.ss);
-        if (listen_at(r, &a)) {
-            r->addrs[n].ip = r->addrs[i].ip;
-            r->addrs[n++].port = wefti_addr_port(&a);
+        a.n = wefti_tp_sockaddr(&p->addrs[i], &a.ss);
+        if (listen_at(r, p, &a)) {
+            p->addrs[n].ip = p->addrs[i].ip;
+            p->addrs[n++].port = wefti_addr_port(&a);
         } else if (errno == EMFILE || errno == ENFILE) {
             return false;
         } /* else it may be an address the kernel has not finished with: without it, then */
     }
-    r->n_addrs = n;
+    p->n_addrs = n;
     return n;
 }
 
-static void close_listeners(tp_transport_t *r)
+static void close_listeners(tp_port_t *p)
 {
-    while (r->n_listeners) {
-        tp_conn_t *c = &r->listeners[--r->n_listeners];
+    while (p->n_listeners) {
+        tp_conn_t *c = &p->listeners[--p->n_listeners];
         close(c->fd);
         c->fd = -1;
     }
 }
 
-weft_status_t wefti_tp_listen(tp_transport_t *r)
+weft_status_t wefti_tp_listen(tp_transport_t *r, bool tls)
 {
-    if (r->n_listeners)
+    tp_port_t *p = &r->ports[tls];
+    if (p->n_listeners)
         return WEFT_OK;
-    r->n_addrs = local_addresses(r, r->addrs);
-    if (!r->n_addrs)
+    p->n_addrs = local_addresses(r, p->addrs);
+    if (!p->n_addrs)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "no network device is up with an address (WEFT_INTERFACES is \"%s\")",
                           r->devices ? r->devices : "all");
-    if (r->devices ? listen_at_each(r) : listen_everywhere(r))
+    if (r->devices ? listen_at_each(r, p) : listen_everywhere(r, p))
         return WEFT_OK;
     int err = errno;
-    close_listeners(r);
+    close_listeners(p);
     return wefti_fail(wefti_errno_limit(err, WEFT_ERR_SYSTEM), "no port for connections over TCP: %s", strerror(err));
 }
 
@@ -178,8 +180,9 @@ weft_status_t wefti_tp_listen(tp_transport_t *r)
 
 static void pause_listeners(tp_transport_t *r)
 {
-    for (unsigned i = 0; i < r->n_listeners; i++)
-        wefti_tp_watch(&r->listeners[i], 0);
+    for (int k = 0; k < 2; k++)
+        for (unsigned i = 0; i < r->ports[k].n_listeners; i++)
+            wefti_tp_watch(&r->ports[k].listeners[i], 0);
     r->paused_until = wefti_clock_ns() + PAUSE_NS;
     wefti_tp_timer(r, r->paused_until);
 }
@@ -189,8 +192,9 @@ void wefti_tp_resume(tp_transport_t *r)
     r->paused_until = 0;
     if (r->spare_fd < 0)
         r->spare_fd = fcntl(r->base.fd, F_DUPFD_CLOEXEC, 0);
-    for (unsigned i = 0; i < r->n_listeners; i++)
-        wefti_tp_watch(&r->listeners[i], EPOLLIN);
+    for (int k = 0; k < 2; k++)
+        for (unsigned i = 0; i < r->ports[k].n_listeners; i++)
+            wefti_tp_watch(&r->ports[k].listeners[i], EPOLLIN);
 }
 
 /* No descriptors: true when the newcomer has another chance. */
@@ -253,7 +257,7 @@ void wefti_tp_accept(tp_conn_t *listener)
         c->source = source;
         c->deadline = wefti_clock_ns() + STRANGER_NS;
         wefti_tp_timer(r, c->deadline);
-        if (wefti_tp_say_challenge(c))
+        if (listener->tls ? wefti_tp_secure(c) : wefti_tp_say_challenge(c))
             wefti_tp_watch(c, EPOLLIN);
         else
             wefti_tp_conn_drop(c);
@@ -269,6 +273,16 @@ static tp_lane_t *lane_greeted(tp_conn_t *c)
 
 void wefti_tp_stranger_spoke(tp_conn_t *c)
 {
+    if (c->shaking) {
+        weft_status_t st = wefti_tp_shake(c);
+        if (st == WEFT_ERR_AGAIN)
+            return;
+        if (st || !wefti_tp_say_challenge(c)) {
+            wefti_debug("tcp: a connection that is no lane's is closed: %s", weft_last_error());
+            wefti_tp_conn_drop(c);
+            return;
+        }
+    }
     if (!wefti_tp_read_in(c, TP_GREETING_N)) {
         if (c->in_n == SIZE_MAX) /* also when it said more while its lane does not know its peer: it waits for our answer */
             wefti_tp_conn_drop(c);
@@ -277,7 +291,7 @@ void wefti_tp_stranger_spoke(tp_conn_t *c)
     tp_lane_t *l = lane_greeted(c);
     if (l && l->state == TP_LANE_NEW)
         return;
-    if (!l || !wefti_tp_greeting_good(l, c)) {
+    if (!l || !wefti_tp_greeting_good(l, c) || (l->only_here && !wefti_addr_is_here(c->fd))) {
         wefti_debug("tcp: a connection that is no lane's is closed");
         wefti_tp_conn_drop(c);
     } else if (c->bulk) {

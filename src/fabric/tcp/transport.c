@@ -253,7 +253,7 @@ static void free_dead(tp_transport_t *r)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->dead)))
-        wefti_free(wefti_container_of(it, tp_conn_t, link));
+        wefti_free(wefti_container_of(it, tp_conn_t, link)); /* its stream went with its descriptor */
 }
 
 unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
@@ -267,6 +267,8 @@ unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
         flush_open(r);
     if (__builtin_expect(!wefti_list_empty(&r->stuck), 0))
         flush_stuck(r);
+    if (__builtin_expect(!wefti_list_empty(&r->more), 0))
+        n += wefti_tp_read_more(r);
     if (r->n_hot)
         n += poll_hot(r);
     if (!wefti_list_empty(&r->bulk_busy))
@@ -305,7 +307,8 @@ bool wefti_tcp_live(const wefti_transport_t *transport)
 weft_status_t wefti_tp_arm(wefti_transport_t *transport)
 {
     tp_transport_t *r = tp_transport(transport);
-    if (!wefti_list_empty(&r->transfers.open) || wefti_transfers_to_tell(&r->transfers))
+    if (!wefti_list_empty(&r->transfers.open) || !wefti_list_empty(&r->more) || wefti_transfers_to_tell(&r->transfers) ||
+        !wefti_tp_bulk_arm(r))
         return WEFT_ERR_AGAIN;
     for (unsigned i = 0; i < r->n_hot; i++) {
         if (!watch_again(r->hot[i]))
@@ -316,7 +319,6 @@ weft_status_t wefti_tp_arm(wefti_transport_t *transport)
         if (!l->half.failed && l->conn)
             wefti_tp_watch(l->conn, EPOLLIN | EPOLLOUT);
     }
-    wefti_tp_bulk_arm(r);
     return WEFT_OK;
 }
 
@@ -341,20 +343,24 @@ void wefti_tp_close(wefti_transport_t *transport)
             tp_conn_t *c = wefti_container_of(it, tp_conn_t, link);
             if (c->fd >= 0) /* and not out of epoll: in a forked child that is the parent's */
                 close(c->fd);
+            wefti_tp_stream_free(c->stream);
             wefti_free(c);
         }
     }
-    for (unsigned i = 0; i < r->n_listeners; i++)
-        close(r->listeners[i].fd);
+    for (int k = 0; k < 2; k++)
+        for (unsigned i = 0; i < r->ports[k].n_listeners; i++)
+            close(r->ports[k].listeners[i].fd);
     wefti_tp_close_fds(r);
     wefti_spares_free(&r->frames);
+    wefti_spares_free(&r->buffers);
     wefti_slots_free(&r->lanes);
     wefti_transfers_free(&r->transfers);
     wefti_free(r->devices);
     wefti_free(r);
 }
 
-weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
+weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_guard_t *guard,
+                             wefti_transport_t **transport_out)
 {
     tp_transport_t *r = wefti_calloc(1, sizeof *r);
     bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
@@ -366,11 +372,13 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
     }
     r->base = (wefti_transport_t){.ops = &wefti_tp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp", .fd = -1};
     r->timer_fd = r->spare_fd = -1;
+    r->guard = guard;
+    r->sums = config->checksum && !strcmp(config->checksum, "on");
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
     wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
     r->bound = config->heartbeat;
-    wefti_list_t *lists[] = {&r->dials,    &r->strangers, &r->lingers, &r->dead,
-                             &r->reserved, &r->unacked,   &r->stuck,   &r->bulk_busy};
+    wefti_list_t *lists[] = {&r->dials,   &r->strangers, &r->lingers,   &r->dead, &r->reserved,
+                             &r->unacked, &r->stuck,     &r->bulk_busy, &r->more};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;

@@ -415,7 +415,7 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     r->ops = ucx_ops;
     if (params->trusted)
         wefti_ux_onesided(&r->ops);
-    r->base = (wefti_transport_t){.ops = &r->ops, .fabric = f, .kind = 2, .name = "ucx", .fd = -1};
+    r->base = (wefti_transport_t){.ops = &r->ops, .fabric = f, .kind = 2, .name = "ucx", .fd = -1, .in_the_clear = true};
     r->trusted = params->trusted;
     r->rendezvous = params->rendezvous;
     r->pid = getpid();

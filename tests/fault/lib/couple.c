@@ -2,6 +2,7 @@
 #include "couple.h"
 
 #include "must.h"
+#include "ports.h"
 
 couple_t couple;
 
@@ -29,7 +30,7 @@ void couple_open(const char *transports)
     opts.progress = WEFT_PROGRESS_CALLER;
     for (unsigned i = 0; i < 2; i++)
         must(weft_runtime_open(&opts, &couple.rt[i]), "a runtime");
-    must(weft_listen(couple.rt[0], "tcp://127.0.0.1:0", NULL, &couple.listener), "listening");
+    must(weft_listen(couple.rt[0], ports_tcp(), NULL, &couple.listener), "listening");
     must(weft_ep_open(couple.rt[1], weft_listener_uri(couple.listener), NULL, &op, &couple.ep), "connecting");
     must(couple_finish(&op), "connecting");
 }

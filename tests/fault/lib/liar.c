@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "must.h"
+#include "ports.h"
 
 enum { VICTIM, HOSTILE, WITNESS, PARTIES };
 const char *const liar_sigs[LIAR_FUNCTIONS] = {"add(a: i32, b: i32) -> i32",         "keep(a: i32) -> i32",
@@ -268,7 +269,7 @@ void liar_open(void)
     for (unsigned i = 0; i < PARTIES; i++)
         must(weft_runtime_open(&o, &rt[i]), "weft_runtime_open");
     lo.hooks = &hooks;
-    must(weft_listen(rt[VICTIM], "tcp://127.0.0.1:0", &lo, &listener), "weft_listen");
+    must(weft_listen(rt[VICTIM], ports_tcp(), &lo, &listener), "weft_listen");
     must(weft_service_open(rt[VICTIM], "calc", NULL, &service), "weft_service_open");
     for (unsigned f = 0; f < LIAR_FUNCTIONS; f++)
         must(weft_service_add(service, liar_sigs[f], fns[f], NULL, NULL), "weft_service_add");

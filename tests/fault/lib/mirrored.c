@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "must.h"
+#include "ports.h"
 
 static void fail(const char *what)
 {
@@ -77,7 +78,7 @@ void mirrored_start(mirrored_t *t, int n, const char *transports, uint64_t heart
             close(fds[0]);
             if (enter)
                 enter(i);
-            server(fds[1], transports, heartbeat_ns, listen ? listen[i] : "tcp://127.0.0.1:0");
+            server(fds[1], transports, heartbeat_ns, listen ? listen[i] : ports_tcp());
         }
         close(fds[1]);
         size_t got = 0;

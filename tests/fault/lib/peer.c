@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "must.h"
+#include "ports.h"
 
 enum { PEERS_MAX = 4 };
 
@@ -65,7 +66,7 @@ void peers_start(peer_t *peers, unsigned n, const char *transports, uint64_t hea
     }
     weft_runtime_t *rt = open_runtime(transports, heartbeat_ns);
     weft_listener_t *listener;
-    must(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &listener), "weft_listen");
+    must(weft_listen(rt, ports_tcp(), NULL, &listener), "weft_listen");
     const char *uri = weft_listener_uri(listener);
     for (unsigned i = 0; i < n; i++) { /* one after the other, so that it is known who is who */
         weft_op_t accept = WEFT_OP_INIT;

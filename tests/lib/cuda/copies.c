@@ -163,6 +163,11 @@ int cuMemsetD8_v2(uintptr_t dst, unsigned char byte, size_t n)
     return do_now(r ? r : n && !pp_block((void *)dst) ? INVALID_VALUE : OK, &op);
 }
 
+int cuMemsetD8Async(uintptr_t dst, unsigned char byte, size_t n, void *stream)
+{
+    return paper_kernel(stream, dst, n, byte, 0);
+}
+
 int paper_kernel(void *stream, uintptr_t dst, size_t n, int byte, uint64_t delay_ns)
 {
     op_t op = filling(dst, n, byte);

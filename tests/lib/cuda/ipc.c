@@ -141,6 +141,7 @@ int cuIpcCloseMemHandle(uintptr_t ptr)
         r = INVALID_CONTEXT;
     if (!r && !--b->opens) {
         b->freeing = true;
+        pp_free_waits();
         b = pp_wait_unused(b);
         if (b)
             pp_block_free(b);

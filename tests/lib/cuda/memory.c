@@ -228,6 +228,7 @@ int cuMemFree_v2(uintptr_t ptr)
         r = INVALID_CONTEXT;
     if (!r) {
         b->freeing = true;
+        pp_free_waits();
         b = pp_wait_unused(b);
         if (b)
             pp_block_free(b);
@@ -266,6 +267,7 @@ int cuMemHostUnregister(void *p)
     if (!r && b->ctx != pp_current())
         r = INVALID_CONTEXT;
     if (!r) {
+        pp_free_waits();
         paper.registered--;
         paper.registered_bytes -= b->range.n;
         pp_remove(&pins, &b->range);

@@ -153,6 +153,8 @@ typedef struct op {
     place_t dst, src;
     size_t width, height;
     bool flat, by_program;
+    int engine; /* with paper.queues: which sort of queue it is in, and which of them */
+    unsigned queue;
     uint32_t value;
     unsigned flags;
     marker_t *marker;
@@ -169,8 +171,7 @@ typedef struct stream {
     bool blocking;              /* it waits for the default stream, and that for it */
     bool is_default;
     int thread;    /* the thread whose default stream it is; else 0 */
-    int priority;
-    unsigned number;
+    int engine;    /* of its last work */
     int64_t clock; /* when its last work was done */
 } stream_t;
 
@@ -179,6 +180,7 @@ uint64_t pp_post(stream_t *s, const op_t *op);
 void pp_run(void);
 int pp_wait_for(stream_t *s, uint64_t seq); /* one that stays: a context's default stream */
 bool pp_pending(uint64_t block);
+void pp_free_waits(void); /* a call that waits for every stream of the process: count it if one waits for a value */
 void pp_context_streams_free(context_t *ctx), pp_context_events_free(context_t *ctx);
 void pp_marker_put(marker_t *m);
 

@@ -58,12 +58,53 @@ int pp_stream_here(void *handle, stream_t **out)
 
 /* --- work ----------------------------------------------------------------------------------------------------------------- */
 
+/* --- queues --------------------------------------------------------------------------------------------------------------- */
+
+enum { KERNELS, TO_DEVICE, FROM_DEVICE, ENGINES };
+
+static int engine_of(const stream_t *s, const op_t *op)
+{
+    if (op->kind == FILL || op->kind == FREE)
+        return KERNELS;
+    if (op->kind != COPY)
+        return s->engine;
+    return !op->dst.block == !op->src.block ? KERNELS : op->dst.block ? TO_DEVICE : FROM_DEVICE;
+}
+
+/* Is any work of the context in that queue? */
+static bool is_used(const context_t *ctx, int engine, unsigned queue)
+{
+    for (const stream_t *o = streams; o; o = o->next)
+        for (const op_t *op = o->ctx == ctx ? o->first : NULL; op; op = op->next)
+            if (op->engine == engine && op->queue == queue)
+                return true;
+    return false;
+}
+
+static void choose_queue(stream_t *s, op_t *op)
+{
+    static unsigned turn;
+    unsigned n = s->engine = op->engine = engine_of(s, op);
+    n = n == KERNELS || paper.queues < 2 ? paper.queues : paper.queues / 2;
+    for (const op_t *o = s->first; o; o = o->next)
+        if (o->engine == op->engine) {
+            op->queue = o->queue;
+            return;
+        }
+    for (op->queue = 0; op->queue < n; op->queue++)
+        if (!is_used(s->ctx, op->engine, op->queue))
+            return;
+    op->queue = turn++ % n;
+}
+
 uint64_t pp_post(stream_t *s, const op_t *op)
 {
     op_t *mine = pp_new(sizeof *mine);
     *mine = *op;
     mine->seq = ++last_seq;
     mine->posted = pp_now();
+    if (paper.queues)
+        choose_queue(s, mine);
     if (s->last)
         s->last->next = mine;
     else
@@ -99,12 +140,12 @@ static bool after_others(const stream_t *s, uint64_t seq)
 }
 
 /* Does another stream of its queue hold it up? */
-static bool behind_others(const stream_t *s, uint64_t seq)
+static bool behind_others(const stream_t *s, const op_t *op)
 {
     for (const stream_t *o = paper.queues ? streams : NULL; o; o = o->next)
-        if (o != s && o->ctx == s->ctx && o->priority == s->priority && o->number % paper.queues == s->number % paper.queues &&
-            o->first && o->first->seq < seq)
-            return true;
+        for (const op_t *before = o != s && o->ctx == s->ctx ? o->first : NULL; before; before = before->next)
+            if (before->seq < op->seq && before->engine == op->engine && before->queue == op->queue)
+                return true;
     return false;
 }
 
@@ -135,7 +176,7 @@ static int64_t due(const stream_t *s, int64_t now)
 {
     const op_t *op = s->first;
     int64_t at = op->posted > s->clock ? op->posted : s->clock;
-    if (s->held || s->calling || after_others(s, op->seq) || behind_others(s, op->seq))
+    if (s->held || s->calling || after_others(s, op->seq) || behind_others(s, op))
         return INT64_MAX;
     if (op->kind == WAIT_EVENT) {
         if (!op->marker->done)
@@ -247,6 +288,16 @@ bool pp_pending(uint64_t block)
     return false;
 }
 
+void pp_free_waits(void)
+{
+    pp_run();
+    for (const stream_t *s = streams; s; s = s->next)
+        if (s->first && s->first->kind == WAIT_VALUE && !is_gone(s->first) && !value_there(s->first)) {
+            paper.stuck_frees++;
+            return;
+        }
+}
+
 /* Is all that a stream was given up to seq done? The default one is asked for blocking ones too. */
 static bool is_done(const stream_t *s, uint64_t seq)
 {
@@ -265,44 +316,19 @@ int pp_wait_for(stream_t *s, uint64_t seq)
 
 /* --- streams -------------------------------------------------------------------------------------------------------------- */
 
-enum { FIRST_PRIORITY = -5 };
-
-int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+int cuStreamCreate(void **out, unsigned flags)
 {
     int r = pp_begin_in(__func__);
-    if (!r) {
-        *least = 0;
-        *greatest = FIRST_PRIORITY;
-    }
-    return pp_end(r);
-}
-
-static int create(void **out, unsigned flags, int priority)
-{
-    static unsigned made;
-    int r = pp_begin_in("cuStreamCreate"); /* what a test says of this is said of both */
-    if (!r && (flags > 1 || priority > 0 || priority < FIRST_PRIORITY))
+    if (!r && flags > 1)
         r = INVALID_VALUE;
     if (!r) {
         stream_t *s = stream_new(pp_current());
         s->blocking = !flags;
-        s->priority = priority;
-        s->number = made++;
         *out = s->handle = pp_handle_new('S', s);
         paper.streams++;
         paper.live_streams++;
     }
     return pp_end(r);
-}
-
-int cuStreamCreate(void **out, unsigned flags)
-{
-    return create(out, flags, 0);
-}
-
-int cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
-{
-    return create(out, flags, priority);
 }
 
 static void stream_close(stream_t *s)

@@ -25,7 +25,9 @@ SPECIAL = {("weft_mem_free", "ptr"): "NULL", ("weft_pool_put", "ptr"): "s->poole
            ("weft_reply_release", "reply"): "&s->reply", ("weft_item_release", "item"): "&s->item",
            ("weft_region_key_read", "key"): "s->region_key", ("weft_remote_attach", "key"): "s->region_key",
            ("weft_region_key_read", "len"): "s->region_key_len", ("weft_remote_attach", "len"): "s->region_key_len",
-           ("weft_msg_recv_wait", "tag"): "99"}
+           ("weft_msg_recv_wait", "tag"): "99",
+           # sizes of what is given as "x"
+           ("weft_policy_check", "len"): "1", ("weft_runtime_set_policy", "len"): "1"}
 
 
 def parameters(text):

@@ -48,6 +48,16 @@ ROW(weft_ext_closing, ON_RUNTIME)
     weft_ext_closing(s->rt);
 }
 
+ROW(weft_ext_head, ON_RUNTIME)
+{
+    weft_ext_head(s->rt);
+}
+
+ROW(weft_ext_ep_shard, NEEDS_EP)
+{
+    weft_ext_ep_shard(s->ep);
+}
+
 ROW(weft_ext_use, ON_RUNTIME)
 {
     weft_ext_use(s->rt);

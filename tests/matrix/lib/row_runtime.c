@@ -80,3 +80,22 @@ ROW(weft_runtime_get_stats, ON_RUNTIME)
     weft_runtime_stats_t stats = WEFT_RUNTIME_STATS_INIT;
     weft_runtime_get_stats(s->rt, &stats);
 }
+
+ROW(weft_runtime_shards, ON_RUNTIME)
+{
+    (void)t;
+    (void)weft_runtime_shards(s->rt);
+}
+
+ROW(weft_runtime_shard, ON_RUNTIME)
+{
+    (void)t;
+    (void)weft_runtime_shard(s->rt);
+}
+
+ROW(weft_runtime_get_shard_stats, ON_RUNTIME)
+{
+    weft_runtime_stats_t stats = WEFT_RUNTIME_STATS_INIT;
+    turn_allow_in(t, FROM_ANOTHERS, WEFT_ERR_STATE);
+    turn_status(t, weft_runtime_get_shard_stats(s->rt, 0, &stats));
+}

@@ -127,6 +127,12 @@ ROW(weft_request_fail_with, NEEDS_REQUEST | HELD)
     turn_status(t, weft_request_fail_with(s->request, WEFT_CODE_ABORTED, WEFT_CATEGORY_USER, 1, "as planned"));
 }
 
+ROW(weft_request_identity, NEEDS_REQUEST | HELD)
+{
+    char name[64];
+    weft_request_identity(s->request, name, sizeof name);
+}
+
 ROW(weft_request_cancelled, NEEDS_REQUEST | HELD)
 {
     weft_request_cancelled(s->request);

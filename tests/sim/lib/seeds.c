@@ -16,15 +16,25 @@
 #define TWICE_EVERY 32   /* one seed in so many is run twice */
 
 bool sim_tell;
+unsigned sim_shards = 1;
 static const char *program = "program";
 static volatile uint64_t current;
 static const uint64_t *once_failed;
 static size_t n_once_failed;
 
+/* What a replay needs beside the seed. */
+static const char *shards_text(void)
+{
+    static char text[24];
+    if (sim_shards > 1)
+        snprintf(text, sizeof text, " --shards %u", sim_shards);
+    return text;
+}
+
 void sim_seed_failed(uint64_t seed, const char *what)
 {
     fflush(stdout);
-    fprintf(stderr, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "\n", seed, what, program, seed);
+    fprintf(stderr, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "%s\n", seed, what, program, seed, shards_text());
     _exit(1);
 }
 
@@ -32,11 +42,11 @@ void sim_seed_failed(uint64_t seed, const char *what)
 static void on_signal(int sig)
 {
     char line[512];
-    int n = snprintf(line, sizeof line, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "\n", current,
+    int n = snprintf(line, sizeof line, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "%s\n", current,
                      sig == SIGPROF   ? "no end"
                      : sig == SIGABRT ? "aborted"
                                       : "crashed",
-                     program, current);
+                     program, current, shards_text());
     if (write(2, line, (size_t)n) < 0 || sig == SIGPROF)
         _exit(1);
     signal(sig, SIG_DFL);
@@ -101,10 +111,13 @@ int sim_seeds_main(int argc, char **argv, unsigned seeds, sim_scenario_fn scenar
             n = 1;
             n_once_failed = 0;
             sim_tell = true;
+        } else if (!strcmp(argv[i], "--shards") && more) {
+            sim_shards = (unsigned)number(argv[++i]);
+            n_once_failed = 0; /* they were seeds of another scenario */
         } else if (!strcmp(argv[i], "--tell")) {
             sim_tell = true;
         } else {
-            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--seed S] [--tell]\n", program);
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--seed S] [--shards N] [--tell]\n", program);
             return 2;
         }
     }

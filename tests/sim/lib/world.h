@@ -12,6 +12,14 @@
 #include "simnet/simnet.h"
 
 #define SIM_NODES_MAX 6
+#define SIM_SHARDS_MAX 4
+
+/* A shard of a node's runtime. Its thread is the harness: one step at a time, when the seed says so. */
+typedef struct sim_shard {
+    wefti_fabric_t *f;
+    weft_runtime_t *rt;
+    uint64_t stalled_until; /* 0: it runs */
+} sim_shard_t;
 
 typedef struct sim_node {
     wefti_fabric_t *f;
@@ -21,6 +29,8 @@ typedef struct sim_node {
     uint64_t paused_at;    /* 0: it runs */
     uint64_t stopped_ns;   /* time it has spent stopped, earlier pauses */
     unsigned stops;        /* how often it went on after one */
+    sim_shard_t shards[SIM_SHARDS_MAX]; /* the first is f and rt */
+    uint32_t n_shards;     /* more than one: each step of each is the seed's choice. Else the node drives its runtime itself */
 } sim_node_t;
 
 typedef struct sim_net {
@@ -31,14 +41,20 @@ typedef struct sim_net {
     void (*each_round)(void *user); /* called between turns; may post */
     uint64_t (*due)(void *user);    /* when the program wants the next of them at the latest; NULL: it waits for what happens */
     void *user;
+    bool nested;              /* the shards of a runtime that is being closed run, inside a step of it */
     int closing;              /* the node whose runtime is being closed, or -1 */
     uint32_t alloc_fails_ppm; /* in the library, while it is set */
+    uint32_t stalls_ppm;      /* how often, in a round, a shard gets no steps for a while: up to stall_ns */
+    uint64_t stall_ns;
 } sim_net_t;
 
 /* A world of n hosts h0, h1, ... without runtimes. */
 void sim_net_init(sim_net_t *net, uint64_t seed, int n);
-/* Open the runtime of a node, with all rooms. opts->name is set to the host's. */
+/* Open the runtime of a node, with all rooms. opts->name is set to the host's. With --shards (seeds.h) it has up to so many
+ * shards, by the seed. */
 weft_status_t sim_net_open(sim_net_t *net, int node, const weft_runtime_opts_t *opts);
+/* The same with this many shards, at most SIM_SHARDS_MAX. A program of several shards can wait: they run meanwhile. */
+weft_status_t sim_net_open_shards(sim_net_t *net, int node, const weft_runtime_opts_t *opts, uint32_t shards);
 /* Close it; a dead node's too. */
 void sim_net_close(sim_net_t *net, int node);
 /* Close what is open and free the world; the hash of the run. */
@@ -53,6 +69,8 @@ bool sim_net_run_until(sim_net_t *net, uint64_t until, bool (*done)(void *user),
 void sim_net_kill(sim_net_t *net, int node);
 void sim_net_pause(sim_net_t *net, int node);
 void sim_net_resume(sim_net_t *net, int node);
+/* The thread of this shard does nothing until then, as if one of its callbacks took so long. */
+void sim_net_stall(sim_net_t *net, int node, uint32_t shard, uint64_t until);
 /* Can this node's program do anything now? */
 static inline bool sim_node_runs(const sim_node_t *node) { return node->rt && !node->dead && !node->paused_at; }
 /* How long it was stopped so far. */

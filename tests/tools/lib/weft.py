@@ -57,8 +57,8 @@ def as_at_a_terminal():
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(*args, env=None):
-    return subprocess.Popen([command(), *elsewhere(args)], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def start(*args, env=None, stdin=subprocess.DEVNULL):
+    return subprocess.Popen([command(), *elsewhere(args)], env=env or environment(), stdin=stdin, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, preexec_fn=as_at_a_terminal)
 
 

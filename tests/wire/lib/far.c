@@ -2,6 +2,7 @@
 #include "far.h"
 
 #include "must.h"
+#include "ports.h"
 
 const far_way_t far_ways[FAR_WAYS] = {
     {&pair_ways[0], WEFT_RMA_MAPPED},  {&pair_ways[0], WEFT_RMA_CHECKED}, {&pair_ways[1], WEFT_RMA_CHECKED},
@@ -10,6 +11,11 @@ const far_way_t far_ways[FAR_WAYS] = {
 };
 
 far_t far;
+
+unsigned far_ways_here(void)
+{
+    return ports_tls() ? FAR_WAYS - 2 : FAR_WAYS;
+}
 
 void far_open(const far_way_t *way, const weft_runtime_opts_t *opts)
 {

@@ -16,7 +16,8 @@ typedef struct far_way {
 } far_way_t;
 enum { FAR_WAYS = 8 };
 extern const far_way_t far_ways[FAR_WAYS];
-#define each_far(way) for (const far_way_t *way = far_ways; way < far_ways + FAR_WAYS; way++)
+unsigned far_ways_here(void); /* how many of them: those over UCX have no TLS */
+#define each_far(way) for (const far_way_t *way = far_ways; way < far_ways + far_ways_here(); way++)
 
 typedef struct far {
     pair_t pair;

@@ -2,11 +2,17 @@
 #include "pair.h"
 
 #include "must.h"
+#include "ports.h"
 
 const pair_way_t pair_ways[PAIR_WAYS] = {
     {"shm", WEFT_PROGRESS_CALLER}, {"tcp", WEFT_PROGRESS_CALLER},     {"shm", WEFT_PROGRESS_THREAD},
     {"tcp", WEFT_PROGRESS_THREAD}, {"ucx_tcp", WEFT_PROGRESS_CALLER},
 };
+
+unsigned pair_ways_here(void)
+{
+    return ports_tls() ? PAIR_WAYS - 1 : PAIR_WAYS;
+}
 
 void pair_drive(pair_t *pair)
 {
@@ -48,7 +54,7 @@ void pair_open(pair_t *pair, const pair_way_t *way, const weft_runtime_opts_t *g
     *pair = (pair_t){.listener = NULL};
     for (int i = 0; i < 2; i++)
         must(weft_runtime_open(&opts, &pair->rt[i]), "weft_runtime_open");
-    must(weft_listen(pair->rt[0], "tcp://127.0.0.1:0", NULL, &pair->listener), "weft_listen");
+    must(weft_listen(pair->rt[0], ports_tcp(), NULL, &pair->listener), "weft_listen");
     must(weft_listener_accept(pair->listener, &accept), "weft_listener_accept");
     must(weft_ep_open(pair->rt[1], weft_listener_uri(pair->listener), NULL, &connect, &pair->ep[1]), "weft_ep_open");
     must(pair_wait(pair, &connect, 10), "connect");

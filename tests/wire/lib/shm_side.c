@@ -190,7 +190,7 @@ void shm_end_call(shm_side_t *s, shm_end_t *e, shm_side_t *listener)
 
 void shm_end_sign(shm_end_t *as, uint8_t *addr)
 {
-    const wefti_shm_pass_t *pass = &((wefti_shm_lane_t *)as->lane)->pass;
+    const wefti_shm_pass_t *pass = ((wefti_shm_lane_t *)as->lane)->pass;
     wefti_shm_pass_sign(pass, pass->side, addr, WEFTI_SHM_ADDR_SIZE, addr + WEFTI_SHM_ADDR_SIZE);
 }
 

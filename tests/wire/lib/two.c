@@ -4,6 +4,7 @@
 #include <dirent.h>
 
 #include "must.h"
+#include "ports.h"
 
 two_t two;
 uint64_t two_reconnect_ns;
@@ -44,7 +45,7 @@ void two_open(const weft_runtime_opts_t *server, const weft_runtime_opts_t *clie
     lo.accept = accepted;
     lo.hooks = &hooks;
     lo.reconnect_ns = two_reconnect_ns;
-    must(weft_listen(two.server, "tcp://127.0.0.1:0", &lo, &two.listener), "weft_listen");
+    must(weft_listen(two.server, ports_tcp(), &lo, &two.listener), "weft_listen");
 }
 
 weft_ep_opts_t two_ep_opts(void)

@@ -1,0 +1,130 @@
+/* fabric/sock/tls.c - TLS below the messages of a wire.
+ *
+ * A wire whose address is tls:// has TLS. One at tcp:// has it, too, if it goes to another host and there is something to prove
+ * with (WEFT_TLS); whether it does is judged by the connected socket, on both sides alike. A listener at tcp:// leaves the choice
+ * to those of its host only, and sees it from their first byte; all others have to speak TLS, so there is nothing to downgrade.
+ *
+ * A wire with TLS, or that may have it, is SECURING between the connection and its first message. Its stream is the driver's
+ * until the wire beats; from then on it belongs to the lock of beat.c, for the thread of beats reads and writes there too. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "fabric/sock/internal.h"
+
+/* Alerts of TLS. */
+enum { PROTOCOL_VERSION = 70, INTERNAL_ERROR = 80 };
+
+static void over(sock_wire_t *w, weft_status_t why)
+{
+    w->said = wefti_strdup(weft_last_error());
+    wefti_info("sock: a wire ends: %s", weft_last_error());
+    wefti_wire_end(w, why);
+}
+
+bool wefti_wire_secure(sock_wire_t *w, int side, const char *host)
+{
+    wefti_guard_t *g = wefti_wire_guard(w);
+    weft_status_t st = wefti_guard_ready(g); /* the listener may be another shard's */
+    if (!st)
+        st = wefti_stream_wire(g, side, host, &w->stream);
+    w->state = WIRE_SECURING;
+    if (st && st != WEFT_ERR_NOMEM && w->unasked) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", weft_last_error());
+        wefti_fail(st, "what leaves this host is encrypted%s: %s", st == WEFT_ERR_UNSUPPORTED ? " unless WEFT_TLS=off" : "", why);
+    }
+    if (st)
+        over(w, st);
+    return !st;
+}
+
+bool wefti_wire_must_secure(const sock_wire_t *w)
+{
+    return wefti_guard_demands(wefti_wire_guard(w)) && !wefti_addr_is_here(w->fd);
+}
+
+/* Say why, in the words of TLS, to who may not get another one in. */
+static void alert(const sock_wire_t *w, uint8_t code)
+{
+    const uint8_t record[] = {SOCK_TLS_ALERT, 3, 3, 0, 2, 2, code};
+    uint8_t drain[4096];
+    ssize_t n = send(w->fd, record, sizeof record, MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(w->fd, SHUT_WR);
+    for (int i = 0; i < 16 && n > 0; i++) /* closing with unread bytes would take it back */
+        n = recv(w->fd, drain, sizeof drain, MSG_DONTWAIT);
+}
+
+void wefti_wire_not_tls(sock_wire_t *w)
+{
+    if (!w->dialled)
+        alert(w, PROTOCOL_VERSION);
+    wefti_fail(WEFT_ERR_AUTH,
+               w->dialled ? "the listener wants TLS from peers elsewhere: give this side its key (WEFT_KEY_FILE) or certificates "
+                            "(WEFT_TLS_CERT, WEFT_TLS_KEY, WEFT_TLS_CA), without WEFT_TLS=off, or call tls://"
+               : w->state == WIRE_OPEN
+                   ? "the peer speaks TLS, and this listener has neither a key nor certificates, or WEFT_TLS=off"
+                   : "the peer does not speak TLS, which this listener wants: it has no key or certificates, or WEFT_TLS=off");
+    over(w, w->dialled ? WEFT_ERR_AUTH : WEFT_ERR_PROTOCOL);
+}
+
+bool wefti_wire_answer(sock_wire_t *w)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    uint8_t first;
+    if (w->stream)
+        return wefti_wire_shake(w);
+    ssize_t n = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n <= 0) {
+        wefti_wire_end(w, WEFT_ERR_PEER);
+    } else if (first != SOCK_TLS_HANDSHAKE) {
+        if (w->either)
+            return true;
+        wefti_wire_not_tls(w);
+    } else if (wefti_wire_secure(w, WEFTI_SIDE_LISTENER, NULL)) {
+        return wefti_wire_shake(w);
+    } else {
+        if (!atomic_flag_test_and_set(&warned))
+            wefti_warn("sock: a peer is refused: %s", w->said ? w->said : "no memory for TLS");
+        alert(w, INTERNAL_ERROR);
+    }
+    return false;
+}
+
+bool wefti_wire_shake(sock_wire_t *w)
+{
+    weft_status_t st = wefti_stream_shake(w->stream, w->fd);
+    if (st == WEFT_ERR_AGAIN) {
+        wefti_wire_want(w, w->stream->waits ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        return false;
+    }
+    if (st) {
+        over(w, st);
+        return false;
+    }
+    w->base.stream = w->stream;
+    wefti_debug("sock: a wire has TLS: %s", wefti_stream_cipher(w->stream));
+    return true;
+}
+
+ssize_t wefti_wire_write(sock_wire_t *w, const void *bytes, size_t n)
+{
+    struct iovec v = {(void *)(uintptr_t)bytes, n};
+    return w->stream ? wefti_stream_send(w->stream, w->fd, &v, 1) : send(w->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t wefti_wire_take(sock_wire_t *w, void *buf, size_t n)
+{
+    struct iovec v = {buf, n};
+    return w->stream ? wefti_stream_recv(w->stream, w->fd, &v, 1) : recv(w->fd, buf, n, MSG_DONTWAIT);
+}
+
+ssize_t wefti_wire_peek(sock_wire_t *w, void *buf, size_t n)
+{
+    return w->stream ? wefti_stream_peek(w->stream, w->fd, buf, n) : recv(w->fd, buf, n, MSG_DONTWAIT | MSG_PEEK);
+}

@@ -1,0 +1,98 @@
+/* fabric/tls/internal.h - what the files of tls share.
+ *
+ *   openssl.c  the library, loaded
+ *   guard.c    what a runtime has: certificates, keys
+ *   renew.c    files that change, and peers that are not believed any more
+ *   keys.c     keys in the handshake
+ *   peer.c     the name of a peer
+ *   stream.c   one end of one connection */
+#ifndef WEFTI_TLS_INTERNAL_H
+#define WEFTI_TLS_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/changed.h"
+#include "base/list.h"
+#include "fabric/tls/openssl.h"
+#include "fabric/tls.h"
+
+#define TLS_CONTEXT "weft" /* to OpenSSL a key is a session, and a session belongs to something */
+
+/* How a dialler's wire names its key: a random number, and the hint of the key for it (base/keys.h). */
+enum { TLS_WIRE_FRESH = 16, TLS_WIRE_ID = TLS_WIRE_FRESH + WEFTI_KEY_HINT_SIZE };
+
+enum { TLS_CERT, TLS_KEY, TLS_CA, TLS_CRL, TLS_FILES };
+
+struct wefti_guard {
+    _Atomic uint32_t shares;
+    char *file[TLS_FILES]; /* their names; NULL: none */
+    bool off, required;    /* WEFT_TLS; neither: auto */
+    SSL_CTX *lanes;        /* NULL: not ready for them */
+    uint8_t *spare;        /* a buffer for encrypted bytes that no stream has now */
+    pthread_mutex_t lock;  /* of what follows */
+    wefti_keys_t *keys;    /* a copy of the runtime's; NULL: it has none */
+    wefti_guard_t *keys_of; /* another has them; NULL: this one has */
+    bool has_keys;         /* is never another */
+    _Atomic bool ready;
+    SSL_CTX *wires;        /* once it is ready */
+    /* renew.c */
+    wefti_list_t all;      /* of all guards that have files */
+    wefti_changed_t seen[TLS_FILES];
+    uint64_t looked;       /* when, in ns */
+    bool bad, warned;      /* what is there now cannot be used; and that was said */
+};
+
+typedef struct tls_stream {
+    wefti_stream_t base;
+    wefti_guard_t *guard;
+    SSL *ssl;
+    int fd; /* during a call */
+    int side;
+    bool by_key;   /* it must be a key that proves who they are */
+    bool wire;     /* heartbeats come from another thread: it shares nothing with other streams */
+    bool dry;      /* the socket had no more, in this call */
+    bool eof;      /* nor will it have */
+    bool more;     /* OpenSSL has more than the last receive took */
+    int error;     /* it is over, and why; 0: it is not */
+    uint8_t *out;  /* encrypted, out_at to base.waits behind it; NULL: nothing waits */
+    size_t out_at, out_cap;
+    uint64_t records; /* since the keys were new */
+    uint8_t secret[WEFTI_SECRET_SIZE]; /* the key of this stream, once it is known */
+    bool has_secret;                   /* wires: it is */
+    uint8_t wire_id[TLS_WIRE_ID];      /* wires: how the dialler says which key that is */
+    /* lanes */
+    uint64_t id;
+    wefti_stream_find_fn find;
+    void *user;
+    X509 *cert; /* the peer's, and those that it sent along; NULL: it has proved a key */
+    STACK_OF(X509) *chain;
+    char peer[256];
+} tls_stream_t;
+
+static inline tls_stream_t *tls_stream_of(const SSL *ssl) { return wefti_ssl.SSL_get_ex_data(ssl, 0); }
+
+/* guard.c */
+/* A context for wires, of what the files have now. WEFT_ERR_INVALID, _NOMEM, with a sentence. */
+weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out);
+/* The context for a new wire: to be freed. */
+SSL_CTX *wefti_tls_wires(wefti_guard_t *g);
+static inline bool tls_has_files(const wefti_guard_t *g)
+{
+    return g->file[TLS_CERT] || g->file[TLS_KEY] || g->file[TLS_CA] || g->file[TLS_CRL];
+}
+
+/* renew.c */
+void wefti_tls_seen(wefti_guard_t *g); /* its files are about to be read for the first time */
+void wefti_tls_watch(wefti_guard_t *g); /* they could be used: look at them from now on */
+void wefti_tls_unwatch(wefti_guard_t *g);
+void wefti_tls_look(wefti_guard_t *g); /* a wire is about to be made: has a file changed? */
+
+/* keys.c: what OpenSSL calls for a key. */
+int wefti_tls_key_used(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *n, SSL_SESSION **session);
+int wefti_tls_key_found(SSL *ssl, const unsigned char *id, size_t n, SSL_SESSION **session);
+
+/* peer.c: keeps the peer's certificates, and its name in s->peer; "" where it has none. False: no memory. */
+bool wefti_tls_remember_peer(tls_stream_t *s);
+
+#endif

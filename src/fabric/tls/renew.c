@@ -1,0 +1,146 @@
+/* fabric/tls/renew.c - files with certificates that change while a runtime is open, and peers that are not believed any more.
+ *
+ * Every guard that has files is on one list of the process, and whoever asks looks at all of them: a guard may be several
+ * shards'. A guard looks at its files as well when it is about to meet somebody. New files make a new context of OpenSSL's; who
+ * has the old one keeps it. Files that cannot be used are tried once more at the next look, for somebody may be writing them;
+ * then a sentence goes to the log, and nothing happens until they change again.
+ *
+ * A peer that was believed is judged again by its certificate and those that it sent with it, but not by their time: a
+ * connection may outlive a certificate that has expired, and whose peer has a new one by now.
+ *
+ * Promise: what cannot be used changes nothing. tests/wire/tls_renew.c. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/fabric.h"
+#include "fabric/tls/internal.h"
+
+#define LOOK_EVERY (200 * WEFT_MILLISECOND)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* before that of a guard */
+static wefti_list_t guards = {&guards, &guards};
+static uint64_t changes;
+
+/* A thread that is not here may have held the lock. The guards are those of runtimes that the child has not. */
+static void in_child(void)
+{
+    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    lock = fresh;
+    wefti_list_init(&guards);
+}
+
+static void begin(void)
+{
+    (void)pthread_atfork(NULL, NULL, in_child);
+}
+
+void wefti_tls_seen(wefti_guard_t *g)
+{
+    for (int i = 0; i < TLS_FILES; i++)
+        if (g->file[i])
+            (void)wefti_changed_look(&g->seen[i], g->file[i]);
+    g->looked = wefti_clock_ns();
+}
+
+void wefti_tls_watch(wefti_guard_t *g)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (!tls_has_files(g))
+        return;
+    (void)pthread_once(&once, begin);
+    pthread_mutex_lock(&lock);
+    wefti_list_push_back(&guards, &g->all);
+    pthread_mutex_unlock(&lock);
+}
+
+void wefti_tls_unwatch(wefti_guard_t *g)
+{
+    pthread_mutex_lock(&lock);
+    if (wefti_list_linked(&g->all))
+        wefti_list_remove(&g->all);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Under the lock of g. True: it has something new. */
+static bool look(wefti_guard_t *g)
+{
+    bool any = false;
+    uint64_t now = wefti_clock_ns();
+    if (now - g->looked < LOOK_EVERY)
+        return false;
+    g->looked = now;
+    for (int i = 0; i < TLS_FILES; i++)
+        any = (g->file[i] && wefti_changed_look(&g->seen[i], g->file[i])) || any;
+    if (!any && (!g->bad || g->warned))
+        return false;
+    SSL_CTX *fresh;
+    weft_status_t st = wefti_tls_read(g, &fresh);
+    g->warned = g->bad && !any;
+    g->bad = st;
+    if (st) {
+        if (g->warned)
+            wefti_warn("tls: the files with certificates have changed, and what was read before is still used: %s",
+                       weft_last_error());
+        return false;
+    }
+    wefti_ssl.SSL_CTX_free(g->wires);
+    g->wires = fresh;
+    wefti_info("tls: the files with certificates have changed: \"%s\" is used from now on", g->file[TLS_CERT]);
+    return true;
+}
+
+void wefti_tls_look(wefti_guard_t *g)
+{
+    if (!tls_has_files(g))
+        return;
+    pthread_mutex_lock(&g->lock);
+    bool news = look(g);
+    pthread_mutex_unlock(&g->lock);
+    if (!news)
+        return;
+    pthread_mutex_lock(&lock);
+    changes++;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t wefti_guards_look(void)
+{
+    pthread_mutex_lock(&lock);
+    wefti_list_each(it, &guards) {
+        wefti_guard_t *g = wefti_container_of(it, wefti_guard_t, all);
+        pthread_mutex_lock(&g->lock);
+        changes += look(g);
+        pthread_mutex_unlock(&g->lock);
+    }
+    uint64_t n = changes;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+weft_status_t wefti_stream_welcome(const wefti_stream_t *stream)
+{
+    const tls_stream_t *s = (const tls_stream_t *)(const void *)stream;
+    if (!s->cert)
+        return WEFT_OK;
+    weft_status_t st = WEFT_ERR_NOMEM;
+    SSL_CTX *wires = wefti_tls_wires(s->guard);
+    X509_STORE_CTX *c = wefti_ssl.X509_STORE_CTX_new();
+    if (!c || !wefti_ssl.X509_STORE_CTX_init(c, wefti_ssl.SSL_CTX_get_cert_store(wires), s->cert, s->chain) ||
+        !wefti_ssl.X509_STORE_CTX_set_default(c, s->side == WEFTI_SIDE_DIALLER ? "ssl_server" : "ssl_client"))
+        goto out;
+    wefti_ssl.X509_STORE_CTX_set_flags(c, X509_V_FLAG_NO_CHECK_TIME);
+    if (wefti_ssl.X509_verify_cert(c) == 1)
+        st = WEFT_OK;
+    else
+        st = wefti_fail(WEFT_ERR_AUTH, "the peer's certificate is not accepted any more: %s",
+                        wefti_ssl.X509_verify_cert_error_string(wefti_ssl.X509_STORE_CTX_get_error(c)));
+out:
+    if (st == WEFT_ERR_NOMEM)
+        wefti_fail(st, "no memory to look at the peer's certificate again");
+    if (c)
+        wefti_ssl.X509_STORE_CTX_free(c);
+    wefti_ssl.SSL_CTX_free(wires);
+    return st;
+}

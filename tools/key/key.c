@@ -1,0 +1,195 @@
+/* tools/key/key.c - `weft key`: its commands, and `weft key new FILE` and `weft key add FILE`, which make random keys that nobody
+ * can guess.
+ *
+ * The file has lines of "weft-key-1 ", 64 hex digits, and perhaps a name (src/core/key.c reads it), and only its owner can
+ * read it. `new` never replaces a file: its key may be in use. `add` writes a whole new file beside it, with one line more at its
+ * end, and renames that over the old one, since processes may be reading it. tests/tools/tools_key.py checks it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "key.h"
+
+#define MARK "weft-key-1 "
+enum { KEY_BYTES = 32, NAME_MOST = 63, LINE_MOST = 2 * KEY_BYTES + NAME_MOST + 32, FILE_MOST = 65536 };
+
+static const tool_command_t new_command, add_command;
+
+typedef struct key_opts {
+    const char *name;
+} key_opts_t;
+
+static key_opts_t o;
+
+static bool good_name(void)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = o.name ? strlen(o.name) : 1;
+    if (n && n <= NAME_MOST && (!o.name || strspn(o.name, allowed) == n))
+        return true;
+    tool_error("\"%.80s\" is no name for a key: at most %d of A-Z a-z 0-9 . _ -", o.name, NAME_MOST);
+    return false;
+}
+
+/* A line with the key; false if there is no randomness. */
+static bool make_line(char *line, size_t cap)
+{
+    uint8_t bytes[KEY_BYTES];
+    ssize_t got;
+    do
+        got = getrandom(bytes, sizeof bytes, 0);
+    while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof bytes)
+        return false;
+    int n = snprintf(line, cap, MARK);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        n += snprintf(line + n, cap - (size_t)n, "%02x", bytes[i]);
+    snprintf(line + n, cap - (size_t)n, "%s%s\n", o.name ? " " : "", o.name ? o.name : "");
+    explicit_bzero(bytes, sizeof bytes);
+    return true;
+}
+
+static int make_file(const char *path)
+{
+    char line[LINE_MOST];
+    if (!make_line(line, sizeof line)) {
+        tool_error("%s cannot be made, there is no randomness: %s", path, strerror(errno));
+        return TOOL_FAILED;
+    }
+    bool made = key_file_new(path, line, strlen(line), 0600);
+    explicit_bzero(line, sizeof line);
+    if (!made)
+        return TOOL_FAILED;
+    printf("%s has a new key: give it to every process that is to connect (--key-file, WEFT_KEY_FILE)\n", path);
+    return TOOL_OK;
+}
+
+/* The old file with a line more at its end, in `text`. Its length; 0: it was told what is wrong. */
+static size_t read_and_add(const char *path, char *text, size_t cap, struct stat *info)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t n = fd < 0 || fstat(fd, info) ? -1 : read(fd, text, FILE_MOST);
+    int err = errno;
+    if (fd >= 0)
+        close(fd);
+    if (n < 0) {
+        tool_error("%s cannot be read: %s", path, strerror(err));
+        return 0;
+    }
+    size_t at = (size_t)n;
+    if (at + LINE_MOST > FILE_MOST || (strncmp(text, MARK, strlen(MARK)) && !memmem(text, at, "\n" MARK, strlen(MARK) + 1))) {
+        tool_error("%s has no keys as weft key new makes them, or too many", path);
+        return 0;
+    }
+    if (text[at - 1] != '\n')
+        text[at++] = '\n';
+    if (!make_line(text + at, cap - at)) {
+        tool_error("there is no randomness");
+        return 0;
+    }
+    return at + strlen(text + at);
+}
+
+static int add_key(const char *path)
+{
+    static char text[FILE_MOST + LINE_MOST + 1];
+    char fresh[4096];
+    struct stat info;
+    int rc = TOOL_FAILED;
+    size_t n = read_and_add(path, text, sizeof text, &info);
+    if (!n)
+        goto out;
+    if (snprintf(fresh, sizeof fresh, "%s.XXXXXX", path) >= (int)sizeof fresh) {
+        tool_error("%s is too long a name", path);
+        goto out;
+    }
+    int fd = mkostemp(fresh, O_CLOEXEC); /* only its owner can read it */
+    if (fd < 0) {
+        tool_error("%s cannot be made: %s", fresh, strerror(errno));
+        goto out;
+    }
+    bool made = !fchmod(fd, info.st_mode & 0777) && key_write_all(fd, text, n);
+    made = !close(fd) && made && !rename(fresh, path);
+    if (!made) {
+        tool_error("%s cannot be written: %s", path, strerror(errno));
+        unlink(fresh);
+        goto out;
+    }
+    printf("%s has a new key at its end: who has this file accepts it, and proves the first one as before\n", path);
+    rc = TOOL_OK;
+out:
+    explicit_bzero(text, sizeof text);
+    return rc;
+}
+
+static int with_file(const tool_command_t *command, int argc, char **argv, int (*run)(const char *path))
+{
+    tool_words_t words;
+    int rc = tool_options(command, argc, argv, &o, &words);
+    if (rc != TOOL_GO)
+        return rc;
+    if (!words.n || !*words.at[0]) {
+        tool_error("say which file: %s FILE", command->full_name);
+        return TOOL_USAGE;
+    }
+    if (words.n > 1) {
+        tool_error("\"%s\" is one word too many: %s FILE", words.at[1], command->full_name);
+        return TOOL_USAGE;
+    }
+    return good_name() ? run(words.at[0]) : TOOL_USAGE;
+}
+
+static int key_new(int argc, char **argv)
+{
+    return with_file(&new_command, argc, argv, make_file);
+}
+
+static int key_add(int argc, char **argv)
+{
+    return with_file(&add_command, argc, argv, add_key);
+}
+
+#define ABOUT \
+    "new makes a file with a random key of 256 bits, which only its owner can read. Give every process that is to connect a " \
+    "copy, " \
+    "with --key-file or WEFT_KEY_FILE. A file that is there already is not touched. add puts one more key at the end of a " \
+    "file: " \
+    "processes accept all keys of a file, and prove the first. The name of a key is what the peers of its owner know him by."
+
+static const tool_opt_t options[] = {
+    {"name", "NAME", "of whoever has the key: what others know him by (default: none)", TO_TEXT(key_opts_t, name)},
+    {0},
+};
+static const tool_command_t new_command = {
+    .name = "new",
+    .full_name = "weft key new",
+    .summary = "make a file with a new key: weft key new FILE",
+    .usage = "FILE [--name NAME]",
+    .about = ABOUT,
+    .options = options,
+    .words = true,
+    .run = key_new,
+};
+static const tool_command_t add_command = {
+    .name = "add",
+    .full_name = "weft key add",
+    .summary = "add a new key to a file: weft key add FILE",
+    .usage = "FILE [--name NAME]",
+    .about = ABOUT,
+    .options = options,
+    .words = true,
+    .run = key_add,
+};
+
+static const tool_command_t *const commands[] = {&new_command, &add_command, &key_cluster_command, NULL};
+const tool_command_t tool_key_command = {
+    .name = "key",
+    .full_name = "weft key",
+    .summary = "make a key or certificates with which processes know each other",
+    .usage = "new FILE\nadd FILE\ncluster DIR NAME[=HOST,...]...",
+    .commands = commands,
+};
