@@ -331,8 +331,7 @@ weft_status_t wefti_cuda_copy_end(void *state, wefti_copy_t *copy)
     return WEFT_OK;
 }
 
-/* Ask a stream that wrote no number: CU_NOT_READY, or how all of it ended. */
-static cu_result_t ask(context_t *c, const stream_t *s)
+static cu_result_t ask_once(context_t *c, const stream_t *s)
 {
     cu_result_t r = wefti_cu.ctx_push(c->ctx);
     if (r)
@@ -340,6 +339,14 @@ static cu_result_t ask(context_t *c, const stream_t *s)
     r = wefti_cu.stream_query(s->stream);
     wefti_cuda_leave(true);
     return r;
+}
+
+/* Ask a stream that wrote no number: CU_NOT_READY, or how all of it ended. An error is believed the second time: the question may
+ * have failed, and not the copy, whose memory is then still in use. */
+static cu_result_t ask(context_t *c, const stream_t *s)
+{
+    cu_result_t r = ask_once(c, s);
+    return r && r != CU_NOT_READY ? ask_once(c, s) : r;
 }
 
 /* Its end could not be marked. */

@@ -492,7 +492,7 @@ static void context_destroyed_in_the_middle(bool events)
     weft_log_set_sink(say_nothing, NULL);
     if (events)
         wefti_cu.stream_write = NULL;
-    cu.paper->copy_ns = 30 * MS;
+    cu.paper->copy_ns = 200 * MS; /* so that they are under way when the context goes, however busy the machine is */
     uint8_t in[1000], *home = device_alloc(1000), out[1000];
     for (unsigned round = 0; round < 3; round++) {
         void *mine;
