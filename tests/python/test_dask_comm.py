@@ -1,5 +1,5 @@
 """Dask's transport by itself: comms between two listeners, what they carry, and how they end."""
-# ctest: long
+# ctest: long no-asan: it is about Python; the other tests of this folder try the extension with a sanitizer
 import asyncio
 import contextlib
 import gc

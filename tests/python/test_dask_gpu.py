@@ -1,6 +1,6 @@
 """Dask and memory on a GPU: cuda_dask.py with a driver made of paper, and with the real one where there is a GPU; and arrays of CuPy
 and tensors of PyTorch where they are installed."""
-# ctest: long
+# ctest: long no-asan: it is about Python; the other tests of this folder try the extension with a sanitizer
 import asyncio
 
 import pytest

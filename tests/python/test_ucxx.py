@@ -1,5 +1,5 @@
 """ucxx as UCXX's users know it: messages, several at once, probes, active messages, listeners and their handlers, endings, options."""
-# ctest: long
+# ctest: long no-asan: it is about Python; the other tests of this folder try the extension with a sanitizer
 import asyncio
 import gc
 import logging

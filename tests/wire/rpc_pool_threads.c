@@ -1,6 +1,6 @@
 /* How requests come to the threads of a service: bursts, functions that block, pauses of every length, and a close meanwhile;
  * with threads that spin before they sleep and with threads that do not.
- * ctest: tls timeout=300 label=thread shards */
+ * ctest: tls-long timeout=300 label=thread shards */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
