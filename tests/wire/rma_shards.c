@@ -4,6 +4,7 @@
 #define TEST_SECONDS 360
 #include "ports.h"
 #include "test.h"
+#include "lib/spread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -91,21 +92,6 @@ static bool has(const way_t *way)
 #endif
 }
 
-static weft_status_t done(weft_status_t posted, weft_op_t *op)
-{
-    return posted ? posted : weft_op_wait(op, 60 * WEFT_SECOND);
-}
-
-static weft_status_t attach(weft_ep_t *ep, const char *name, weft_rma_path_t path, weft_remote_t **remote_out)
-{
-    weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
-    weft_op_t op = WEFT_OP_INIT;
-    o.path = path;
-    weft_status_t st = done(weft_remote_find(ep, name, &o, &op), &op);
-    *remote_out = st ? NULL : weft_op_remote(&op);
-    return st;
-}
-
 static void begin(const way_t *way)
 {
     server = opens(SHARDS, way->transports, WEFT_PROGRESS_THREAD);
@@ -122,7 +108,7 @@ static void begin(const way_t *way)
         peer_t *p = &peers[i];
         *p = (peer_t){.i = i, .rt = opens(1, way->transports, progress)};
         CHECK_OK(weft_ep_connect(p->rt, weft_listener_uri(listener), NULL, 20 * WEFT_SECOND, &p->ep));
-        CHECK_OK(attach(p->ep, "mem", way->path, &p->remote));
+        CHECK_OK(spread_attach(p->ep, "mem", way->path, &p->remote));
     }
 }
 
@@ -178,15 +164,16 @@ static void *everything(void *arg)
         weft_op_t op = WEFT_OP_INIT;
         size_t n = size_of(i);
         memset(out, (int)(p->i * 16 + i), n);
-        CHECK_OK(done(weft_rma_atomic(p->remote, WEFT_RMA_ADD, 8 * (i % WORDS), i % WORDS == 3 ? 4 : 8, p->i + 1, 0, &op), &op));
-        CHECK_OK(done(i % 5 ? weft_rma_write(p->remote, base + i % 7, out, n, &op)
-                            : weft_rma_write_notify(p->remote, base + i % 7, out, n, p->i + 1, &op),
-                      &op));
-        CHECK_OK(done(weft_rma_read(p->remote, base + i % 7, in, n, &op), &op));
+        CHECK_OK(spread_done(weft_rma_atomic(p->remote, WEFT_RMA_ADD, 8 * (i % WORDS), i % WORDS == 3 ? 4 : 8, p->i + 1, 0, &op),
+                             &op));
+        CHECK_OK(spread_done(i % 5 ? weft_rma_write(p->remote, base + i % 7, out, n, &op)
+                                   : weft_rma_write_notify(p->remote, base + i % 7, out, n, p->i + 1, &op),
+                             &op));
+        CHECK_OK(spread_done(weft_rma_read(p->remote, base + i % 7, in, n, &op), &op));
         CHECK(!memcmp(in, out, n));
         for (uint64_t seen = 0, before = 1; seen != before; seen = op.value) { /* a counter by compare and swap */
             before = seen;
-            CHECK_OK(done(weft_rma_atomic(p->remote, WEFT_RMA_CAS, 64, 8, before + 1, before, &op), &op));
+            CHECK_OK(spread_done(weft_rma_atomic(p->remote, WEFT_RMA_CAS, 64, 8, before + 1, before, &op), &op));
         }
     }
     free(out);
@@ -243,7 +230,7 @@ static void *whole(void *arg)
             CHECK_OK(k % 2 ? weft_rma_read(p->remote, BLOCK / 2, blocks[k], BLOCK, &ops[k])
                            : weft_rma_write(p->remote, BLOCK / 2, mine, BLOCK, &ops[k]));
         for (unsigned k = 0; k < WINDOW; k++) {
-            CHECK_OK(done(WEFT_OK, &ops[k]));
+            CHECK_OK(spread_done(WEFT_OK, &ops[k]));
             for (size_t n = 1; k % 2 && n < BLOCK; n++)
                 if (blocks[k][n] != blocks[k][0])
                     FAIL("byte %zu is %u, and the first is %u", n, blocks[k][n], blocks[k][0]);
@@ -278,7 +265,7 @@ static void *until_it_fails(void *arg)
         weft_status_t st = i % 3 == 0   ? weft_rma_read(p->remote, base, buf, n, &op)
                            : i % 3 == 1 ? weft_rma_write(p->remote, base, buf, n, &op)
                                         : weft_rma_atomic(p->remote, WEFT_RMA_ADD, 0, 8, 1, 0, &op);
-        p->ended = done(st, &op);
+        p->ended = spread_done(st, &op);
     }
     free(buf);
     return NULL;
@@ -309,7 +296,7 @@ TEST(after_a_revoke_nobody_of_any_shard_touches_the_memory)
                 CHECK_EQ(peers[i].ended, WEFT_ERR_STALE);
                 peers[i].ended = WEFT_OK;
                 weft_remote_drop(peers[i].remote);
-                CHECK_OK(attach(peers[i].ep, "mem", w->path, &peers[i].remote));
+                CHECK_OK(spread_attach(peers[i].ep, "mem", w->path, &peers[i].remote));
             }
         }
         CHECK_EQ(info().generation, 7);
@@ -356,7 +343,7 @@ TEST(a_free_waits_for_the_peers_of_all_shards)
                 CHECK_OK(weft_region_new(server, &o, &region));
                 for (unsigned i = 0; i < PEERS; i++) {
                     weft_remote_drop(peers[i].remote);
-                    CHECK_OK(attach(peers[i].ep, "buf", w->path, &peers[i].remote));
+                    CHECK_OK(spread_attach(peers[i].ep, "buf", w->path, &peers[i].remote));
                 }
             }
             all_work();
@@ -367,7 +354,7 @@ TEST(a_free_waits_for_the_peers_of_all_shards)
             for (unsigned i = 0; i < PEERS; i++) {
                 weft_remote_t *none;
                 CHECK_EQ(peers[i].ended, WEFT_ERR_STALE);
-                CHECK_EQ(attach(peers[i].ep, "mem", w->path, &none), WEFT_ERR_NOTFOUND);
+                CHECK_EQ(spread_attach(peers[i].ep, "mem", w->path, &none), WEFT_ERR_NOTFOUND);
             }
             end();
         }
@@ -418,9 +405,9 @@ static void *come_and_go(void *arg)
         weft_op_t op = WEFT_OP_INIT;
         weft_remote_t *r;
         uint64_t word;
-        weft_status_t st = attach(p->ep, "mem", WEFT_RMA_ANY, &r);
+        weft_status_t st = spread_attach(p->ep, "mem", WEFT_RMA_ANY, &r);
         CHECK(!st || st == WEFT_ERR_STALE || st == WEFT_ERR_NOTFOUND);
-        st = r ? done(weft_rma_read(r, 0, &word, sizeof word, &op), &op) : WEFT_OK;
+        st = r ? spread_done(weft_rma_read(r, 0, &word, sizeof word, &op), &op) : WEFT_OK;
         CHECK(!st || st == WEFT_ERR_STALE);
         weft_remote_drop(r);
     }
@@ -470,27 +457,27 @@ TEST(keys_names_lengths_rights_and_times_are_the_same_on_all_shards)
             weft_op_t op = WEFT_OP_INIT;
             weft_remote_t *two, *part;
             uint8_t byte = 0;
-            CHECK_OK(attach(peers[i].ep, "two", WEFT_RMA_ANY, &two));
-            CHECK_EQ(done(weft_remote_attach(peers[i].ep, forged, n, NULL, &op), &op), WEFT_ERR_AUTH);
-            CHECK_OK(done(weft_remote_attach(peers[i].ep, key, n, NULL, &op), &op));
+            CHECK_OK(spread_attach(peers[i].ep, "two", WEFT_RMA_ANY, &two));
+            CHECK_EQ(spread_done(weft_remote_attach(peers[i].ep, forged, n, NULL, &op), &op), WEFT_ERR_AUTH);
+            CHECK_OK(spread_done(weft_remote_attach(peers[i].ep, key, n, NULL, &op), &op));
             part = weft_op_remote(&op);
             CHECK_EQ(op.len, 8);
-            CHECK_OK(done(weft_rma_read(part, 0, &byte, 1, &op), &op));
+            CHECK_OK(spread_done(weft_rma_read(part, 0, &byte, 1, &op), &op));
             CHECK_EQ(byte, 77);
             CHECK_EQ(weft_rma_write(part, 0, &byte, 1, &op), WEFT_ERR_RIGHTS);
             CHECK_OK(weft_region_until(other, 1));
-            CHECK_EQ(done(weft_rma_read(two, LEN, &byte, 1, &op), &op), WEFT_ERR_STALE);
+            CHECK_EQ(spread_done(weft_rma_read(two, LEN, &byte, 1, &op), &op), WEFT_ERR_STALE);
             CHECK_OK(weft_region_until(other, 0));
             weft_remote_drop(two);
-            CHECK_OK(attach(peers[i].ep, "two", WEFT_RMA_ANY, &two));
-            CHECK_OK(done(weft_rma_read(two, LEN, &byte, 1, &op), &op));
+            CHECK_OK(spread_attach(peers[i].ep, "two", WEFT_RMA_ANY, &two));
+            CHECK_OK(spread_done(weft_rma_read(two, LEN, &byte, 1, &op), &op));
             weft_remote_drop(part);
             weft_remote_drop(two);
         }
         CHECK_OK(ends(weft_region_revoke, other));
         for (unsigned i = 0; i < PEERS; i++) {
             weft_op_t op = WEFT_OP_INIT;
-            CHECK_EQ(done(weft_remote_attach(peers[i].ep, key, n, NULL, &op), &op), WEFT_ERR_STALE);
+            CHECK_EQ(spread_done(weft_remote_attach(peers[i].ep, key, n, NULL, &op), &op), WEFT_ERR_STALE);
         }
         weft_region_info_t in = WEFT_REGION_INFO_INIT;
         CHECK_OK(weft_region_get_info(other, &in));

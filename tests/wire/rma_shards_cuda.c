@@ -2,6 +2,7 @@
  * short accesses are whole, and a free waits for all. ctest: timeout=200 gpu */
 #define TEST_SECONDS 180
 #include "test.h"
+#include "lib/spread.h"
 
 #include <pthread.h>
 #include <weft/weft.h>
@@ -25,22 +26,6 @@ static weft_region_t *region;
 static uint8_t *memory, back[LEN]; /* memory: the GPU's */
 static peer_t peers[PEERS];
 
-static weft_runtime_t *opens(uint32_t shards, const char *transports, weft_progress_mode_t progress)
-{
-    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
-    weft_runtime_t *rt;
-    opts.shards = shards;
-    opts.progress = progress;
-    opts.transports = transports;
-    CHECK_OK(weft_runtime_open(&opts, &rt));
-    return rt;
-}
-
-static weft_status_t done(weft_status_t posted, weft_op_t *op)
-{
-    return posted ? posted : weft_op_wait(op, 60 * WEFT_SECOND);
-}
-
 static void begin(const char *transports)
 {
     void *ctx;
@@ -53,7 +38,7 @@ static void begin(const char *transports)
     CHECK_EQ(cu.MemAlloc((uintptr_t *)&memory, LEN), 0);
     CHECK_EQ(cu.MemsetD8((uintptr_t)memory, 0, LEN), 0);
     use_settle();
-    server = opens(SHARDS, transports, WEFT_PROGRESS_THREAD);
+    server = spread_runtime(SHARDS, transports, WEFT_PROGRESS_THREAD);
     CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", NULL, &l));
     o.buf = memory;
     o.len = LEN;
@@ -64,9 +49,9 @@ static void begin(const char *transports)
         weft_remote_opts_t ro = WEFT_REMOTE_OPTS_INIT;
         weft_op_t op = WEFT_OP_INIT;
         ro.path = WEFT_RMA_CHECKED;
-        *p = (peer_t){.i = i, .transports = transports, .rt = opens(1, transports, WEFT_PROGRESS_CALLER)};
+        *p = (peer_t){.i = i, .transports = transports, .rt = spread_runtime(1, transports, WEFT_PROGRESS_CALLER)};
         CHECK_OK(weft_ep_connect(p->rt, weft_listener_uri(l), NULL, 20 * WEFT_SECOND, &p->ep));
-        CHECK_OK(done(weft_remote_find(p->ep, "mem", &ro, &op), &op));
+        CHECK_OK(spread_done(weft_remote_find(p->ep, "mem", &ro, &op), &op));
         p->remote = weft_op_remote(&op);
     }
 }
@@ -111,7 +96,7 @@ static void *everything(void *arg)
                      : k % 4 == 2 ? weft_rma_read(p->remote, BLOCK, blocks[k], BLOCK, &ops[k])
                                   : weft_rma_atomic(p->remote, WEFT_RMA_ADD, 8, 4, 1, 0, &ops[k]));
         for (unsigned k = 0; k < WINDOW; k++) {
-            CHECK_OK(done(WEFT_OK, &ops[k]));
+            CHECK_OK(spread_done(WEFT_OK, &ops[k]));
             for (size_t n = 1; k % 4 == 2 && n < BLOCK; n++)
                 if (blocks[k][n] != blocks[k][0])
                     FAIL("byte %zu is %u, and the first is %u", n, blocks[k][n], blocks[k][0]);
@@ -119,8 +104,8 @@ static void *everything(void *arg)
         if (i % 8)
             continue;
         memset(big, (int)(p->i * 16 + i), sizeof big);
-        CHECK_OK(done(weft_rma_write(p->remote, BIGS + (uint64_t)p->i * BIG, big, BIG, &op), &op));
-        CHECK_OK(done(weft_rma_read(p->remote, BIGS + (uint64_t)p->i * BIG, again, BIG, &op), &op));
+        CHECK_OK(spread_done(weft_rma_write(p->remote, BIGS + (uint64_t)p->i * BIG, big, BIG, &op), &op));
+        CHECK_OK(spread_done(weft_rma_read(p->remote, BIGS + (uint64_t)p->i * BIG, again, BIG, &op), &op));
         CHECK(!memcmp(big, again, BIG));
     }
     return NULL;
@@ -162,10 +147,10 @@ static void *until_it_fails(void *arg)
     static _Thread_local uint8_t buf[BIG];
     for (unsigned i = 0; !p->ended; i++) {
         weft_op_t op = WEFT_OP_INIT;
-        p->ended = done(i % 3 == 0   ? weft_rma_atomic(p->remote, WEFT_RMA_ADD, 0, 8, 1, 0, &op)
-                        : i % 3 == 1 ? weft_rma_write(p->remote, BIGS + (uint64_t)p->i * BIG, buf, i % 4 ? 100 : BIG, &op)
-                                     : weft_rma_read(p->remote, BIGS + (uint64_t)p->i * BIG, buf, i % 4 ? 100 : BIG, &op),
-                        &op);
+        p->ended = spread_done(i % 3 == 0   ? weft_rma_atomic(p->remote, WEFT_RMA_ADD, 0, 8, 1, 0, &op)
+                               : i % 3 == 1 ? weft_rma_write(p->remote, BIGS + (uint64_t)p->i * BIG, buf, i % 4 ? 100 : BIG, &op)
+                                            : weft_rma_read(p->remote, BIGS + (uint64_t)p->i * BIG, buf, i % 4 ? 100 : BIG, &op),
+                               &op);
     }
     return NULL;
 }

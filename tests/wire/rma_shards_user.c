@@ -3,6 +3,7 @@
 #define TEST_SECONDS 100
 #include "ports.h"
 #include "test.h"
+#include "lib/spread.h"
 
 #include <weft/weft.h>
 
@@ -15,32 +16,6 @@ typedef struct way {
 static const way_t ways[] = {{"tcp", WEFT_RMA_CHECKED}, {"shm", WEFT_RMA_CHECKED}, {"shm", WEFT_RMA_MAPPED}};
 #define each_way(w) for (const way_t *w = ways; w < ways + sizeof ways / sizeof ways[0]; w++)
 
-static weft_runtime_t *opens(uint32_t shards, const char *transports, weft_progress_mode_t progress)
-{
-    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
-    weft_runtime_t *rt;
-    opts.shards = shards;
-    opts.progress = progress;
-    opts.transports = transports;
-    CHECK_OK(weft_runtime_open(&opts, &rt));
-    return rt;
-}
-
-static weft_status_t done(weft_status_t posted, weft_op_t *op)
-{
-    return posted ? posted : weft_op_wait(op, 60 * WEFT_SECOND);
-}
-
-static weft_status_t attach(weft_ep_t *ep, const char *name, weft_rma_path_t path, weft_remote_t **remote_out)
-{
-    weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
-    weft_op_t op = WEFT_OP_INIT;
-    o.path = path;
-    weft_status_t st = done(weft_remote_find(ep, name, &o, &op), &op);
-    *remote_out = st ? NULL : weft_op_remote(&op);
-    return st;
-}
-
 TEST(remotes_on_endpoints_of_any_shard)
 {
     each_way(w) {
@@ -48,26 +23,26 @@ TEST(remotes_on_endpoints_of_any_shard)
         weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
         weft_region_t *region;
         weft_op_t op = WEFT_OP_INIT;
-        weft_runtime_t *owner = opens(SHARDS, w->transports, WEFT_PROGRESS_THREAD);
+        weft_runtime_t *owner = spread_runtime(SHARDS, w->transports, WEFT_PROGRESS_THREAD);
         CHECK_OK(weft_listen(owner, ports_tcp(), NULL, &listener));
         o.len = 4096;
         o.name = "mem";
         CHECK_OK(weft_region_new(owner, &o, &region));
-        weft_runtime_t *user = opens(SHARDS, w->transports, WEFT_PROGRESS_THREAD);
+        weft_runtime_t *user = spread_runtime(SHARDS, w->transports, WEFT_PROGRESS_THREAD);
         weft_ep_t *eps[2 * SHARDS];
         weft_remote_t *remotes[2 * SHARDS];
         static weft_op_t ops[2 * SHARDS][EACH];
         memset(ops, 0, sizeof ops);
         for (unsigned i = 0; i < 2 * SHARDS; i++) {
             CHECK_OK(weft_ep_connect(user, weft_listener_uri(listener), NULL, 20 * WEFT_SECOND, &eps[i]));
-            CHECK_OK(attach(eps[i], "mem", w->path, &remotes[i]));
+            CHECK_OK(spread_attach(eps[i], "mem", w->path, &remotes[i]));
         }
         for (unsigned k = 0; k < EACH; k++)
             for (unsigned i = 0; i < 2 * SHARDS; i++)
                 CHECK_OK(weft_rma_atomic(remotes[i], WEFT_RMA_ADD, 0, 8, i + 1, 0, &ops[i][k]));
         for (unsigned k = 0; k < EACH; k++)
             for (unsigned i = 0; i < 2 * SHARDS; i++)
-                CHECK_OK(done(WEFT_OK, &ops[i][k]));
+                CHECK_OK(spread_done(WEFT_OK, &ops[i][k]));
         CHECK_OK(weft_region_revoke(region, &op));
         CHECK_OK(weft_op_wait(&op, 60 * WEFT_SECOND));
         CHECK_EQ(*(uint64_t *)weft_region_base(region), (uint64_t)EACH * SHARDS * (2 * SHARDS + 1));

@@ -3,6 +3,7 @@
 #define TEST_SECONDS 260
 #include "ports.h"
 #include "test.h"
+#include "lib/spread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,21 +20,10 @@ static weft_service_t *service;
 static weft_client_t *clients[PEERS];
 static weft_method_t *methods[PEERS];
 
-static weft_runtime_t *opens(uint32_t shards, const char *transports)
-{
-    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
-    weft_runtime_t *rt;
-    opts.shards = shards;
-    opts.progress = WEFT_PROGRESS_THREAD;
-    opts.transports = transports;
-    CHECK_OK(weft_runtime_open(&opts, &rt));
-    return rt;
-}
-
 static void begin(const char *transports, uint32_t shards, const weft_service_opts_t *so)
 {
-    server = opens(shards, transports);
-    caller = opens(1, transports);
+    server = spread_runtime(shards, transports, WEFT_PROGRESS_THREAD);
+    caller = spread_runtime(1, transports, WEFT_PROGRESS_THREAD);
     CHECK_OK(weft_listen(server, ports_tcp(), NULL, &listener));
     CHECK_OK(weft_service_open(server, "calc", so, &service));
 }
@@ -491,7 +481,7 @@ TEST(a_client_of_a_runtime_with_shards_has_a_part_on_each)
         memset((void *)ran_on, 0, sizeof ran_on);
         begin(*way, SHARDS, NULL);
         CHECK_OK(weft_runtime_close(caller));
-        caller = opens(3, *way);
+        caller = spread_runtime(3, *way, WEFT_PROGRESS_THREAD);
         CHECK_OK(weft_service_add(service, ADD, add, NULL, NULL));
         weft_client_t *c = opens_client(1);
         TEST_UNTIL(connected(c) == 3, 30);

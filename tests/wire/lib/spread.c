@@ -6,15 +6,30 @@
 #include "must.h"
 #include "ports.h"
 
-static weft_runtime_t *opens(uint32_t shards, const char *way)
+weft_runtime_t *spread_runtime(uint32_t shards, const char *transports, weft_progress_mode_t progress)
 {
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     weft_runtime_t *rt;
     opts.shards = shards;
-    opts.progress = WEFT_PROGRESS_THREAD;
-    opts.transports = way;
+    opts.progress = progress;
+    opts.transports = transports;
     must(weft_runtime_open(&opts, &rt), "weft_runtime_open");
     return rt;
+}
+
+weft_status_t spread_done(weft_status_t posted, weft_op_t *op)
+{
+    return posted ? posted : weft_op_wait(op, 60 * WEFT_SECOND);
+}
+
+weft_status_t spread_attach(weft_ep_t *ep, const char *name, weft_rma_path_t path, weft_remote_t **remote_out)
+{
+    weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    o.path = path;
+    weft_status_t st = spread_done(weft_remote_find(ep, name, &o, &op), &op);
+    *remote_out = st ? NULL : weft_op_remote(&op);
+    return st;
 }
 
 unsigned spread_shard(const weft_ep_t *ep)
@@ -48,8 +63,8 @@ void spread_open(spread_t *s, const char *way)
 {
     weft_listener_t *listener;
     memset(s, 0, sizeof *s);
-    s->server = opens(SPREAD_SHARDS, way);
-    s->client = opens(1, way);
+    s->server = spread_runtime(SPREAD_SHARDS, way, WEFT_PROGRESS_THREAD);
+    s->client = spread_runtime(1, way, WEFT_PROGRESS_THREAD);
     must(weft_listen(s->server, ports_tcp(), NULL, &listener), "weft_listen");
     for (int i = 0; i < SPREAD_PEERS; i++)
         connect_one(s, listener, i);
