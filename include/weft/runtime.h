@@ -176,6 +176,9 @@ typedef struct weft_runtime_stats {
     uint64_t busy;                             /* thousandths of one processor that its own threads have used lately */
     uint64_t checksum_errors;                  /* times that bytes were changed on the way, and WEFT_CHECKSUM found it */
     uint64_t policy_refused;                   /* what the policy did not allow to peers: connections, bindings, requests */
+    /* TLS: */
+    uint64_t tls_handshakes;                   /* of connections, made here or by peers, in which each proved who it is */
+    uint64_t tls_resumed;                      /* of them, short ones: they had shown their certificates within the last hour */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
 /* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime, or of one with several shards), _CLOSED,

@@ -383,6 +383,8 @@ static void room_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats)
     stats->device_bounced = conn->payloads.bounced;
     stats->device_staged = conn->payloads.staged;
     stats->checksum_errors = conn->fabric->changed;
+    stats->tls_handshakes = conn->fabric->secured;
+    stats->tls_resumed = conn->fabric->resumed;
 }
 
 static const wefti_room_t room = {room_shutdown, room_idle, room_free, room_stats};

@@ -110,6 +110,7 @@ struct wefti_fabric {
     unsigned n_transports;
     bool look_ahead;             /* up->ahead is wanted: what records need is spread over more memory than a cache holds */
     uint64_t changed;            /* times that a checksum did not match */
+    uint64_t secured, resumed;   /* handshakes of TLS of wires, and those among them that were short ones */
 };
 
 typedef struct wefti_fabric_ops {

@@ -63,8 +63,9 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g);
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
 /* A wire's. `side`: WEFTI_SIDE_DIALLER or _LISTENER. `host`: whom the dialler wants to meet, a name or an address, to be found
- * in the other's certificate; NULL for a listener. After wefti_guard_ready(). WEFT_ERR_NOMEM. */
-weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, wefti_stream_t **out);
+ * in the other's certificate; NULL for a listener. If they met there by certificates within the last hour, the handshake is a short
+ * one. After wefti_guard_ready(). WEFT_ERR_NOMEM. */
+weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, uint16_t port, wefti_stream_t **out);
 
 /* A lane's, of the one who dials: `id` is what the other one knows the lane by. WEFT_ERR_NOMEM. */
 weft_status_t wefti_stream_dials(wefti_guard_t *g, uint64_t id, const uint8_t secret[WEFTI_SECRET_SIZE], wefti_stream_t **out);
@@ -102,6 +103,8 @@ void wefti_stream_secret(wefti_stream_t *s, uint8_t out[WEFTI_SECRET_SIZE]);
 const char *wefti_stream_cipher(const wefti_stream_t *s); /* "TLS_AES_128_GCM_SHA256" */
 /* Who the peer is: the first name of its certificate; "": it proved the key. */
 const char *wefti_stream_peer(const wefti_stream_t *s);
+/* Was the handshake a short one, since they had met before? */
+bool wefti_stream_resumed(const wefti_stream_t *s);
 /* Would its certificate be believed by what its guard has now? Its time does not count any more. WEFT_ERR_AUTH, _NOMEM, with a
  * sentence. Another thread may use the stream meanwhile. */
 weft_status_t wefti_stream_welcome(const wefti_stream_t *s);

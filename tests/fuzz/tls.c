@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t most = data[1] ? data[1] : size;
     wefti_guard_t *g = guard();
     must(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds));
-    must(!(lane ? wefti_stream_dialled(g, find, NULL, &s) : wefti_stream_wire(g, WEFTI_SIDE_LISTENER, NULL, &s)));
+    must(!(lane ? wefti_stream_dialled(g, find, NULL, &s) : wefti_stream_wire(g, WEFTI_SIDE_LISTENER, NULL, 0, &s)));
     weft_status_t st = WEFT_ERR_AGAIN;
     for (size_t at = 2; at < size && st == WEFT_ERR_AGAIN;) {
         size_t n = size - at < most ? size - at : most;

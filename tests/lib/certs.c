@@ -119,7 +119,7 @@ void certs_make(const cert_t *c)
     SURE(key && cert && RAND_bytes((void *)&serial, sizeof serial) == 1);
     SURE(X509_set_version(cert, 2) && ASN1_INTEGER_set_uint64(X509_get_serialNumber(cert), serial >> 1));
     SURE(X509_time_adj_ex(X509_getm_notBefore(cert), dated ? c->from : -1, 0, NULL));
-    SURE(X509_time_adj_ex(X509_getm_notAfter(cert), dated ? c->to : 2, 0, NULL));
+    SURE(X509_time_adj_ex(X509_getm_notAfter(cert), dated ? c->to : c->seconds ? 0 : 2, c->seconds, NULL));
     SURE(X509_set_pubkey(cert, key));
     const unsigned char *cn = (const unsigned char *)(c->common ? c->common : c->name);
     SURE(X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_UTF8, cn, -1, -1, 0));

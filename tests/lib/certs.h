@@ -14,6 +14,7 @@ typedef struct cert {
     const char *chain;  /* this certificate follows it in its file; NULL: none does */
     const char *common; /* its name of old, the CN; NULL: `name` */
     int from, to;       /* days from now; both 0: from yesterday on, for two days */
+    int seconds;        /* and not for two days, but for so many seconds from now; 0: days */
     int rsa;            /* bits of an RSA key; 0: P-256 */
     bool ca, sha1;
     unsigned nul;       /* the byte of the first name of `san` in whose place is a NUL; 0: none */

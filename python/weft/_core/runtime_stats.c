@@ -34,7 +34,8 @@ static int ask(weftpy_runtime_t *run, uint32_t shard, weft_runtime_stats_t *out)
         ROW(reconnects), ROW(msgs_sent), ROW(msgs_received), ROW(bytes_sent), ROW(bytes_received), ROW(unexpected_bytes), \
         ROW(ams_sent), ROW(ams_received), ROW(am_bytes_sent), ROW(am_bytes_received), ROW(am_held), ROW(am_held_bytes), \
         ROW(device_copies), ROW(device_direct), ROW(device_relayed), ROW(device_bounced), ROW(device_staged), \
-        ROW(device_imports), ROW(shards), ROW(connections), ROW(busy), ROW(checksum_errors)
+        ROW(device_imports), ROW(shards), ROW(connections), ROW(busy), ROW(checksum_errors), ROW(policy_refused), \
+        ROW(tls_handshakes), ROW(tls_resumed)
 
 PyObject *weftpy_runtime_stats(PyObject *self, PyObject *unused)
 {

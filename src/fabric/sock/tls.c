@@ -30,7 +30,7 @@ bool wefti_wire_secure(sock_wire_t *w, int side, const char *host)
     wefti_guard_t *g = wefti_wire_guard(w);
     weft_status_t st = wefti_guard_ready(g); /* the listener may be another shard's */
     if (!st)
-        st = wefti_stream_wire(g, side, host, &w->stream);
+        st = wefti_stream_wire(g, side, host, w->port, &w->stream);
     w->state = WIRE_SECURING;
     if (st && st != WEFT_ERR_NOMEM && w->unasked) {
         char why[512];
@@ -108,7 +108,9 @@ bool wefti_wire_shake(sock_wire_t *w)
         return false;
     }
     w->base.stream = w->stream;
-    wefti_debug("sock: a wire has TLS: %s", wefti_stream_cipher(w->stream));
+    w->sock->fabric->secured++;
+    w->sock->fabric->resumed += wefti_stream_resumed(w->stream);
+    wefti_debug("sock: a wire has TLS: %s%s", wefti_stream_cipher(w->stream), wefti_stream_resumed(w->stream) ? ", resumed" : "");
     return true;
 }
 

@@ -92,9 +92,9 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
     return none();
 }
 
-weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, wefti_stream_t **out)
+weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, uint16_t port, wefti_stream_t **out)
 {
-    (void)g, (void)side, (void)host, (void)out;
+    (void)g, (void)side, (void)host, (void)port, (void)out;
     return none();
 }
 
@@ -178,6 +178,12 @@ const char *wefti_stream_peer(const wefti_stream_t *s)
 {
     (void)s;
     return "";
+}
+
+bool wefti_stream_resumed(const wefti_stream_t *s)
+{
+    (void)s;
+    return false;
 }
 
 weft_status_t wefti_stream_welcome(const wefti_stream_t *s)

@@ -27,6 +27,7 @@ wefti_guard_t *wefti_guard_new(const wefti_config_t *config)
     g->off = config->tls && !strcmp(config->tls, "off");
     g->required = config->tls && !strcmp(config->tls, "required");
     pthread_mutex_init(&g->lock, NULL);
+    wefti_list_init(&g->met);
     const char *files[TLS_FILES] = {config->tls_cert, config->tls_key, config->tls_ca, config->tls_crl};
     for (int i = 0; i < TLS_FILES; i++) {
         g->file[i] = copy(files[i]);
@@ -50,6 +51,7 @@ void wefti_guard_free(wefti_guard_t *g)
     if (!g || atomic_fetch_sub_explicit(&g->shares, 1, memory_order_acq_rel) > 1)
         return;
     wefti_tls_unwatch(g);
+    wefti_tls_forget(g);
     if (g->wires)
         wefti_ssl.SSL_CTX_free(g->wires);
     if (g->lanes)
@@ -98,7 +100,7 @@ static SSL_CTX *context(const char *suites)
     SSL_CTX *c = wefti_ssl.SSL_CTX_new(wefti_ssl.TLS_method());
     if (!c)
         return NULL;
-    wefti_ssl.SSL_CTX_set_security_level(c, 2); /* whatever the machine's openssl.cnf says: no RSA of 1024 bits, no SHA-1 */
+    wefti_ssl.SSL_CTX_set_security_level(c, TLS_SECURITY_LEVEL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_MODE,
@@ -135,6 +137,7 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
         return bad_file("private key", "WEFT_TLS_KEY", key);
     if (wefti_ssl.SSL_CTX_check_private_key(c) != 1)
         return wefti_fail(WEFT_ERR_INVALID, "the private key in \"%s\" is not that of the certificate in \"%s\"", key, cert);
+    wefti_tls_resumable(c);
     if (wefti_ssl.SSL_CTX_load_verify_locations(c, ca, NULL) != 1)
         return bad_file("authorities", "WEFT_TLS_CA", ca);
     if (!crl)

@@ -4,7 +4,8 @@
  *   guard.c    what a runtime has: certificates, keys
  *   renew.c    files that change, and peers that are not believed any more
  *   keys.c     keys in the handshake
- *   peer.c     the name of a peer
+ *   peer.c     the certificate of a peer: whom it names, and whether it is believed
+ *   resume.c   those who have met before
  *   stream.c   one end of one connection */
 #ifndef WEFTI_TLS_INTERNAL_H
 #define WEFTI_TLS_INTERNAL_H
@@ -17,6 +18,7 @@
 #include "fabric/tls/openssl.h"
 #include "fabric/tls.h"
 
+#define TLS_SECURITY_LEVEL 2 /* whatever the machine's openssl.cnf says: no RSA of 1024 bits, no SHA-1 */
 #define TLS_CONTEXT "weft" /* to OpenSSL a key is a session, and a session belongs to something */
 
 /* How a dialler's wire names its key: a random number, and the hint of the key for it (base/keys.h). */
@@ -41,7 +43,16 @@ struct wefti_guard {
     wefti_changed_t seen[TLS_FILES];
     uint64_t looked;       /* when, in ns */
     bool bad, warned;      /* what is there now cannot be used; and that was said */
+    /* resume.c */
+    wefti_list_t met;      /* with whom, the latest first */
+    unsigned n_met;
 };
+
+/* What a peer showed; without a certificate it has proved a key. */
+typedef struct tls_peer {
+    X509 *cert;
+    STACK_OF(X509) *chain; /* what it sent along */
+} tls_peer_t;
 
 typedef struct tls_stream {
     wefti_stream_t base;
@@ -65,9 +76,10 @@ typedef struct tls_stream {
     uint64_t id;
     wefti_stream_find_fn find;
     void *user;
-    X509 *cert; /* the peer's, and those that it sent along; NULL: it has proved a key */
-    STACK_OF(X509) *chain;
-    char peer[256];
+    tls_peer_t peer;
+    char name[256]; /* the peer's */
+    bool resumed;   /* they had met before */
+    char *whom;     /* wires that dial: "host:port", for the next time; NULL: nothing is kept */
 } tls_stream_t;
 
 static inline tls_stream_t *tls_stream_of(const SSL *ssl) { return wefti_ssl.SSL_get_ex_data(ssl, 0); }
@@ -92,7 +104,19 @@ void wefti_tls_look(wefti_guard_t *g); /* a wire is about to be made: has a file
 int wefti_tls_key_used(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *n, SSL_SESSION **session);
 int wefti_tls_key_found(SSL *ssl, const unsigned char *id, size_t n, SSL_SESSION **session);
 
-/* peer.c: keeps the peer's certificates, and its name in s->peer; "" where it has none. False: no memory. */
+/* peer.c */
+/* A share of what the peer showed, to be freed. False: no memory. */
+bool wefti_tls_peer(const SSL *ssl, tls_peer_t *out);
+void wefti_tls_peer_free(tls_peer_t *p);
+/* Keeps what the peer showed, and its name in s->name; "" where it has none. False: no memory. */
 bool wefti_tls_remember_peer(tls_stream_t *s);
+/* Is what it showed believed by this context? `side` is ours. `anew`: judged as in the handshake of this connection, by its host
+ * and by the time; NULL: neither counts any more. WEFT_ERR_AUTH, _NOMEM, with a sentence. */
+weft_status_t wefti_tls_believe(const tls_peer_t *p, SSL_CTX *by, int side, SSL *anew);
+
+/* resume.c */
+void wefti_tls_resumable(SSL_CTX *c);  /* a context for wires with certificates: who meets by it may meet faster next time */
+void wefti_tls_resume(tls_stream_t *s, const char *host, uint16_t port); /* a wire is about to dial: have they met before? */
+void wefti_tls_forget(wefti_guard_t *g); /* everybody; under its lock, where it has one by now */
 
 #endif

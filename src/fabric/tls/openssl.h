@@ -39,6 +39,8 @@
     X(SSL_CTX_get_cert_store) \
     X(SSL_CTX_load_verify_locations) \
     X(SSL_CTX_new) \
+    X(SSL_CTX_sess_set_get_cb) \
+    X(SSL_CTX_sess_set_new_cb) \
     X(SSL_CTX_set_ciphersuites) \
     X(SSL_CTX_set_default_read_buffer_len) \
     X(SSL_CTX_set_num_tickets) \
@@ -47,11 +49,14 @@
     X(SSL_CTX_set_psk_find_session_callback) \
     X(SSL_CTX_set_psk_use_session_callback) \
     X(SSL_CTX_set_session_id_context) \
+    X(SSL_CTX_set_timeout) \
     X(SSL_CTX_set_verify) \
     X(SSL_CTX_up_ref) \
     X(SSL_CTX_use_PrivateKey_file) \
     X(SSL_CTX_use_certificate_chain_file) \
+    X(SSL_SESSION_dup) \
     X(SSL_SESSION_free) \
+    X(SSL_SESSION_get_id) \
     X(SSL_SESSION_new) \
     X(SSL_SESSION_set1_id_context) \
     X(SSL_SESSION_set1_master_key) \
@@ -62,6 +67,7 @@
     X(SSL_free) \
     X(SSL_get0_param) \
     X(SSL_get1_peer_certificate) \
+    X(SSL_get_SSL_CTX) \
     X(SSL_get_current_cipher) \
     X(SSL_get_error) \
     X(SSL_get_ex_data) \
@@ -79,11 +85,14 @@
     X(SSL_set_connect_state) \
     X(SSL_set_ex_data) \
     X(SSL_set_hostflags) \
+    X(SSL_set_num_tickets) \
+    X(SSL_set_session) \
     X(SSL_shutdown) \
     X(SSL_write_ex) \
     X(TLS_method) \
     X(X509_LOOKUP_file) \
     X(X509_STORE_CTX_free) \
+    X(X509_STORE_CTX_get0_param) \
     X(X509_STORE_CTX_get_error) \
     X(X509_STORE_CTX_init) \
     X(X509_STORE_CTX_new) \
@@ -91,11 +100,14 @@
     X(X509_STORE_CTX_set_flags) \
     X(X509_STORE_add_lookup) \
     X(X509_STORE_set_flags) \
+    X(X509_VERIFY_PARAM_set1) \
     X(X509_VERIFY_PARAM_set1_ip_asc) \
+    X(X509_VERIFY_PARAM_set_auth_level) \
     X(X509_chain_up_ref) \
     X(X509_free) \
     X(X509_get_ext_d2i) \
     X(X509_load_crl_file) \
+    X(X509_up_ref) \
     X(X509_verify_cert) \
     X(X509_verify_cert_error_string)
 

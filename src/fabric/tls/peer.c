@@ -1,10 +1,34 @@
-/* fabric/tls/peer.c - the name of a peer that showed a certificate: the first one in its SAN that is a name of something.
+/* fabric/tls/peer.c - the certificate of a peer: whom it names, and whether it is believed.
  *
- * The authority says that it may have it. That it can be shown and compared is looked at here: a NUL in it has made one name
- * pass for another before. tests/fault/tls_certs.c. */
+ * The name is the first one in its SAN that is a name of something. The authority says that it may have it. That it can be shown
+ * and compared is looked at here: a NUL in it has made one name pass for another before. tests/fault/tls_certs.c. */
 #include <string.h>
 
+#include "base/log.h"
+#include "fabric/fabric.h"
 #include "fabric/tls/internal.h"
+
+bool wefti_tls_peer(const SSL *ssl, tls_peer_t *out)
+{
+    STACK_OF(X509) *chain = wefti_ssl.SSL_get_peer_cert_chain(ssl);
+    out->cert = wefti_ssl.SSL_get1_peer_certificate(ssl);
+    out->chain = chain ? wefti_ssl.X509_chain_up_ref(chain) : NULL;
+    if (out->cert && (!chain || out->chain))
+        return true;
+    wefti_tls_peer_free(out);
+    return false;
+}
+
+void wefti_tls_peer_free(tls_peer_t *p)
+{
+    while (p->chain && wefti_ssl.OPENSSL_sk_num((const OPENSSL_STACK *)p->chain))
+        wefti_ssl.X509_free(wefti_ssl.OPENSSL_sk_pop((OPENSSL_STACK *)p->chain));
+    if (p->chain)
+        wefti_ssl.OPENSSL_sk_free((OPENSSL_STACK *)p->chain);
+    if (p->cert)
+        wefti_ssl.X509_free(p->cert);
+    *p = (tls_peer_t){0};
+}
 
 /* It will stand in logs and be compared: no NUL, no blank, no sign that moves a cursor. */
 static bool is_plain(const unsigned char *text, int n)
@@ -17,23 +41,46 @@ static bool is_plain(const unsigned char *text, int n)
 
 bool wefti_tls_remember_peer(tls_stream_t *s)
 {
-    X509 *cert = s->cert = wefti_ssl.SSL_get1_peer_certificate(s->ssl);
-    STACK_OF(X509) *chain = wefti_ssl.SSL_get_peer_cert_chain(s->ssl);
-    s->chain = chain ? wefti_ssl.X509_chain_up_ref(chain) : NULL;
-    if (!cert || (chain && !s->chain))
+    if (!wefti_tls_peer(s->ssl, &s->peer))
         return false;
-    GENERAL_NAMES *names = wefti_ssl.X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+    GENERAL_NAMES *names = wefti_ssl.X509_get_ext_d2i(s->peer.cert, NID_subject_alt_name, NULL, NULL);
     int n = names ? wefti_ssl.OPENSSL_sk_num((const OPENSSL_STACK *)names) : 0;
-    for (int i = 0; i < n && !s->peer[0]; i++) {
+    for (int i = 0; i < n && !s->name[0]; i++) {
         const GENERAL_NAME *name = wefti_ssl.OPENSSL_sk_value((const OPENSSL_STACK *)names, i);
         if (name->type != GEN_DNS && name->type != GEN_URI && name->type != GEN_EMAIL)
             continue;
         int len = wefti_ssl.ASN1_STRING_length(name->d.ia5);
         const unsigned char *text = wefti_ssl.ASN1_STRING_get0_data(name->d.ia5);
-        if (len > 0 && (size_t)len < sizeof s->peer && is_plain(text, len))
-            memcpy(s->peer, text, (size_t)len);
+        if (len > 0 && (size_t)len < sizeof s->name && is_plain(text, len))
+            memcpy(s->name, text, (size_t)len);
     }
     if (names)
         wefti_ssl.GENERAL_NAMES_free(names);
     return true;
+}
+
+weft_status_t wefti_tls_believe(const tls_peer_t *p, SSL_CTX *by, int side, SSL *anew)
+{
+    weft_status_t st = WEFT_ERR_NOMEM;
+    X509_STORE_CTX *c = wefti_ssl.X509_STORE_CTX_new();
+    if (!c || !wefti_ssl.X509_STORE_CTX_init(c, wefti_ssl.SSL_CTX_get_cert_store(by), p->cert, p->chain) ||
+        !wefti_ssl.X509_STORE_CTX_set_default(c, side == WEFTI_SIDE_DIALLER ? "ssl_server" : "ssl_client"))
+        goto out;
+    X509_VERIFY_PARAM *how = wefti_ssl.X509_STORE_CTX_get0_param(c);
+    if (anew && !wefti_ssl.X509_VERIFY_PARAM_set1(how, wefti_ssl.SSL_get0_param(anew)))
+        goto out;
+    wefti_ssl.X509_VERIFY_PARAM_set_auth_level(how, TLS_SECURITY_LEVEL);
+    if (!anew)
+        wefti_ssl.X509_STORE_CTX_set_flags(c, X509_V_FLAG_NO_CHECK_TIME);
+    if (wefti_ssl.X509_verify_cert(c) == 1)
+        st = WEFT_OK;
+    else
+        st = wefti_fail(WEFT_ERR_AUTH, "the peer's certificate is not accepted any more: %s",
+                        wefti_ssl.X509_verify_cert_error_string(wefti_ssl.X509_STORE_CTX_get_error(c)));
+out:
+    if (st == WEFT_ERR_NOMEM)
+        wefti_fail(st, "no memory to look at the peer's certificate again");
+    if (c)
+        wefti_ssl.X509_STORE_CTX_free(c);
+    return st;
 }

@@ -87,6 +87,7 @@ static bool look(wefti_guard_t *g)
     }
     wefti_ssl.SSL_CTX_free(g->wires);
     g->wires = fresh;
+    wefti_tls_forget(g); /* they met by what we were, and by what we believed then */
     wefti_info("tls: the files with certificates have changed: \"%s\" is used from now on", g->file[TLS_CERT]);
     return true;
 }
@@ -122,25 +123,10 @@ uint64_t wefti_guards_look(void)
 weft_status_t wefti_stream_welcome(const wefti_stream_t *stream)
 {
     const tls_stream_t *s = (const tls_stream_t *)(const void *)stream;
-    if (!s->cert)
+    if (!s->peer.cert)
         return WEFT_OK;
-    weft_status_t st = WEFT_ERR_NOMEM;
     SSL_CTX *wires = wefti_tls_wires(s->guard);
-    X509_STORE_CTX *c = wefti_ssl.X509_STORE_CTX_new();
-    if (!c || !wefti_ssl.X509_STORE_CTX_init(c, wefti_ssl.SSL_CTX_get_cert_store(wires), s->cert, s->chain) ||
-        !wefti_ssl.X509_STORE_CTX_set_default(c, s->side == WEFTI_SIDE_DIALLER ? "ssl_server" : "ssl_client"))
-        goto out;
-    wefti_ssl.X509_STORE_CTX_set_flags(c, X509_V_FLAG_NO_CHECK_TIME);
-    if (wefti_ssl.X509_verify_cert(c) == 1)
-        st = WEFT_OK;
-    else
-        st = wefti_fail(WEFT_ERR_AUTH, "the peer's certificate is not accepted any more: %s",
-                        wefti_ssl.X509_verify_cert_error_string(wefti_ssl.X509_STORE_CTX_get_error(c)));
-out:
-    if (st == WEFT_ERR_NOMEM)
-        wefti_fail(st, "no memory to look at the peer's certificate again");
-    if (c)
-        wefti_ssl.X509_STORE_CTX_free(c);
+    weft_status_t st = wefti_tls_believe(&s->peer, wires, s->side, NULL);
     wefti_ssl.SSL_CTX_free(wires);
     return st;
 }

@@ -144,7 +144,7 @@ static tls_stream_t *stream_new(wefti_guard_t *g, bool wire, int side)
     return s;
 }
 
-weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, wefti_stream_t **out)
+weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, uint16_t port, wefti_stream_t **out)
 {
     tls_stream_t *s = stream_new(g, true, side);
     if (!s)
@@ -156,6 +156,8 @@ weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, we
         wefti_stream_free(&s->base);
         return no_memory();
     }
+    if (host && !s->by_key)
+        wefti_tls_resume(s, host, port);
     *out = &s->base;
     return WEFT_OK;
 }
@@ -200,10 +202,8 @@ void wefti_stream_free(wefti_stream_t *stream)
         return;
     if (s->ssl)
         wefti_ssl.SSL_free(s->ssl);
-    while (s->chain && wefti_ssl.OPENSSL_sk_num((const OPENSSL_STACK *)s->chain))
-        wefti_ssl.X509_free(wefti_ssl.OPENSSL_sk_pop((OPENSSL_STACK *)s->chain));
-    wefti_ssl.OPENSSL_sk_free((OPENSSL_STACK *)s->chain); /* NULL is allowed, here and below */
-    wefti_ssl.X509_free(s->cert);
+    wefti_tls_peer_free(&s->peer);
+    wefti_free(s->whom);
     give_back(s);
     wefti_guard_free(s->guard);
     explicit_bzero(s->secret, sizeof s->secret);
@@ -367,10 +367,11 @@ void wefti_stream_end(wefti_stream_t *stream, int fd)
 /* OpenSSL says that the handshake is done: with whom? */
 static weft_status_t shaken(tls_stream_t *s)
 {
-    bool by_key = wefti_ssl.SSL_session_reused(s->ssl);
-    if (s->by_key && !by_key)
-        return wefti_fail(WEFT_ERR_AUTH, "the peer did not prove the key");
-    return by_key || wefti_tls_remember_peer(s) ? WEFT_OK : no_memory();
+    bool reused = wefti_ssl.SSL_session_reused(s->ssl);
+    if (s->by_key)
+        return reused ? WEFT_OK : wefti_fail(WEFT_ERR_AUTH, "the peer did not prove the key");
+    s->resumed = reused;
+    return wefti_tls_remember_peer(s) ? WEFT_OK : no_memory();
 }
 
 static weft_status_t refused(tls_stream_t *s)
@@ -446,5 +447,10 @@ const char *wefti_stream_cipher(const wefti_stream_t *stream)
 
 const char *wefti_stream_peer(const wefti_stream_t *stream)
 {
-    return ((const tls_stream_t *)(const void *)stream)->peer;
+    return ((const tls_stream_t *)(const void *)stream)->name;
+}
+
+bool wefti_stream_resumed(const wefti_stream_t *stream)
+{
+    return ((const tls_stream_t *)(const void *)stream)->resumed;
 }
