@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <weft/weft.h>
 
 #include "certs.h"
@@ -340,4 +341,21 @@ TEST(plain_and_tls_do_not_meet)
         for (int i = 2; i-- > 0;)
             CHECK_OK(weft_runtime_close(rt[i]));
     }
+}
+
+TEST(a_private_key_that_others_can_read_is_refused)
+{
+    weft_runtime_t *rt;
+    weft_listener_t *l = NULL;
+    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+    certs_usual();
+    certs_use("node", "ca");
+    CHECK(!chmod(certs_file("node", "key"), 0604));
+    CHECK_OK(weft_runtime_open(&o, &rt));
+    CHECK_EQ(weft_listen(rt, "tls://127.0.0.1:0", NULL, &l), WEFT_ERR_INVALID);
+    if (!strstr(weft_last_error(), "node.key") || !strstr(weft_last_error(), "604") || !strstr(weft_last_error(), "chmod"))
+        FAIL("%s", weft_last_error());
+    CHECK(!chmod(certs_file("node", "key"), 0640)); /* a group may have it, as with key files */
+    CHECK_OK(weft_listen(rt, "tls://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_runtime_close(rt));
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SURE(cond) \
@@ -141,7 +142,7 @@ void certs_make(const cert_t *c)
     }
     fclose(f);
     f = fopen(certs_file(c->name, "key"), "w");
-    SURE(f && PEM_write_PrivateKey(f, key, NULL, NULL, 0, NULL, NULL));
+    SURE(f && !fchmod(fileno(f), 0600) && PEM_write_PrivateKey(f, key, NULL, NULL, 0, NULL, NULL));
     fclose(f);
     if (c->by) {
         X509_free(issuer);

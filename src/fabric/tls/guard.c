@@ -4,6 +4,7 @@
  * connections of lanes, whose keys are made of the wire's secret. Both are made by the first that needs them. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -123,6 +124,17 @@ static weft_status_t bad_file(const char *what, const char *variable, const char
     return wefti_fail(WEFT_ERR_INVALID, "the %s in \"%s\" (%s) cannot be used: %s", what, file, variable, wefti_ssl_why());
 }
 
+/* As for a key file: what others can read is no secret. What is not there at all is OpenSSL's to tell. */
+static weft_status_t check_private(const char *key)
+{
+    struct stat info;
+    if (stat(key, &info) || !(info.st_mode & S_IRWXO))
+        return WEFT_OK;
+    return wefti_fail(WEFT_ERR_INVALID,
+                      "the private key \"%s\" (WEFT_TLS_KEY) has mode %03o; others must not have access to it (chmod 600)", key,
+                      (unsigned)info.st_mode & 0777);
+}
+
 static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
 {
     const char *cert = g->file[TLS_CERT], *key = g->file[TLS_KEY], *ca = g->file[TLS_CA], *crl = g->file[TLS_CRL];
@@ -133,6 +145,9 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
     wefti_ssl.ERR_clear_error();
     if (wefti_ssl.SSL_CTX_use_certificate_chain_file(c, cert) != 1)
         return bad_file("certificate", "WEFT_TLS_CERT", cert);
+    weft_status_t st = check_private(key);
+    if (st)
+        return st;
     if (wefti_ssl.SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1)
         return bad_file("private key", "WEFT_TLS_KEY", key);
     if (wefti_ssl.SSL_CTX_check_private_key(c) != 1)
