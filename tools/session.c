@@ -53,7 +53,7 @@ weft_status_t tool_wait(weft_op_t *op)
             return tool_cancel(op);
         }
     }
-    return op->status;
+    return weft_op_wait(op, 0); /* its sentence is weft_last_error()'s, also if it was complete from the start */
 }
 
 uint64_t tool_now(void)

@@ -16,9 +16,9 @@
  *
  *     connect       become an endpoint. Asked in the hello, of a listener, before its admit hook
  *     call          call a function: its name is SERVICE.FUNCTION
- *     mem-allocate  allocate a block at a memory server (weft/store.h), or give one a name; "" is the name of one without. The
- *                   word behind the name is how many bytes at most the identity may have in such blocks, of whatever name:
- *                   4096, 64k, 4G
+ *     mem-allocate  allocate a block at a memory server (weft/store.h), or give one a name. The word behind the name is how
+ *                   many bytes at most the identity may have in such blocks, of whatever name: 4096, 64k, 4G. Whoever may
+ *                   allocate some name may allocate blocks without one, up to the largest of these limits
  *     mem-read      open a block by its name, to read it
  *     mem-write     open one to read and write it, make it longer, or remove it. Blocks of its own a client may read, write and
  *                   free

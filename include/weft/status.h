@@ -66,7 +66,7 @@ extern "C" {
     X(WEFT_ERR_CALL,       -26, "the function or its server answered with a failure; the reply has its code and message") \
     X(WEFT_ERR_PENDING,    -27, "the wait ran out of time; the operation is still under way") \
     X(WEFT_ERR_DONE,       -28, "the operation is complete already") \
-    X(WEFT_ERR_PERMISSION, -29, "the policy does not allow that to who asks")
+    X(WEFT_ERR_PERMISSION, -29, "the policy does not allow that")
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, value, text) name = (value),

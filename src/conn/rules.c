@@ -220,6 +220,13 @@ void wefti_policy_free(wefti_policy_t *p)
 
 /* --- verdicts ------------------------------------------------------------------------------------------------------------- */
 
+static void take(weft_verdict_t *verdict, const rule_t *r)
+{
+    verdict->allowed = r->allow;
+    verdict->line = r->line;
+    verdict->limit = r->limit;
+}
+
 /* `*` stands for any text. Only the last `*` that was seen has to be gone back to. */
 static bool fits(const char *pattern, const char *text)
 {
@@ -243,21 +250,44 @@ static bool fits(const char *pattern, const char *text)
     return !*pattern;
 }
 
+static bool is_about(const rule_t *r, const char *who, weft_may_t action)
+{
+    return (r->action == ACTION_ALL || r->action == action) && fits(r->who, who);
+}
+
+/* A block without a name may be allocated by whoever may allocate one with some name, up to the largest of these limits: so it
+ * can be filled first, and named when it is whole. */
+static void ask_nameless(const wefti_policy_t *p, const char *who, weft_verdict_t *verdict)
+{
+    rule_t last = {.allow = p->allow, .line = p->last_line, .limit = UINT64_MAX};
+    const rule_t *best = NULL, *r = p->rules, *end = p->rules + p->n;
+    bool decided = false; /* by a rule about every name */
+    for (; r < end && !decided; r++) {
+        if (!is_about(r, who, WEFT_MAY_ALLOCATE))
+            continue;
+        decided = fits(r->name, "");
+        if (decided)
+            last = *r;
+        if (r->allow && (!best || r->limit > best->limit))
+            best = r;
+    }
+    if (best && (!last.allow || best->limit > last.limit))
+        last = *best;
+    take(verdict, &last);
+}
+
 void wefti_policy_ask(const wefti_policy_t *p, const char *identity, weft_may_t action, const char *name, weft_verdict_t *verdict)
 {
     const char *who = wefti_identity_word(identity), *what = name ? name : "";
-    for (size_t i = 0; i < p->n; i++) {
-        const rule_t *r = &p->rules[i];
-        if ((r->action != ACTION_ALL && r->action != action) || !fits(r->who, who) || !fits(r->name, what))
-            continue;
-        verdict->allowed = r->allow;
-        verdict->line = r->line;
-        verdict->limit = r->limit;
+    if (action == WEFT_MAY_ALLOCATE && !*what) {
+        ask_nameless(p, who, verdict);
         return;
     }
-    verdict->allowed = p->allow;
-    verdict->line = p->last_line;
-    verdict->limit = UINT64_MAX;
+    rule_t last = {.allow = p->allow, .line = p->last_line, .limit = UINT64_MAX};
+    const rule_t *r = p->rules, *end = p->rules + p->n;
+    while (r < end && !(is_about(r, who, action) && fits(r->name, what)))
+        r++;
+    take(verdict, r < end ? r : &last);
 }
 
 bool wefti_policy_limits(const wefti_policy_t *p, weft_may_t action)

@@ -83,6 +83,8 @@ weft_status_t wefti_store_rules(const weft_store_server_t *s, const store_client
     case STORE_FIND:
         if ((b && b->payer == c) || weft_ep_allowed(ep, WEFT_MAY_WRITE, name))
             return WEFT_OK;
+        if (!b && weft_ep_allowed(ep, WEFT_MAY_ALLOCATE, name))
+            return WEFT_OK; /* it may be told that the name is free: it could try to take it */
         *rights_out = WEFT_RMA_READ;
         return weft_ep_may(ep, WEFT_MAY_READ, name, NULL);
     case STORE_R_GET:

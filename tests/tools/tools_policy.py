@@ -1,6 +1,7 @@
 """weft policy check says whether a file is a policy, and what it says of somebody, with the line and the exit status."""
 import json
 import os
+import time
 
 from lib import weft
 
@@ -58,4 +59,61 @@ def a_wrong_command_line_is_refused():
         assert "only one" in asked(path, 2, path).stderr
 
 
-weft.main(verdicts_have_their_line, what_is_no_policy_is_named_with_its_line, a_wrong_command_line_is_refused)
+def cluster(folder, *names):
+    """The options of each, with certificates of one authority."""
+    done = weft.run("key", "cluster", folder, "server=127.0.0.1", *names, timeout=20)
+    if done.returncode and "OpenSSL" in done.stderr:
+        raise weft.Skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+    def files(name):
+        return [word for option, file in (("cert", name + ".crt"), ("key", name + ".key"), ("ca", "ca.crt"))
+                for word in ("--tls-" + option, os.path.join(folder, file))]
+    return [files(name) for name in ("server", *names)]
+
+
+def servers_keep_to_their_policy():
+    with weft.scratch() as folder:
+        server, web, batch, old = cluster(os.path.join(folder, "certs"), "web", "batch", "old")
+        env = weft.environment(WEFT_POLICY=file_with(folder, RULES))
+        process, said = weft.serve_calls("--no-registry", "--listen", "tls://127.0.0.1:0", *server, env=env)
+        try:
+            uri = said["listening"][0] + "/calc/add"
+            assert weft.must("call", uri, "25", "17", *web) == "42\n"
+            done = weft.run("call", uri, "25", "17", *batch)
+            assert done.returncode and "PERMISSION_DENIED" in done.stderr and '"batch"' in done.stderr and "line 6" in done.stderr, done.stderr
+            done = weft.run("call", uri, "25", "17", *old)
+            assert done.returncode and not done.stdout and "the policy does not allow" in done.stderr, done.stderr
+            # another policy, while it serves
+            file_with(folder, RULES.replace("allow web", "allow batch"))
+            until = time.monotonic() + 30
+            while weft.run("call", uri, "25", "17", *batch).returncode:
+                assert time.monotonic() < until, "the new policy is not read"
+            assert weft.run("call", uri, "25", "17", *web).returncode
+        finally:
+            weft.end(process)
+        file_with(folder, RULES.replace("4k", "1M"))
+        process, uri = weft.serve_memory(*server, size="16M", listen="tls://127.0.0.1:0", env=env)
+        try:
+            path = os.path.join(folder, "text")
+            with open(path, "w", encoding="ascii") as f:
+                f.write("some text")
+            weft.must("mem", "put", path, "scratch-1", "--server", uri, *batch)
+            for name, who in (("mine", batch), ("scratch-2", web)):
+                done = weft.run("mem", "put", path, name, "--server", uri, *who)
+                assert done.returncode and "the policy of the memory server does not allow" in done.stderr, f"{name}: {done.stderr}"
+            done = weft.run("mem", "get", "scratch-1", "-", "--server", uri, *web)
+            assert done.returncode and not done.stdout and "policy" in done.stderr, done.stderr
+        finally:
+            weft.end(process)
+
+
+def servers_do_not_start_without_the_policy_that_is_named():
+    with weft.scratch() as folder:
+        for path in (os.path.join(folder, "none"), file_with(folder, "allow * connect\n")):
+            done = weft.run("serve", "--no-registry", "--listen", "tcp://127.0.0.1:0", env=weft.environment(WEFT_POLICY=path), timeout=20)
+            assert done.returncode and "policy" in done.stderr.lower() and path in done.stderr, done.stderr
+
+
+weft.main(verdicts_have_their_line, what_is_no_policy_is_named_with_its_line, a_wrong_command_line_is_refused, servers_keep_to_their_policy,
+          servers_do_not_start_without_the_policy_that_is_named)

@@ -67,7 +67,8 @@ static const struct {
     {"web", R, "scratch-1", NO, 14},
     {"batch", A, "scratch-1", YES, 8},
     {"batch", A, "scratch", NO, 14},
-    {"batch", A, "", NO, 14},
+    {"batch", A, "", YES, 8},
+    {"web", A, "", NO, 14},
     {"batch", R, "secret", NO, 9},
     {"batch", R, "secrets of all", NO, 9},
     {"batch", R, "open", YES, 10},
@@ -96,6 +97,33 @@ TEST(the_first_rule_that_fits_decides)
         CHECK_EQ(v.limit, limited ? UINT64_C(4) << 30 : UINT64_MAX);
     }
     wefti_policy_free(p);
+}
+
+TEST(who_may_allocate_some_name_may_allocate_without_one)
+{
+    static const struct {
+        const char *text;
+        bool allowed;
+        uint32_t line;
+        uint64_t limit;
+    } of[] = {
+        {"allow x mem-allocate a* 4k\nallow x mem-allocate b* 8k\nallow x mem-allocate c* 2k\ndefault deny", true, 2, 8192},
+        {"allow x mem-allocate a* 4k\nallow x mem-allocate b*\ndefault deny", true, 2, UINT64_MAX},
+        {"allow x mem-allocate a* 4k\ndefault allow", true, 2, UINT64_MAX},
+        {"allow x mem-allocate a* 4k\ndeny * all\nallow x mem-allocate b*\ndefault allow", true, 1, 4096},
+        {"deny x mem-allocate *\nallow x mem-allocate a*\ndefault allow", false, 1, UINT64_MAX},
+        {"deny x mem-allocate secret\nallow * mem-allocate * 1k\ndefault deny", true, 2, 1024},
+        {"allow x mem-allocate * 1k\nallow x mem-allocate a* 4k\ndefault deny", true, 1, 1024},
+        {"allow y mem-allocate a*\ndeny x mem-allocate a*\nallow x mem-read *\ndefault deny", false, 4, UINT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        weft_verdict_t v = WEFT_VERDICT_INIT;
+        wefti_policy_t *p = parse(of[i].text);
+        wefti_policy_ask(p, "x", A, "", &v);
+        if (v.allowed != of[i].allowed || v.line != of[i].line || v.limit != of[i].limit)
+            FAIL("%zu: %s by line %u, %llu", i, v.allowed ? "allowed" : "denied", v.line, (unsigned long long)v.limit);
+        wefti_policy_free(p);
+    }
 }
 
 TEST(patterns_with_several_stars)

@@ -57,6 +57,9 @@ int mem_failed(weft_status_t st, const char *fmt, ...)
     case WEFT_ERR_LIMIT:
         tool_error("%s: the server has no room for it, or a quota says no%s", what, advice(st));
         break;
+    case WEFT_ERR_PERMISSION:
+        tool_error("%s: %s", what, weft_last_error()); /* it says what was not allowed */
+        break;
     case WEFT_ERR_STALE:
         tool_error("%s: it was removed or replaced meanwhile, or the server has given us up", what);
         break;

@@ -134,9 +134,9 @@ def let_work(*processes, seconds=0.25, within=1.0):
         time.sleep(0.02)
 
 
-def serve_memory(*args, size="256M", listen="tcp://127.0.0.1:0"):
+def serve_memory(*args, size="256M", listen="tcp://127.0.0.1:0", env=None):
     """A memory server on a port of its own: the process and its URI."""
-    server = start("mem", "serve", "--size", size, "--listen", listen, "--json", *args)
+    server = start("mem", "serve", "--size", size, "--listen", listen, "--json", *args, env=env)
     line = server.stdout.readline()
     if not line:
         server.wait(timeout=10)
