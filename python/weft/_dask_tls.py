@@ -40,6 +40,7 @@ def _file(given: str | None) -> str | None:
         return given
     if given not in _texts:
         fd = os.memfd_create("weft-dask-tls")  # of this process alone, for as long as it lives
+        os.fchmod(fd, 0o600)  # a private key that others could read is refused
         with open(fd, "w", closefd=False) as f:
             f.write(given)
         _texts[given] = f"/proc/self/fd/{fd}"
