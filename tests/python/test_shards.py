@@ -357,7 +357,8 @@ async def storm_in_a_loop(uri, transports, over):
     async with weft.Runtime(transports=transports) as rt:
         client = rt.client(uri, service="storm")
         while not over.is_set():
-            results = await asyncio.gather(*(client.add(i, 1) for i in range(16)), client.line(5), return_exceptions=True)
+            calls = [*(client.add(i, 1, timeout=10) for i in range(16)), client.line(5, timeout=10)]
+            results = await asyncio.gather(*calls, return_exceptions=True)
             if not any(isinstance(r, BaseException) for r in results):
                 assert results == [*range(1, 17), 5]
                 done += 1
@@ -388,6 +389,8 @@ def test_storm(transports):
             over.set()
             if seed == 2:
                 s.there.close()
+                for rt in s.runtimes:  # a call that was begun just now would wait for another server, without end
+                    rt.close()
             counts = [wait() for wait in waits + loops]
             assert all(counts) and not told, (counts, told)
         finally:
