@@ -13,6 +13,7 @@
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 #define SUITES_OF_KEYS "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256" /* a key is for one hash */
 #define READ_BYTES (64u << 10)                                               /* of one recv() */
+#define FILE_MOST (INT64_C(64) << 20)                                        /* lists of revoked certificates are the largest */
 
 static char *copy(const char *text)
 {
@@ -124,7 +125,30 @@ static weft_status_t bad_file(const char *what, const char *variable, const char
     return wefti_fail(WEFT_ERR_INVALID, "the %s in \"%s\" (%s) cannot be used: %s", what, file, variable, wefti_ssl_why());
 }
 
-/* As for a key file: what others can read is no secret. What is not there at all is OpenSSL's to tell. */
+/* OpenSSL would wait at a fifo for somebody to write, and read a device without end. What is not there at all is its to tell. */
+static weft_status_t check_file(const char *variable, const char *file)
+{
+    struct stat info;
+    if (!file || stat(file, &info))
+        return WEFT_OK;
+    if (!S_ISREG(info.st_mode))
+        return wefti_fail(WEFT_ERR_INVALID, "\"%s\" (%s) is not a regular file", file, variable);
+    if (info.st_size > FILE_MOST)
+        return wefti_fail(WEFT_ERR_INVALID, "\"%s\" (%s) has %lld bytes, more than 64 MiB", file, variable,
+                          (long long)info.st_size);
+    return WEFT_OK;
+}
+
+static weft_status_t check_files(const wefti_guard_t *g)
+{
+    static const char *const variables[TLS_FILES] = {"WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA", "WEFT_TLS_CRL"};
+    weft_status_t st = WEFT_OK;
+    for (int i = 0; i < TLS_FILES && !st; i++)
+        st = check_file(variables[i], g->file[i]);
+    return st;
+}
+
+/* As for a key file: what others can read is no secret. */
 static weft_status_t check_private(const char *key)
 {
     struct stat info;
@@ -142,10 +166,13 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
         return wefti_fail(WEFT_ERR_INVALID,
                           "certificates need three files: WEFT_TLS_CERT has %s, WEFT_TLS_KEY has %s, WEFT_TLS_CA has %s",
                           cert ? "one" : "none", key ? "one" : "none", ca ? "one" : "none");
+    weft_status_t st = check_files(g);
+    if (st)
+        return st;
     wefti_ssl.ERR_clear_error();
     if (wefti_ssl.SSL_CTX_use_certificate_chain_file(c, cert) != 1)
         return bad_file("certificate", "WEFT_TLS_CERT", cert);
-    weft_status_t st = check_private(key);
+    st = check_private(key);
     if (st)
         return st;
     if (wefti_ssl.SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1)
@@ -172,6 +199,7 @@ weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out)
     weft_status_t st = c ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     if (!st && files)
         st = certificates(g, c);
+    tls_left_nothing();
     if (st) {
         if (c)
             wefti_ssl.SSL_CTX_free(c);
@@ -211,15 +239,18 @@ weft_status_t wefti_guard_ready(wefti_guard_t *g)
     weft_status_t st = wefti_ssl_load();
     if (st)
         return st;
-    SSL_CTX *wires;
-    wefti_tls_seen(g);
-    st = wefti_tls_read(g, &wires);
-    if (st)
-        return st;
-    g->wires = wires;
-    atomic_store(&g->ready, true);
-    wefti_tls_watch(g);
-    return WEFT_OK;
+    bool first = false;
+    pthread_mutex_lock(&g->lock); /* two shards of one listener may come here at once */
+    if (!atomic_load(&g->ready)) {
+        wefti_tls_seen(g);
+        st = wefti_tls_read(g, &g->wires);
+        first = !st;
+        atomic_store(&g->ready, first);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (first)
+        wefti_tls_watch(g);
+    return st;
 }
 
 weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
