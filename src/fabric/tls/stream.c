@@ -151,13 +151,15 @@ weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, ui
         return no_memory();
     if (side == WEFTI_SIDE_DIALLER) /* names are in the SAN; a star stands for a whole label */
         wefti_ssl.SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    if (host && !s->by_key && !wefti_ssl.X509_VERIFY_PARAM_set1_ip_asc(wefti_ssl.SSL_get0_param(s->ssl), host) &&
-        !wefti_ssl.SSL_set1_host(s->ssl, host)) {
+    bool named = !host || s->by_key || wefti_ssl.X509_VERIFY_PARAM_set1_ip_asc(wefti_ssl.SSL_get0_param(s->ssl), host) ||
+                 wefti_ssl.SSL_set1_host(s->ssl, host);
+    if (named && host && !s->by_key)
+        wefti_tls_resume(s, host, port);
+    tls_left_nothing();
+    if (!named) {
         wefti_stream_free(&s->base);
         return no_memory();
     }
-    if (host && !s->by_key)
-        wefti_tls_resume(s, host, port);
     *out = &s->base;
     return WEFT_OK;
 }
@@ -258,6 +260,7 @@ static int why_not(tls_stream_t *s)
             wefti_info("tls: a connection ends: %s", weft_last_error());
         }
     }
+    tls_left_nothing();
     return s->error;
 }
 
@@ -359,6 +362,7 @@ void wefti_stream_end(wefti_stream_t *stream, int fd)
         return;
     begin(s, fd);
     (void)wefti_ssl.SSL_shutdown(s->ssl);
+    tls_left_nothing();
     (void)wefti_stream_flush(stream, fd);
 }
 
@@ -371,7 +375,7 @@ static weft_status_t shaken(tls_stream_t *s)
     if (s->by_key)
         return reused ? WEFT_OK : wefti_fail(WEFT_ERR_AUTH, "the peer did not prove the key");
     s->resumed = reused;
-    return wefti_tls_remember_peer(s) ? WEFT_OK : no_memory();
+    return wefti_tls_remember_peer(s) ? WEFT_OK : wefti_fail(WEFT_ERR_AUTH, "the names in the peer's certificate cannot be read");
 }
 
 static weft_status_t refused(tls_stream_t *s)
@@ -424,6 +428,7 @@ weft_status_t wefti_stream_shake(wefti_stream_t *stream, int fd)
     weft_status_t st = rc == 1                                                     ? shaken(s)
                        : err == SSL_ERROR_WANT_READ || err == SSL_ERROR_WANT_WRITE ? WEFT_ERR_AGAIN
                                                                                    : refused(s);
+    tls_left_nothing();
     if (!wefti_stream_flush(stream, fd) && errno != EAGAIN && st == WEFT_ERR_AGAIN)
         return wefti_fail(WEFT_ERR_PEER, "the connection failed during the TLS handshake: %s", strerror(errno));
     return st;
