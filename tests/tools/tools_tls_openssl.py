@@ -60,7 +60,7 @@ def its_client_at_our_listener():
             uri = said["listening"][0]
             where = ["s_client", "-connect", uri.partition("://")[2], "-verify_return_error", "-verify_hostname", "localhost"]
             met = [*where, *c.theirs("desk")]
-            ticket = os.path.join(folder, "session")
+            kept = os.path.join(folder, "session")
             status, said = openssl(*met, "-tls1_3")
             assert "Verify return code: 0 (ok)" in said and re.search(r"New, TLSv1\.3, Cipher is TLS_\w+_GCM", said), said
             assert "X25519" in said, said  # the key exchange
@@ -80,11 +80,11 @@ def its_client_at_our_listener():
                 assert "Verify return code: 0 (ok)" in said and "calc" not in said, f"{command}: {said}"
 
             # what it keeps of us leads to a short handshake, and takes no early data
-            talk([*met, "-tls1_3", "-sess_out", ticket], b"x\n")
+            talk([*met, "-tls1_3", "-sess_out", kept], b"x\n")
             early = os.path.join(folder, "early")
             with open(early, "w", encoding="ascii") as f:
                 f.write("early")
-            said = talk([*met, "-tls1_3", "-sess_in", ticket, "-early_data", early], b"x\n")[1]
+            said = talk([*met, "-tls1_3", "-sess_in", kept, "-early_data", early], b"x\n")[1]
             assert "Reused, TLSv1.3" in said and "Early data was not sent" in said, said
             assert weft.must("call", uri + "/calc/add", "25", "17", *c.ours("desk")) == "42\n"
         finally:

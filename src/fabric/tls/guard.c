@@ -58,6 +58,8 @@ void wefti_guard_free(wefti_guard_t *g)
         wefti_ssl.SSL_CTX_free(g->wires);
     if (g->lanes)
         wefti_ssl.SSL_CTX_free(g->lanes);
+    if (g->wires || g->lanes)
+        tls_left_nothing();
     for (int i = 0; i < TLS_FILES; i++)
         wefti_free(g->file[i]);
     wefti_keys_free(g->keys);
@@ -127,8 +129,7 @@ static SSL_CTX *context(const char *suites)
     wefti_ssl.SSL_CTX_set_psk_find_session_callback(c, wefti_tls_key_found);
     /* an empty list of authorities believes nobody: without certificates it has to be the key */
     wefti_ssl.SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    wefti_ssl.SSL_CTX_set_ciphersuites(c, suites);
-    if (set_groups(c))
+    if (wefti_ssl.SSL_CTX_set_ciphersuites(c, suites) && set_groups(c))
         return c;
     wefti_ssl.SSL_CTX_free(c);
     return NULL;
@@ -173,6 +174,30 @@ static weft_status_t check_private(const char *key)
                       (unsigned)info.st_mode & 0777);
 }
 
+static bool is_whole(X509 *cert)
+{
+    return wefti_ssl.X509_check_purpose(cert, -1, 0) == 1 && wefti_ssl.X509_get0_pubkey(cert);
+}
+
+/* OpenSSL looks into a certificate once; if there was no memory then it takes it for a bad one, or one without a key, ever after.
+ * So all authorities are asked now, and a copy of one that is bad. If that is as bad, it is nobody's authority, and no reason to
+ * refuse the rest. */
+static weft_status_t look_into(X509_STORE *store)
+{
+    const OPENSSL_STACK *all = (const OPENSSL_STACK *)wefti_ssl.X509_STORE_get0_objects(store);
+    for (int i = 0; i < wefti_ssl.OPENSSL_sk_num(all); i++) {
+        X509 *cert = wefti_ssl.X509_OBJECT_get0_X509(wefti_ssl.OPENSSL_sk_value(all, i));
+        if (!cert || is_whole(cert))
+            continue;
+        X509 *copied = wefti_ssl.X509_dup(cert);
+        bool no_memory = !copied || is_whole(copied);
+        wefti_ssl.X509_free(copied); /* NULL is allowed */
+        if (no_memory)
+            return wefti_fail(WEFT_ERR_NOMEM, "no memory for the authorities");
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
 {
     const char *cert = g->file[TLS_CERT], *key = g->file[TLS_KEY], *ca = g->file[TLS_CA], *crl = g->file[TLS_CRL];
@@ -196,9 +221,10 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
     wefti_tls_resumable(c);
     if (wefti_ssl.SSL_CTX_load_verify_locations(c, ca, NULL) != 1)
         return bad_file("authorities", "WEFT_TLS_CA", ca);
-    if (!crl)
-        return WEFT_OK;
     X509_STORE *store = wefti_ssl.SSL_CTX_get_cert_store(c);
+    st = look_into(store);
+    if (st || !crl)
+        return st;
     X509_LOOKUP *lookup = wefti_ssl.X509_STORE_add_lookup(store, wefti_ssl.X509_LOOKUP_file());
     if (!lookup || wefti_ssl.X509_load_crl_file(lookup, crl, X509_FILETYPE_PEM) < 1)
         return bad_file("list of revoked certificates", "WEFT_TLS_CRL", crl);
@@ -213,14 +239,12 @@ weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out)
     weft_status_t st = c ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     if (!st && files)
         st = certificates(g, c);
+    if (st)
+        wefti_ssl.SSL_CTX_free(c); /* NULL is allowed */
+    else
+        *out = c;
     tls_left_nothing();
-    if (st) {
-        if (c)
-            wefti_ssl.SSL_CTX_free(c);
-        return st;
-    }
-    *out = c;
-    return WEFT_OK;
+    return st;
 }
 
 bool wefti_guard_demands(const wefti_guard_t *g)
@@ -275,6 +299,7 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
     if (st)
         return st;
     g->lanes = context(SUITES_OF_KEYS);
+    tls_left_nothing();
     if (!g->lanes)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     wefti_ssl.SSL_CTX_set_default_read_buffer_len(g->lanes, READ_BYTES);

@@ -87,6 +87,7 @@ static bool look(wefti_guard_t *g)
         return false;
     }
     wefti_ssl.SSL_CTX_free(g->wires);
+    tls_left_nothing();
     g->wires = fresh;
     wefti_tls_forget(g); /* they met by what we were, and by what we believed then */
     wefti_info("tls: the files with certificates have changed: \"%s\" is used from now on", g->file[TLS_CERT]);
@@ -129,5 +130,6 @@ weft_status_t wefti_stream_welcome(const wefti_stream_t *stream)
     SSL_CTX *wires = wefti_tls_wires(s->guard);
     weft_status_t st = wefti_tls_believe(&s->peer, wires, s->side, NULL);
     wefti_ssl.SSL_CTX_free(wires);
+    tls_left_nothing();
     return st;
 }

@@ -129,14 +129,14 @@ static tls_stream_t *stream_new(wefti_guard_t *g, bool wire, int side)
     SSL_CTX *wires = wire ? wefti_tls_wires(g) : NULL;
     s->ssl = method ? wefti_ssl.SSL_new(wire ? wires : g->lanes) : NULL;
     wefti_ssl.SSL_CTX_free(wires); /* NULL is allowed */
-    BIO *bio = s->ssl ? wefti_ssl.BIO_new(method) : NULL;
+    BIO *bio = s->ssl && wefti_ssl.SSL_set_ex_data(s->ssl, 0, s) ? wefti_ssl.BIO_new(method) : NULL;
     if (!bio) {
+        tls_left_nothing();
         wefti_stream_free(&s->base);
         return NULL;
     }
     wefti_ssl.BIO_set_data(bio, s);
     wefti_ssl.SSL_set_bio(s->ssl, bio, bio);
-    wefti_ssl.SSL_set_ex_data(s->ssl, 0, s);
     if (side == WEFTI_SIDE_DIALLER)
         wefti_ssl.SSL_set_connect_state(s->ssl);
     else
@@ -202,8 +202,10 @@ void wefti_stream_free(wefti_stream_t *stream)
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (!s)
         return;
-    if (s->ssl)
+    if (s->ssl) {
         wefti_ssl.SSL_free(s->ssl);
+        tls_left_nothing();
+    }
     wefti_tls_peer_free(&s->peer);
     wefti_free(s->whom);
     give_back(s);
@@ -442,6 +444,7 @@ void wefti_stream_secret(wefti_stream_t *stream, uint8_t out[WEFTI_SECRET_SIZE])
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (wefti_ssl.SSL_export_keying_material(s->ssl, out, WEFTI_SECRET_SIZE, label, sizeof label - 1, NULL, 0, 0) != 1)
         randombytes_buf(out, WEFTI_SECRET_SIZE); /* no memory: then nobody else has it, and the lane does not come up */
+    tls_left_nothing();
 }
 
 const char *wefti_stream_cipher(const wefti_stream_t *stream)
