@@ -328,6 +328,7 @@ TEST(runtimes_close_while_another_looks_at_their_files)
     end();
 }
 
+#ifndef __SANITIZE_THREAD__ /* which allows no threads in a child of threads */
 TEST(a_child_of_a_process_with_tls_has_tls_of_its_own)
 {
     weft_ep_t *ep;
@@ -358,3 +359,4 @@ TEST(a_child_of_a_process_with_tls_has_tls_of_its_own)
     TEST_UNTIL(!is_up(ep), LONG);
     end();
 }
+#endif
