@@ -93,19 +93,17 @@ def its_client_at_our_listener():
 
 def talk(args, says):
     """The same, and it says that, and when its new keys are made something more: until the other side ends the connection."""
-    with subprocess.Popen(["openssl", *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    # without a buffer, which would be written once more when the other side has gone
+    with subprocess.Popen(["openssl", *args], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()
         out = b""
         try:
             process.stdin.write(says)
-            process.stdin.flush()
             for line in process.stdout:
                 out += line
                 if line.startswith(b"KEYUPDATE"):
                     process.stdin.write(b"nothing of Weft\n")
-                    process.stdin.flush()
-            process.stdin.close()
         except BrokenPipeError:
             out += process.stdout.read()
         finally:
