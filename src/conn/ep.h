@@ -119,6 +119,7 @@ struct wefti_conn {
     wefti_payloads_t payloads;
     wefti_rechecks_t rechecks;
     bool watches;           /* identity.c is one of them */
+    bool keys_due;          /* TLS has not been told yet of the keys that are new: there was no memory */
     uint64_t guard_changes; /* how often the files of guards were others when they were last looked at */
     struct wefti_rules *rules; /* policy.c: the head's, of all shards */
     uint64_t rules_seen;       /* which of them the endpoints here were judged by */

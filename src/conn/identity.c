@@ -93,8 +93,11 @@ static bool changed(void *user)
     weft_runtime_t *rt = conn->rt;
     const wefti_fabric_ops_t *ops = rt->fabric->ops;
     bool any = rt->keys_in_file && wefti_keys_renew(rt);
-    if (any && ops->guard_keys && ops->guard_keys(rt->fabric, rt->keys))
-        wefti_warn("TLS goes on with the keys from before: %s", weft_last_error());
+    if ((any || conn->keys_due) && ops->guard_keys) {
+        conn->keys_due = ops->guard_keys(rt->fabric, rt->keys);
+        if (conn->keys_due && any)
+            wefti_warn("TLS goes on with the keys from before: %s", weft_last_error());
+    }
     uint64_t changes = ops->guards_look ? ops->guards_look() : 0;
     any = any || changes != conn->guard_changes;
     conn->guard_changes = changes;

@@ -26,7 +26,8 @@ typedef struct wefti_rules {
     const char *path;        /* NULL: there is no file, or the program gave a policy that counts in place of it */
     _Atomic uint64_t number; /* see wefti_rules_number() */
     _Atomic bool limits[ACTIONS];
-    wefti_changed_t file; /* the head's driver's */
+    wefti_changed_t file; /* the head's driver's, as what follows */
+    bool bad;             /* what is there now cannot be used */
 } rules_t;
 
 /* --- taking one ----------------------------------------------------------------------------------------------------------- */
@@ -69,6 +70,20 @@ static weft_status_t load(rules_t *r, const char *path)
 
 /* --- recheck.h ------------------------------------------------------------------------------------------------------------ */
 
+/* What cannot be read is tried again: there may be descriptors and memory by then. */
+static void read_again(rules_t *r, const char *path)
+{
+    bool another = wefti_changed_look(&r->file, path);
+    if (!another && !r->bad)
+        return;
+    weft_status_t st = load(r, path);
+    r->bad = st;
+    if (!st)
+        wefti_info("the policy in %s was read again", path);
+    else if (another)
+        wefti_warn("%s; the policy from before stays in force", weft_last_error());
+}
+
 static bool changed(void *user)
 {
     wefti_conn_t *conn = user;
@@ -77,10 +92,8 @@ static bool changed(void *user)
         pthread_mutex_lock(&r->lock);
         const char *path = r->path; /* of the configuration, which stays */
         pthread_mutex_unlock(&r->lock);
-        if (path && wefti_changed_look(&r->file, path) && load(r, path))
-            wefti_warn("%s; the policy from before stays in force", weft_last_error());
-        else if (path && conn->rules_seen != atomic_load(&r->number))
-            wefti_info("the policy in %s was read again", path);
+        if (path)
+            read_again(r, path);
     }
     uint64_t number = atomic_load(&r->number);
     bool another = conn->rules_seen != number;

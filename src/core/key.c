@@ -336,13 +336,14 @@ bool wefti_keys_renew(weft_runtime_t *rt)
     const char *path = rt->config.key_file;
     wefti_keys_t *keys;
     bool any = rt->keys_in_file && wefti_changed_look(&rt->keys_seen, path);
-    if (!any && (!rt->keys_bad || rt->keys_warned))
+    if (!any && !rt->keys_bad)
         return false;
     weft_status_t st = wefti_keys_read(path, rt->keys->listed, &keys);
-    rt->keys_warned = rt->keys_bad && !any;
+    bool warns = st && rt->keys_bad && !any && !rt->keys_warned; /* at the second look: somebody may have been writing it */
+    rt->keys_warned = warns || (rt->keys_warned && !any);
     rt->keys_bad = st;
     if (st) {
-        if (rt->keys_warned && wefti_head(rt) == rt)
+        if (warns && wefti_head(rt) == rt)
             wefti_warn("the key file has changed, and the keys from before are still used: %s", weft_last_error());
         return false;
     }

@@ -5,14 +5,16 @@ import ssl
 import subprocess
 import threading
 
+import disagg
 import pytest
 
+import elementside
 import guideside
 import weft
 import weft.blocking
 from conftest import BOUND
 from program import PYTHON, environment
-from tlsside import as_variables, certificates, tls
+from tlsside import as_variables, certificates, command, tls
 from weft._tls import files, secure
 
 
@@ -234,3 +236,33 @@ def test_a_runtime_of_the_extension_alone_serves():
     assert uri.startswith("tcp://") and weft.blocking.client(uri).add(25, 17) == 42
     server.close()
     own._close()
+
+
+def test_a_memory_element_is_reached_by_its_durl(folder, tmp_path):
+    """The durl says where it is and that it is TLS; each user has certificates of its own. Without, or with another's, nobody gets in."""
+    mill = [word for option, name in (("cert", "server.crt"), ("key", "server.key"), ("ca", "ca.crt"))
+            for word in ("--tls-" + option, f"{folder}/{name}")]
+    with subprocess.Popen([command(), "element", "memory", "--size", "64k", "--listen", "tls://127.0.0.1:0", *mill],
+                          env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            durl = process.stdout.readline().strip()
+            assert "url,tls://127.0.0.1:" in durl
+            with elementside.runtime("tcp", tls=files(tls(folder, "client"))) as own:
+                with disagg.LibdAction(None, "user", transports=[durl], runtime=own) as action:
+                    trans = action.get_transport("memory", "rdma")
+                    trans.reg(4096)
+                    assert trans.wait_ready(BOUND) == 65536
+                    trans.buf[:5] = b"words"
+                    trans.write(5, 100, 0)
+                    trans.read(5, 100, 50)
+                    assert bytes(trans.buf[50:55]) == b"words"
+            stranger = certificates(tmp_path / "other", "client")
+            for who in (None, tls(stranger, "client")):
+                with elementside.runtime("tcp", tls=files(who)) as own:
+                    with disagg.LibdAction(None, "user", transports=[durl], runtime=own) as action:
+                        trans = action.get_transport("memory", "rdma")
+                        trans.reg(4096)
+                        with pytest.raises((weft.WeftError, OSError, TimeoutError)):
+                            trans.wait_ready(3)
+        finally:
+            process.kill()

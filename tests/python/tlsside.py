@@ -10,11 +10,15 @@ BUILD = os.path.dirname(os.environ.get("TEST_WEFT_COMMAND") or os.path.join(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "build", "dev", "weft"))
 
 
+def command():
+    return os.path.join(BUILD, "weft")
+
+
 def certificates(folder, *names):
     """A folder with an authority, ca.crt, and for each name NAME.crt and NAME.key: for 127.0.0.1 and ::1, or for what NAME=HOST says."""
     words = [name if "=" in name else f"{name}=127.0.0.1,::1" for name in names]
     env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-    done = subprocess.run([os.path.join(BUILD, "weft"), "key", "cluster", str(folder), *words], env=env,
+    done = subprocess.run([command(), "key", "cluster", str(folder), *words], env=env,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     if "OpenSSL" in done.stderr:
         pytest.skip(done.stderr.strip())

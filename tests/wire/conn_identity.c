@@ -154,6 +154,32 @@ static void two_keys_at_once(const char *scheme)
     over();
 }
 
+static int said_up, said_lost;
+
+static void sink(weft_log_level_t level, const char *line, void *user)
+{
+    (void)level, (void)user;
+    said_up += strstr(line, "it proved to be \"anna\"") != NULL;
+    said_lost += strstr(line, "the key \"anna\" that the peer proved is no longer one of ours") != NULL;
+}
+
+TEST(the_log_says_who_came_and_who_was_thrown_out)
+{
+    weft_ep_t *a;
+    weft_log_set_level(WEFT_LOG_INFO);
+    weft_log_set_sink(sink, NULL);
+    serve("tcp", A " anna\n" B " bert\n", NULL);
+    put("a", A " of-his-own\n");
+    CHECK_OK(call("a", &a));
+    UNTIL(n_came == 1 && said_up == 1);
+    CHECK_EQ(said_lost, 0);
+    put("server", B " bert\n");
+    UNTIL(said_lost > 0);
+    weft_log_set_sink(NULL, NULL);
+    weft_log_set_level(WEFT_LOG_ERROR);
+    over();
+}
+
 TEST(several_keys_are_accepted_and_their_names_are_seen)
 {
     two_keys_at_once("tcp");

@@ -157,7 +157,8 @@ static const tool_opt_t options[] = {
     {"size", "BYTES", "how much memory: 64M, 4G (needed)", TO_SIZE(memory_t, mo.bytes, 1, TOOL_SIZE_MAX)},
     {"name", "NAME", "the element's name (default " DEFAULT_NAME ")", TO_TEXT(memory_t, mo.name)},
     {"listen", "URI",
-     "where to listen (default " DEFAULT_LISTEN "): tcp://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one",
+     "where to listen (default " DEFAULT_LISTEN
+     "): tcp://HOST:PORT, tls://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one",
      TO_TEXT(memory_t, mo.uri)},
     {"spare", "BYTES", "so much more, for allocations with a lease (default: none)",
      TO_SIZE(memory_t, mo.spare, 0, TOOL_SIZE_MAX)},

@@ -160,7 +160,7 @@ static const tool_opt_t serve_options[] = {
     {"size", "BYTES", "how much memory to give out in all: 512M, 4G (needed)", TO_SIZE(mem_opts_t, bytes, 1, TOOL_SIZE_MAX)},
     {"listen", "URI",
      "where to listen (default " DEFAULT_LISTEN
-     "); may be given several times: tcp://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one",
+     "); may be given several times: tcp://HOST:PORT, tls://HOST:PORT, unix://PATH, unix://@NAME; port 0 picks one",
      TO_TEXTS(mem_opts_t, listen)},
     {"quota-bytes", "BYTES", "the most memory for one client (default: all of it)",
      TO_SIZE(mem_opts_t, quota_bytes, 1, TOOL_SIZE_MAX)},

@@ -262,7 +262,7 @@ static const tool_opt_t options[] = {
     {"instance", "NAME", "its own name among those of the service (default: one is made up)", TO_TEXT(serve_t, instance)},
     {"listen", "URI",
      "where to listen (default: a port of 127.0.0.1 and a Unix socket, both picked); may be given several times: "
-     "tcp://HOST:PORT, unix://PATH, "
+     "tcp://HOST:PORT, tls://HOST:PORT, unix://PATH, "
      "unix://@NAME; port 0 picks one",
      TO_TEXTS(serve_t, listen)},
     {"registry", "URI", "where to enter it (default: as configured, WEFT_REGISTRY)", TO_TEXT(serve_t, registry_uri)},

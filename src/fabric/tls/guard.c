@@ -13,6 +13,7 @@
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 #define SUITES_OF_KEYS "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256" /* a key is for one hash */
 #define READ_BYTES (64u << 10)                                               /* of one recv() */
+#define FILE_MOST (INT64_C(64) << 20)                                        /* lists of revoked certificates are the largest */
 
 static char *copy(const char *text)
 {
@@ -57,6 +58,8 @@ void wefti_guard_free(wefti_guard_t *g)
         wefti_ssl.SSL_CTX_free(g->wires);
     if (g->lanes)
         wefti_ssl.SSL_CTX_free(g->lanes);
+    if (g->wires || g->lanes)
+        tls_left_nothing();
     for (int i = 0; i < TLS_FILES; i++)
         wefti_free(g->file[i]);
     wefti_keys_free(g->keys);
@@ -95,6 +98,17 @@ SSL_CTX *wefti_tls_wires(wefti_guard_t *g)
     return c;
 }
 
+/* OpenSSL's own list has groups of primes as well, of up to 8,192 bits: a stranger who chooses that one has us compute for 97 ms.
+ * A version that does not know all of a list takes none of it. */
+static bool set_groups(SSL_CTX *c)
+{
+    static const char *const lists[] = {"*X25519MLKEM768:*X25519:P-256:P-384", "X25519:P-256:P-384", "P-256:P-384"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_GROUPS_LIST, 0, (void *)(uintptr_t)lists[i]) == 1)
+            return true;
+    return false;
+}
+
 /* What both have in common. NULL: no memory. */
 static SSL_CTX *context(const char *suites)
 {
@@ -115,8 +129,10 @@ static SSL_CTX *context(const char *suites)
     wefti_ssl.SSL_CTX_set_psk_find_session_callback(c, wefti_tls_key_found);
     /* an empty list of authorities believes nobody: without certificates it has to be the key */
     wefti_ssl.SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    wefti_ssl.SSL_CTX_set_ciphersuites(c, suites);
-    return c;
+    if (wefti_ssl.SSL_CTX_set_ciphersuites(c, suites) && set_groups(c))
+        return c;
+    wefti_ssl.SSL_CTX_free(c);
+    return NULL;
 }
 
 static weft_status_t bad_file(const char *what, const char *variable, const char *file)
@@ -124,7 +140,30 @@ static weft_status_t bad_file(const char *what, const char *variable, const char
     return wefti_fail(WEFT_ERR_INVALID, "the %s in \"%s\" (%s) cannot be used: %s", what, file, variable, wefti_ssl_why());
 }
 
-/* As for a key file: what others can read is no secret. What is not there at all is OpenSSL's to tell. */
+/* OpenSSL would wait at a fifo for somebody to write, and read a device without end. What is not there at all is its to tell. */
+static weft_status_t check_file(const char *variable, const char *file)
+{
+    struct stat info;
+    if (!file || stat(file, &info))
+        return WEFT_OK;
+    if (!S_ISREG(info.st_mode))
+        return wefti_fail(WEFT_ERR_INVALID, "\"%s\" (%s) is not a regular file", file, variable);
+    if (info.st_size > FILE_MOST)
+        return wefti_fail(WEFT_ERR_INVALID, "\"%s\" (%s) has %lld bytes, more than 64 MiB", file, variable,
+                          (long long)info.st_size);
+    return WEFT_OK;
+}
+
+static weft_status_t check_files(const wefti_guard_t *g)
+{
+    static const char *const variables[TLS_FILES] = {"WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA", "WEFT_TLS_CRL"};
+    weft_status_t st = WEFT_OK;
+    for (int i = 0; i < TLS_FILES && !st; i++)
+        st = check_file(variables[i], g->file[i]);
+    return st;
+}
+
+/* As for a key file: what others can read is no secret. */
 static weft_status_t check_private(const char *key)
 {
     struct stat info;
@@ -135,6 +174,30 @@ static weft_status_t check_private(const char *key)
                       (unsigned)info.st_mode & 0777);
 }
 
+static bool is_whole(X509 *cert)
+{
+    return wefti_ssl.X509_check_purpose(cert, -1, 0) == 1 && wefti_ssl.X509_get0_pubkey(cert);
+}
+
+/* OpenSSL looks into a certificate once; if there was no memory then it takes it for a bad one, or one without a key, ever after.
+ * So all authorities are asked now, and a copy of one that is bad. If that is as bad, it is nobody's authority, and no reason to
+ * refuse the rest. */
+static weft_status_t look_into(X509_STORE *store)
+{
+    const OPENSSL_STACK *all = (const OPENSSL_STACK *)wefti_ssl.X509_STORE_get0_objects(store);
+    for (int i = 0; i < wefti_ssl.OPENSSL_sk_num(all); i++) {
+        X509 *cert = wefti_ssl.X509_OBJECT_get0_X509(wefti_ssl.OPENSSL_sk_value(all, i));
+        if (!cert || is_whole(cert))
+            continue;
+        X509 *copied = wefti_ssl.X509_dup(cert);
+        bool no_memory = !copied || is_whole(copied);
+        wefti_ssl.X509_free(copied); /* NULL is allowed */
+        if (no_memory)
+            return wefti_fail(WEFT_ERR_NOMEM, "no memory for the authorities");
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
 {
     const char *cert = g->file[TLS_CERT], *key = g->file[TLS_KEY], *ca = g->file[TLS_CA], *crl = g->file[TLS_CRL];
@@ -142,10 +205,13 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
         return wefti_fail(WEFT_ERR_INVALID,
                           "certificates need three files: WEFT_TLS_CERT has %s, WEFT_TLS_KEY has %s, WEFT_TLS_CA has %s",
                           cert ? "one" : "none", key ? "one" : "none", ca ? "one" : "none");
+    weft_status_t st = check_files(g);
+    if (st)
+        return st;
     wefti_ssl.ERR_clear_error();
     if (wefti_ssl.SSL_CTX_use_certificate_chain_file(c, cert) != 1)
         return bad_file("certificate", "WEFT_TLS_CERT", cert);
-    weft_status_t st = check_private(key);
+    st = check_private(key);
     if (st)
         return st;
     if (wefti_ssl.SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1)
@@ -155,9 +221,10 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
     wefti_tls_resumable(c);
     if (wefti_ssl.SSL_CTX_load_verify_locations(c, ca, NULL) != 1)
         return bad_file("authorities", "WEFT_TLS_CA", ca);
-    if (!crl)
-        return WEFT_OK;
     X509_STORE *store = wefti_ssl.SSL_CTX_get_cert_store(c);
+    st = look_into(store);
+    if (st || !crl)
+        return st;
     X509_LOOKUP *lookup = wefti_ssl.X509_STORE_add_lookup(store, wefti_ssl.X509_LOOKUP_file());
     if (!lookup || wefti_ssl.X509_load_crl_file(lookup, crl, X509_FILETYPE_PEM) < 1)
         return bad_file("list of revoked certificates", "WEFT_TLS_CRL", crl);
@@ -172,13 +239,12 @@ weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out)
     weft_status_t st = c ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     if (!st && files)
         st = certificates(g, c);
-    if (st) {
-        if (c)
-            wefti_ssl.SSL_CTX_free(c);
-        return st;
-    }
-    *out = c;
-    return WEFT_OK;
+    if (st)
+        wefti_ssl.SSL_CTX_free(c); /* NULL is allowed */
+    else
+        *out = c;
+    tls_left_nothing();
+    return st;
 }
 
 bool wefti_guard_demands(const wefti_guard_t *g)
@@ -211,15 +277,18 @@ weft_status_t wefti_guard_ready(wefti_guard_t *g)
     weft_status_t st = wefti_ssl_load();
     if (st)
         return st;
-    SSL_CTX *wires;
-    wefti_tls_seen(g);
-    st = wefti_tls_read(g, &wires);
-    if (st)
-        return st;
-    g->wires = wires;
-    atomic_store(&g->ready, true);
-    wefti_tls_watch(g);
-    return WEFT_OK;
+    bool first = false;
+    pthread_mutex_lock(&g->lock); /* two shards of one listener may come here at once */
+    if (!atomic_load(&g->ready)) {
+        wefti_tls_seen(g);
+        st = wefti_tls_read(g, &g->wires);
+        first = !st;
+        atomic_store(&g->ready, first);
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (first)
+        wefti_tls_watch(g);
+    return st;
 }
 
 weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
@@ -230,6 +299,7 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
     if (st)
         return st;
     g->lanes = context(SUITES_OF_KEYS);
+    tls_left_nothing();
     if (!g->lanes)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     wefti_ssl.SSL_CTX_set_default_read_buffer_len(g->lanes, READ_BYTES);

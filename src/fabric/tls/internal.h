@@ -84,6 +84,10 @@ typedef struct tls_stream {
 
 static inline tls_stream_t *tls_stream_of(const SSL *ssl) { return wefti_ssl.SSL_get_ex_data(ssl, 0); }
 
+/* What OpenSSL says of a failure is on a list of this thread's, which is the program's own OpenSSL's as well: with an entry of
+ * ours there, an SSL_get_error() of the program's would speak of an error that it never had. So nothing is left there. */
+static inline void tls_left_nothing(void) { wefti_ssl.ERR_clear_error(); }
+
 /* guard.c */
 /* A context for wires, of what the files have now. WEFT_ERR_INVALID, _NOMEM, with a sentence. */
 weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out);
@@ -108,7 +112,7 @@ int wefti_tls_key_found(SSL *ssl, const unsigned char *id, size_t n, SSL_SESSION
 /* A share of what the peer showed, to be freed. False: no memory. */
 bool wefti_tls_peer(const SSL *ssl, tls_peer_t *out);
 void wefti_tls_peer_free(tls_peer_t *p);
-/* Keeps what the peer showed, and its name in s->name; "" where it has none. False: no memory. */
+/* Keeps what the peer showed, and its name in s->name; "" where it has none. False: no memory, or its names cannot be read. */
 bool wefti_tls_remember_peer(tls_stream_t *s);
 /* Is what it showed believed by this context? `side` is ours. `anew`: judged as in the handshake of this connection, by its host
  * and by the time; NULL: neither counts any more. WEFT_ERR_AUTH, _NOMEM, with a sentence. */

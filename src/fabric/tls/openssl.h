@@ -91,6 +91,7 @@
     X(SSL_write_ex) \
     X(TLS_method) \
     X(X509_LOOKUP_file) \
+    X(X509_OBJECT_get0_X509) \
     X(X509_STORE_CTX_free) \
     X(X509_STORE_CTX_get0_param) \
     X(X509_STORE_CTX_get_error) \
@@ -99,12 +100,16 @@
     X(X509_STORE_CTX_set_default) \
     X(X509_STORE_CTX_set_flags) \
     X(X509_STORE_add_lookup) \
+    X(X509_STORE_get0_objects) \
     X(X509_STORE_set_flags) \
     X(X509_VERIFY_PARAM_set1) \
     X(X509_VERIFY_PARAM_set1_ip_asc) \
     X(X509_VERIFY_PARAM_set_auth_level) \
     X(X509_chain_up_ref) \
+    X(X509_check_purpose) \
+    X(X509_dup) \
     X(X509_free) \
+    X(X509_get0_pubkey) \
     X(X509_get_ext_d2i) \
     X(X509_load_crl_file) \
     X(X509_up_ref) \

@@ -41,9 +41,12 @@ static bool is_plain(const unsigned char *text, int n)
 
 bool wefti_tls_remember_peer(tls_stream_t *s)
 {
-    if (!wefti_tls_peer(s->ssl, &s->peer))
+    int many = -1;
+    if (!wefti_tls_peer(s->ssl, &s->peer) || !s->peer.cert)
         return false;
-    GENERAL_NAMES *names = wefti_ssl.X509_get_ext_d2i(s->peer.cert, NID_subject_alt_name, NULL, NULL);
+    GENERAL_NAMES *names = wefti_ssl.X509_get_ext_d2i(s->peer.cert, NID_subject_alt_name, &many, NULL);
+    if (!names && many != -1)
+        return false; /* it has names, which cannot be read: not the same as having none */
     int n = names ? wefti_ssl.OPENSSL_sk_num((const OPENSSL_STACK *)names) : 0;
     for (int i = 0; i < n && !s->name[0]; i++) {
         const GENERAL_NAME *name = wefti_ssl.OPENSSL_sk_value((const OPENSSL_STACK *)names, i);
@@ -82,5 +85,6 @@ out:
         wefti_fail(st, "no memory to look at the peer's certificate again");
     if (c)
         wefti_ssl.X509_STORE_CTX_free(c);
+    tls_left_nothing(); /* also for who is in the middle of a handshake: OpenSSL would take it for that one's failure */
     return st;
 }

@@ -2,8 +2,8 @@
  *
  * Every guard that has files is on one list of the process, and whoever asks looks at all of them: a guard may be several
  * shards'. A guard looks at its files as well when it is about to meet somebody. New files make a new context of OpenSSL's; who
- * has the old one keeps it. Files that cannot be used are tried once more at the next look, for somebody may be writing them;
- * then a sentence goes to the log, and nothing happens until they change again.
+ * has the old one keeps it. Files that cannot be used are tried again at each look, for somebody may be writing them, or there
+ * may be descriptors and memory by then; at the second look a sentence goes to the log, once for each change.
  *
  * A peer that was believed is judged again by its certificate and those that it sent with it, but not by their time: a
  * connection may outlive a certificate that has expired, and whose peer has a new one by now.
@@ -73,19 +73,21 @@ static bool look(wefti_guard_t *g)
     g->looked = now;
     for (int i = 0; i < TLS_FILES; i++)
         any = (g->file[i] && wefti_changed_look(&g->seen[i], g->file[i])) || any;
-    if (!any && (!g->bad || g->warned))
+    if (!any && !g->bad)
         return false;
     SSL_CTX *fresh;
     weft_status_t st = wefti_tls_read(g, &fresh);
-    g->warned = g->bad && !any;
+    bool warns = st && g->bad && !any && !g->warned;
+    g->warned = warns || (g->warned && !any);
     g->bad = st;
     if (st) {
-        if (g->warned)
+        if (warns)
             wefti_warn("tls: the files with certificates have changed, and what was read before is still used: %s",
                        weft_last_error());
         return false;
     }
     wefti_ssl.SSL_CTX_free(g->wires);
+    tls_left_nothing();
     g->wires = fresh;
     wefti_tls_forget(g); /* they met by what we were, and by what we believed then */
     wefti_info("tls: the files with certificates have changed: \"%s\" is used from now on", g->file[TLS_CERT]);
@@ -128,5 +130,6 @@ weft_status_t wefti_stream_welcome(const wefti_stream_t *stream)
     SSL_CTX *wires = wefti_tls_wires(s->guard);
     weft_status_t st = wefti_tls_believe(&s->peer, wires, s->side, NULL);
     wefti_ssl.SSL_CTX_free(wires);
+    tls_left_nothing();
     return st;
 }

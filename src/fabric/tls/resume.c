@@ -110,6 +110,7 @@ static int ticket(SSL *ssl, SSL_SESSION *session)
         keep(s, ssl, session, id, n);
     else if (s->whom)
         keep(s, ssl, session, s->whom, strlen(s->whom));
+    tls_left_nothing(); /* OpenSSL is in the middle of something else, of which it would seem to be an error */
     return 0; /* OpenSSL's share of it stays OpenSSL's */
 }
 
@@ -131,6 +132,7 @@ static SSL_SESSION *again(tls_stream_t *s, SSL *ssl, const void *by, size_t n)
         wefti_list_push_front(&g->met, &m->link);
     }
     pthread_mutex_unlock(&g->lock);
+    tls_left_nothing(); /* as in ticket() */
     return session;
 }
 

@@ -129,14 +129,14 @@ static tls_stream_t *stream_new(wefti_guard_t *g, bool wire, int side)
     SSL_CTX *wires = wire ? wefti_tls_wires(g) : NULL;
     s->ssl = method ? wefti_ssl.SSL_new(wire ? wires : g->lanes) : NULL;
     wefti_ssl.SSL_CTX_free(wires); /* NULL is allowed */
-    BIO *bio = s->ssl ? wefti_ssl.BIO_new(method) : NULL;
+    BIO *bio = s->ssl && wefti_ssl.SSL_set_ex_data(s->ssl, 0, s) ? wefti_ssl.BIO_new(method) : NULL;
     if (!bio) {
+        tls_left_nothing();
         wefti_stream_free(&s->base);
         return NULL;
     }
     wefti_ssl.BIO_set_data(bio, s);
     wefti_ssl.SSL_set_bio(s->ssl, bio, bio);
-    wefti_ssl.SSL_set_ex_data(s->ssl, 0, s);
     if (side == WEFTI_SIDE_DIALLER)
         wefti_ssl.SSL_set_connect_state(s->ssl);
     else
@@ -151,13 +151,15 @@ weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, ui
         return no_memory();
     if (side == WEFTI_SIDE_DIALLER) /* names are in the SAN; a star stands for a whole label */
         wefti_ssl.SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    if (host && !s->by_key && !wefti_ssl.X509_VERIFY_PARAM_set1_ip_asc(wefti_ssl.SSL_get0_param(s->ssl), host) &&
-        !wefti_ssl.SSL_set1_host(s->ssl, host)) {
+    bool named = !host || s->by_key || wefti_ssl.X509_VERIFY_PARAM_set1_ip_asc(wefti_ssl.SSL_get0_param(s->ssl), host) ||
+                 wefti_ssl.SSL_set1_host(s->ssl, host);
+    if (named && host && !s->by_key)
+        wefti_tls_resume(s, host, port);
+    tls_left_nothing();
+    if (!named) {
         wefti_stream_free(&s->base);
         return no_memory();
     }
-    if (host && !s->by_key)
-        wefti_tls_resume(s, host, port);
     *out = &s->base;
     return WEFT_OK;
 }
@@ -200,8 +202,10 @@ void wefti_stream_free(wefti_stream_t *stream)
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (!s)
         return;
-    if (s->ssl)
+    if (s->ssl) {
         wefti_ssl.SSL_free(s->ssl);
+        tls_left_nothing();
+    }
     wefti_tls_peer_free(&s->peer);
     wefti_free(s->whom);
     give_back(s);
@@ -258,6 +262,7 @@ static int why_not(tls_stream_t *s)
             wefti_info("tls: a connection ends: %s", weft_last_error());
         }
     }
+    tls_left_nothing();
     return s->error;
 }
 
@@ -359,6 +364,7 @@ void wefti_stream_end(wefti_stream_t *stream, int fd)
         return;
     begin(s, fd);
     (void)wefti_ssl.SSL_shutdown(s->ssl);
+    tls_left_nothing();
     (void)wefti_stream_flush(stream, fd);
 }
 
@@ -371,7 +377,7 @@ static weft_status_t shaken(tls_stream_t *s)
     if (s->by_key)
         return reused ? WEFT_OK : wefti_fail(WEFT_ERR_AUTH, "the peer did not prove the key");
     s->resumed = reused;
-    return wefti_tls_remember_peer(s) ? WEFT_OK : no_memory();
+    return wefti_tls_remember_peer(s) ? WEFT_OK : wefti_fail(WEFT_ERR_AUTH, "the names in the peer's certificate cannot be read");
 }
 
 static weft_status_t refused(tls_stream_t *s)
@@ -424,6 +430,7 @@ weft_status_t wefti_stream_shake(wefti_stream_t *stream, int fd)
     weft_status_t st = rc == 1                                                     ? shaken(s)
                        : err == SSL_ERROR_WANT_READ || err == SSL_ERROR_WANT_WRITE ? WEFT_ERR_AGAIN
                                                                                    : refused(s);
+    tls_left_nothing();
     if (!wefti_stream_flush(stream, fd) && errno != EAGAIN && st == WEFT_ERR_AGAIN)
         return wefti_fail(WEFT_ERR_PEER, "the connection failed during the TLS handshake: %s", strerror(errno));
     return st;
@@ -437,6 +444,7 @@ void wefti_stream_secret(wefti_stream_t *stream, uint8_t out[WEFTI_SECRET_SIZE])
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (wefti_ssl.SSL_export_keying_material(s->ssl, out, WEFTI_SECRET_SIZE, label, sizeof label - 1, NULL, 0, 0) != 1)
         randombytes_buf(out, WEFTI_SECRET_SIZE); /* no memory: then nobody else has it, and the lane does not come up */
+    tls_left_nothing();
 }
 
 const char *wefti_stream_cipher(const wefti_stream_t *stream)
