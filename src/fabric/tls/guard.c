@@ -95,8 +95,8 @@ SSL_CTX *wefti_tls_wires(wefti_guard_t *g)
     return c;
 }
 
-/* What both have in common. NULL: no memory. */
-static SSL_CTX *context(const char *suites)
+/* What both have in common; `more` are modes. NULL: no memory. */
+static SSL_CTX *context(const char *suites, long more)
 {
     SSL_CTX *c = wefti_ssl.SSL_CTX_new(wefti_ssl.TLS_method());
     if (!c)
@@ -104,8 +104,7 @@ static SSL_CTX *context(const char *suites)
     wefti_ssl.SSL_CTX_set_security_level(c, TLS_SECURITY_LEVEL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, NULL);
-    wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_MODE,
-                           SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS, NULL);
+    wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | more, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_READ_AHEAD, 1, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, NULL);
     wefti_ssl.SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
@@ -168,7 +167,7 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
 weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out)
 {
     bool files = tls_has_files(g);
-    SSL_CTX *c = context(files ? SUITES : SUITES_OF_KEYS);
+    SSL_CTX *c = context(files ? SUITES : SUITES_OF_KEYS, SSL_MODE_RELEASE_BUFFERS);
     weft_status_t st = c ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     if (!st && files)
         st = certificates(g, c);
@@ -229,7 +228,7 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
     weft_status_t st = wefti_ssl_load();
     if (st)
         return st;
-    g->lanes = context(SUITES_OF_KEYS);
+    g->lanes = context(SUITES_OF_KEYS, 0); /* stream.c says who has buffers */
     if (!g->lanes)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     wefti_ssl.SSL_CTX_set_default_read_buffer_len(g->lanes, READ_BYTES);

@@ -32,6 +32,7 @@ struct wefti_guard {
     bool off, required;    /* WEFT_TLS; neither: auto */
     SSL_CTX *lanes;        /* NULL: not ready for them */
     uint8_t *spare;        /* a buffer for encrypted bytes that no stream has now */
+    struct tls_stream *hot; /* the lane's stream that was used last: it has OpenSSL's buffers; NULL: none has */
     pthread_mutex_t lock;  /* of what follows */
     wefti_keys_t *keys;    /* a copy of the runtime's; NULL: it has none */
     wefti_guard_t *keys_of; /* another has them; NULL: this one has */

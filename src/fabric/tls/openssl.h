@@ -65,6 +65,7 @@
     X(SSL_do_handshake) \
     X(SSL_export_keying_material) \
     X(SSL_free) \
+    X(SSL_free_buffers) \
     X(SSL_get0_param) \
     X(SSL_get1_peer_certificate) \
     X(SSL_get_SSL_CTX) \

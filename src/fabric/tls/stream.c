@@ -200,6 +200,8 @@ void wefti_stream_free(wefti_stream_t *stream)
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (!s)
         return;
+    if (s->guard->hot == s)
+        s->guard->hot = NULL;
     if (s->ssl)
         wefti_ssl.SSL_free(s->ssl);
     wefti_tls_peer_free(&s->peer);
@@ -229,11 +231,25 @@ bool wefti_stream_flush(wefti_stream_t *stream, int fd)
     return true;
 }
 
+/* OpenSSL's buffers of a lane's stream, 80 KiB, stay with it until another lane's stream is used. They would cost two allocations
+ * a message otherwise, and each of many streams would have some. */
+static void have_buffers(tls_stream_t *s)
+{
+    wefti_guard_t *g = s->guard;
+    if (s->wire || g->hot == s)
+        return;
+    if (g->hot)
+        (void)wefti_ssl.SSL_free_buffers(g->hot->ssl); /* it keeps half a record */
+    g->hot = s;
+}
+
 static void begin(tls_stream_t *s, int fd)
 {
     s->fd = fd;
     s->dry = false;
-    wefti_ssl.ERR_clear_error();
+    have_buffers(s);
+    if (wefti_ssl.ERR_peek_error()) /* clearing costs four times as much as looking */
+        wefti_ssl.ERR_clear_error();
 }
 
 /* A call of OpenSSL's failed: the errno of it, 0 at the end of what the peer had to say. */
@@ -327,6 +343,11 @@ ssize_t wefti_stream_recv(wefti_stream_t *stream, int fd, const struct iovec *v,
             if (!wefti_ssl.SSL_read_ex(s->ssl, (uint8_t *)v[i].iov_base + at, v[i].iov_len - at, &done)) {
                 err = why_not(s);
                 ended = true;
+                break;
+            }
+            if (s->dry && !wefti_ssl.SSL_has_pending(s->ssl)) { /* that was all: asking again would cost half a message */
+                ended = true;
+                all += done;
                 break;
             }
         }
