@@ -12,7 +12,7 @@
 
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 #define SUITES_OF_KEYS "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256" /* a key is for one hash */
-#define READ_BYTES (64u << 10)                                               /* of one recv() */
+#define READ_BYTES (65u << 10)                                               /* of one recv(): four whole records */
 
 static char *copy(const char *text)
 {

@@ -66,6 +66,9 @@ typedef struct tls_stream {
     bool dry;      /* the socket had no more, in this call */
     bool eof;      /* nor will it have */
     bool more;     /* OpenSSL has more than the last receive took */
+    bool idle;     /* the last receive found nothing, and OpenSSL has nothing */
+    const uint8_t *looked; /* what came after that, for OpenSSL's next read; in this call */
+    size_t looked_n;
     int error;     /* it is over, and why; 0: it is not */
     uint8_t *out;  /* encrypted, out_at to base.waits behind it; NULL: nothing waits */
     size_t out_at, out_cap;

@@ -22,9 +22,42 @@
 
 #define RECORD 16384u                    /* bytes of a record at most */
 #define RECORD_MORE 256u                 /* that encryption adds at most */
+#define LOOK_BYTES 2048u                 /* of the first read of a stream that had nothing the last time */
 #define OUT_BYTES (160u << 10)           /* gathered for one send(), of a lane's stream */
 #define OUT_MOST (1u << 20)              /* that wait because the peer does not read: answers that it asked for */
 #define RECORDS_MOST (UINT64_C(1) << 22) /* under one key; AES-GCM allows 2^24.5 of full length */
+
+/* --- looking ------------------------------------------------------------------------------------------------------ */
+
+/* Whoever waits for a peer looks again and again, and to ask OpenSSL costs much more than to ask the socket. So a stream that had
+ * nothing the last time asks the socket first. What comes is OpenSSL's next read. False: there is nothing (errno). */
+static bool look(tls_stream_t *s, int fd, uint8_t bytes[LOOK_BYTES])
+{
+    ssize_t n = recv(fd, bytes, LOOK_BYTES, MSG_DONTWAIT);
+    if (n > 0) {
+        s->looked = bytes;
+        s->looked_n = (size_t)n;
+    } else if (n < 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            s->error = errno;
+        return false;
+    }
+    s->idle = false;
+    return true; /* the end is OpenSSL's to judge: it reads it once more */
+}
+
+/* OpenSSL's buffer is empty and takes all of it, and then what else the socket has. */
+static ssize_t take_looked(tls_stream_t *s, char *buf, size_t n)
+{
+    size_t part = s->looked_n < n ? s->looked_n : n;
+    memcpy(buf, s->looked, part);
+    s->looked += part;
+    s->looked_n -= part;
+    if (part < LOOK_BYTES || part == n)
+        return (ssize_t)part;
+    ssize_t more = recv(s->fd, buf + part, n - part, MSG_DONTWAIT);
+    return (ssize_t)part + (more > 0 ? more : 0); /* what is wrong, the next read finds again */
+}
 
 /* --- what OpenSSL calls ------------------------------------------------------------------------------------------- */
 
@@ -33,7 +66,9 @@ static int bio_read(BIO *bio, char *buf, int n)
     tls_stream_t *s = wefti_ssl.BIO_get_data(bio);
     wefti_ssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
     ssize_t got = -1;
-    if (s->dry)
+    if (s->looked_n)
+        got = take_looked(s, buf, (size_t)n);
+    else if (s->dry)
         errno = EAGAIN;
     else
         got = recv(s->fd, buf, (size_t)n, MSG_DONTWAIT);
@@ -335,8 +370,11 @@ ssize_t wefti_stream_recv(wefti_stream_t *stream, int fd, const struct iovec *v,
     size_t all = 0;
     int err = 0;
     bool ended = false;
+    uint8_t bytes[LOOK_BYTES];
     if (s->error)
         return was_over(s);
+    if (s->idle && n && v->iov_len && !look(s, fd, bytes))
+        return -1;
     begin(s, fd);
     for (unsigned i = 0; i < n && !ended; i++) {
         for (size_t at = 0, done; at < v[i].iov_len; at += done, all += done) {
@@ -353,6 +391,10 @@ ssize_t wefti_stream_recv(wefti_stream_t *stream, int fd, const struct iovec *v,
         }
     }
     s->more = !ended && wefti_ssl.SSL_has_pending(s->ssl);
+    s->idle = err == EAGAIN && !all && !wefti_ssl.SSL_has_pending(s->ssl);
+    if (s->looked_n && !s->error)
+        s->error = EBADMSG; /* OpenSSL's buffer was empty, and did not take it: what follows would be another stream */
+    s->looked_n = 0;
     if (s->base.waits) /* an answer to a renewal of the peer's keys */
         (void)wefti_stream_flush(stream, fd);
     return all ? (ssize_t)all : failed(err);
@@ -364,6 +406,7 @@ ssize_t wefti_stream_peek(wefti_stream_t *stream, int fd, void *buf, size_t n)
     size_t got;
     if (s->error)
         return was_over(s);
+    s->idle = false;
     begin(s, fd);
     return wefti_ssl.SSL_peek_ex(s->ssl, buf, n, &got) ? (ssize_t)got : failed(why_not(s));
 }
