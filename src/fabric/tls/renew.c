@@ -5,8 +5,8 @@
  * has the old one keeps it. Files that cannot be used are tried once more at the next look, for somebody may be writing them;
  * then a sentence goes to the log, and nothing happens until they change again.
  *
- * A peer that was believed is judged again if there is a new context, by its certificate and those that it sent with it, but not by
- * their time: a connection may outlive a certificate that has expired, and whose peer has a new one by now.
+ * A peer that was believed is judged again if there is a new context, by its certificate and those that it sent with it, but not
+ * by their time: a connection may outlive a certificate that has expired, and whose peer has a new one by now.
  *
  * Promise: what cannot be used changes nothing. tests/wire/tls_renew.c. */
 #include <string.h>
