@@ -26,6 +26,7 @@
     X(ERR_peek_last_error) \
     X(ERR_reason_error_string) \
     X(GENERAL_NAMES_free) \
+    X(OPENSSL_init_ssl) \
     X(OPENSSL_sk_free) \
     X(OPENSSL_sk_num) \
     X(OPENSSL_sk_pop) \
