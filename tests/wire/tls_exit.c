@@ -1,5 +1,5 @@
-/* tests/wire/tls_exit.c - a process that ends without closing anything, in the middle of handshakes, ends as it wanted to: OpenSSL
- * does not take itself down beneath threads that use it. */
+/* tests/wire/tls_exit.c - a process that ends in the middle of handshakes, without closing anything, ends as it wanted to.
+ * OpenSSL does not take itself down beneath threads that use it. */
 #include <sys/wait.h>
 #include <unistd.h>
 
