@@ -18,7 +18,7 @@ def show(value, metric):
         return f"{value:.3f}" if value < 100 else f"{value:.1f}"
     if metric == "%":
         return f"{value:.2f}"
-    if metric == "ns":
+    if metric in ("ns", "KiB"):
         return f"{value:.1f}"
     return f"{value:,.0f}"
 

@@ -16,12 +16,15 @@ SECTIONS = [  # of bench/run, in the order of the page
     ("active", "Active messages", "Weft beside `ucx_perftest`, and beside the least program on UCP that does the same (`bench/peers/raw_echo.c`)."),
     ("remote", "Remote memory", "Mapped: the owner's memory is mapped on the same host. Checked: the owner does and checks each access."),
     ("calls", "Calls", "Each system is driven in the way that suits it best."),
+    ("tls", "Over TLS", "TCP on loopback, TLS 1.3 by certificates on both sides: Weft beside itself without TLS, the least program on OpenSSL "
+     "(`bench/peers/tls_echo.c`)\nand gRPC with TLS. Meeting: one thread drives both sides. `bench/run --only tls` measures these rows alone."),
     ("cores", "Many cores", "64 B calls of many client processes, beside the least program on epoll that does it (`bench/peers/epoll_echo.c`)."),
     ("python", "Python", "The package `weft` beside the C API and raw UCX."),
 ]
 OTHERS = {"ucx": "raw UCX", "raw": "least program on UCP"}
-FIELD = {"us": "avg_us", "p50 us": "p50_us", "/s": "msg_s", "msg/s": "msg_s", "MiB/s": "mb_s", "ns": "ns", "%": "percent"}
-SMALLER = ("us", "p50 us", "ns", "%")  # a smaller figure is a faster one
+FIELD = {"us": "avg_us", "p50 us": "p50_us", "/s": "msg_s", "msg/s": "msg_s", "MiB/s": "mb_s", "ns": "ns", "%": "percent",
+         "KiB": "kib"}
+SMALLER = ("us", "p50 us", "ns", "%", "KiB")  # a smaller figure is a faster one
 
 # What the plot shows: section, part or transport, name, beside, label
 PLOT = [

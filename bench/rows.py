@@ -4,7 +4,7 @@ import statistics
 
 from common import Failed, holds, ratios, show
 
-FIELD = {"us": "avg_us", "p50 us": "p50_us", "/s": "msg_s", "MiB/s": "mb_s", "ns": "ns", "%": "percent"}
+FIELD = {"us": "avg_us", "p50 us": "p50_us", "/s": "msg_s", "MiB/s": "mb_s", "ns": "ns", "%": "percent", "KiB": "kib"}
 
 # others: (what it is, how it is measured, by what its figure is multiplied, bound on ours / that); bound: on our figure itself.
 # ours is None: this build cannot do it, and the row says "-".

@@ -1,19 +1,23 @@
-/* bench/peers/grpc_echo.cc - gRPC doing what Weft's calls do: a service that echoes over a Unix socket.
+/* bench/peers/grpc_echo.cc - gRPC doing what Weft's calls do: a service that echoes over a Unix socket, or over TCP with TLS.
  *
- *     grpc_echo unary|sync|stream [--size N] [--window N] [--seconds S] [--count N] [--no-pin]
+ *     grpc_echo unary|sync|stream [--certs DIR] [--size N] [--window N] [--seconds S] [--count N] [--no-pin]
  *
  *   unary    a call for each request by the callback API, `window` of them under way; each starts the next from its callback
  *   sync     a call for each request by the blocking stub, one at a time: the least that a lone call costs
  *   stream   one stream in both directions by the callback API, `window` messages under way; writes that others follow are
  *            marked so, and gRPC packs them
  *
- * The server has the callback API throughout. avg_us is the total time / requests, and with a window of 1 p50_us that of the
- * median one. One line of JSON. peer.h has the two processes; tests/tools/tools_peers.py runs it. */
+ * With --certs it goes over TCP on loopback, with TLS by certificates on both sides (`weft key cluster DIR bench=127.0.0.1`
+ * makes them). The server has the callback API throughout. avg_us is the total time / requests, and with a window of 1 p50_us
+ * that of the median one. One line of JSON. peer.h has the two processes; tests/tools/tools_peers.py and tools_bench_tls.py run
+ * it. */
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <fstream>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -24,6 +28,39 @@
 
 using weft_echo::Bytes;
 using weft_echo::Echo;
+
+/* --- certificates ---------------------------------------------------------------------------------------- */
+
+static std::string text_of(const peer_t *p, const char *file)
+{
+    const std::string path = std::string(p->certs) + "/" + file;
+    std::ifstream in(path);
+    std::ostringstream text;
+    if (!in || !(text << in.rdbuf()))
+        peer_die(p, path.c_str(), "cannot be read");
+    return text.str();
+}
+
+static std::shared_ptr<grpc::ServerCredentials> server_credentials(const peer_t *p)
+{
+    if (!p->certs)
+        return grpc::InsecureServerCredentials();
+    grpc::SslServerCredentialsOptions o(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    o.pem_root_certs = text_of(p, "ca.crt");
+    o.pem_key_cert_pairs.push_back({text_of(p, "bench.key"), text_of(p, "bench.crt")});
+    return grpc::SslServerCredentials(o);
+}
+
+static std::shared_ptr<grpc::ChannelCredentials> client_credentials(const peer_t *p)
+{
+    if (!p->certs)
+        return grpc::InsecureChannelCredentials();
+    grpc::SslCredentialsOptions o;
+    o.pem_root_certs = text_of(p, "ca.crt");
+    o.pem_private_key = text_of(p, "bench.key");
+    o.pem_cert_chain = text_of(p, "bench.crt");
+    return grpc::SslCredentials(o);
+}
 
 /* --- the server ------------------------------------------------------------------------------------------ */
 
@@ -107,14 +144,19 @@ class EchoService : public Echo::CallbackService
 
 static void be_server(const peer_t *p, int fd)
 {
-    const std::string address = "unix-abstract:weft-grpc-echo-" + std::to_string(getpid()); /* no file: nothing to leave behind */
+    std::string address = "unix-abstract:weft-grpc-echo-" + std::to_string(getpid()); /* no file: nothing to leave behind */
     EchoService service;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    int port = 0;
+    if (p->certs)
+        address = "127.0.0.1:0";
+    builder.AddListeningPort(address, server_credentials(p), &port);
     builder.RegisterService(&service);
     std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
     if (!server)
         peer_die(p, address.c_str(), "cannot be listened on");
+    if (p->certs)
+        address = "127.0.0.1:" + std::to_string(port);
     peer_tell(p, fd, address.c_str());
     server->Wait();
 }
@@ -325,7 +367,7 @@ static void be_client(const peer_t *p, int fd)
     Side s;
     s.peer = *p;
     peer_told(p, fd, address, sizeof address);
-    s.stub = Echo::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    s.stub = Echo::NewStub(grpc::CreateChannel(address, client_credentials(p)));
     s.request.set_data(std::string(p->size, 0x5a));
     if (s.peer.window == 1)
         peer_keep_samples(&s.peer);
@@ -341,6 +383,7 @@ int main(int argc, char **argv)
     p.ways = "unary|sync|stream";
     p.size = 64;
     p.window = 1;
+    p.takes_certs = true;
     peer_options(&p, argc, argv);
     if (!strcmp(p.way, "sync"))
         p.window = 1;

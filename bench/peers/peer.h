@@ -33,6 +33,8 @@ typedef struct peer {
     double seconds;
     uint64_t count;    /* 0: by time */
     bool pin, sized;
+    bool takes_certs;  /* it has --certs DIR */
+    const char *certs; /* the directory; NULL: none was given */
     pid_t child;
     uint32_t *samples; /* ticks of round trips, of the last PEER_SAMPLES; NULL: none are kept */
     uint64_t n_samples;
@@ -99,8 +101,8 @@ static inline bool peer_is_way(const char *ways, const char *word)
 static inline void peer_options(peer_t *p, int argc, char **argv)
 {
     if (argc < 2 || !peer_is_way(p->ways, argv[1])) {
-        fprintf(stderr, "usage: %s %s [--size N] [--header N] [--window N] [--seconds S] [--count N] [--no-pin]\n",
-                p->name, p->ways);
+        fprintf(stderr, "usage: %s %s%s [--size N] [--header N] [--window N] [--seconds S] [--count N] [--no-pin]\n",
+                p->name, p->ways, p->takes_certs ? " [--certs DIR]" : "");
         exit(2);
     }
     p->way = argv[1];
@@ -121,6 +123,8 @@ static inline void peer_options(peer_t *p, int argc, char **argv)
             p->window = peer_number(p, name, value, 1, PEER_WINDOW_MAX);
         } else if (!strcmp(name, "--count")) {
             p->count = peer_number(p, name, value, 1, UINT64_C(100000000000));
+        } else if (!strcmp(name, "--certs") && p->takes_certs && value && strlen(value) < 4096) {
+            p->certs = value;
         } else if (!strcmp(name, "--seconds") && value && (p->seconds = atof(value)) > 0 && p->seconds <= 600) {
         } else {
             fprintf(stderr, "%s: %s is no option, or its value is not right\n", p->name, name);

@@ -1,4 +1,5 @@
 """zmq_echo and grpc_echo, which calls are measured against, answer what they are asked, one at a time and many, and end when their server does.
+gRPC does so over TLS, too: tools_bench_tls.py.
 
 They are built where WEFT_PEERS is on and their packages are there."""
 import json

@@ -139,6 +139,44 @@ static void closes(weft_ep_t *a)
     two_close();
 }
 
+/* Whoever had nothing the last time reads a little first, and the rest with a second read: at each size around that the bytes are
+ * whole. Three endpoints take turns, for one of them has OpenSSL's buffers at a time. */
+TEST(what_comes_after_silence_is_whole)
+{
+    enum { EPS = 3, FROM = 1900, TO = 2120 };
+    static uint8_t out[EPS][8 * TO], in[EPS][8 * TO];
+    weft_runtime_opts_t o = with_key(key, "tcp");
+    weft_ep_t *a[EPS], *b[EPS];
+    weft_op_t sent[EPS], got[EPS];
+    listens(&o, &o);
+    for (int k = 0; k < EPS; k++)
+        CHECK_OK(meet(&a[k], &b[k]));
+    for (size_t n = FROM; n < TO; n++) {
+        for (int i = 0; i < 50; i++) /* all have found nothing */
+            two_drive();
+        for (int k = 0; k < EPS; k++) {
+            size_t most = k == 1 ? 8 * n : n; /* one has much more */
+            for (size_t i = 0; i < most; i++)
+                out[k][i] = (uint8_t)(i * 7 + i / 251 + n + (size_t)k);
+            memset(in[k], 0, sizeof in[k]);
+            sent[k] = got[k] = (weft_op_t)WEFT_OP_INIT;
+            CHECK_OK(weft_msg_recv(b[k], in[k], most, 5, WEFT_TAG_FULL, &got[k]));
+            CHECK_OK(weft_msg_send(a[k], out[k], most, 5, &sent[k]));
+        }
+        for (int k = 0; k < EPS; k++) {
+            CHECK_OK(two_wait(&got[k], 20));
+            CHECK_OK(two_wait(&sent[k], 20));
+            CHECK(!memcmp(in[k], out[k], k == 1 ? 8 * n : n));
+        }
+    }
+    for (int k = 1; k < EPS; k++) {
+        weft_op_t op = WEFT_OP_INIT;
+        CHECK_OK(weft_ep_close(a[k], &op));
+        CHECK_OK(two_wait(&op, 5));
+    }
+    closes(a[0]);
+}
+
 TEST(a_key_is_enough)
 {
     weft_runtime_opts_t o = with_key(key, "tcp");

@@ -12,7 +12,7 @@
 
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 #define SUITES_OF_KEYS "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256" /* a key is for one hash */
-#define READ_BYTES (64u << 10)                                               /* of one recv() */
+#define READ_BYTES (65u << 10)                                               /* of one recv(): four whole records */
 #define FILE_MOST (INT64_C(64) << 20)                                        /* lists of revoked certificates are the largest */
 
 static char *copy(const char *text)
@@ -109,8 +109,8 @@ static bool set_groups(SSL_CTX *c)
     return false;
 }
 
-/* What both have in common. NULL: no memory. */
-static SSL_CTX *context(const char *suites)
+/* What both have in common; `more` are modes. NULL: no memory. */
+static SSL_CTX *context(const char *suites, long more)
 {
     SSL_CTX *c = wefti_ssl.SSL_CTX_new(wefti_ssl.TLS_method());
     if (!c)
@@ -118,8 +118,7 @@ static SSL_CTX *context(const char *suites)
     wefti_ssl.SSL_CTX_set_security_level(c, TLS_SECURITY_LEVEL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, NULL);
-    wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_MODE,
-                           SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS, NULL);
+    wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | more, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_READ_AHEAD, 1, NULL);
     wefti_ssl.SSL_CTX_ctrl(c, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, NULL);
     wefti_ssl.SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
@@ -235,7 +234,7 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
 weft_status_t wefti_tls_read(const wefti_guard_t *g, SSL_CTX **out)
 {
     bool files = tls_has_files(g);
-    SSL_CTX *c = context(files ? SUITES : SUITES_OF_KEYS);
+    SSL_CTX *c = context(files ? SUITES : SUITES_OF_KEYS, SSL_MODE_RELEASE_BUFFERS);
     weft_status_t st = c ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");
     if (!st && files)
         st = certificates(g, c);
@@ -298,7 +297,7 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g)
     weft_status_t st = wefti_ssl_load();
     if (st)
         return st;
-    g->lanes = context(SUITES_OF_KEYS);
+    g->lanes = context(SUITES_OF_KEYS, 0); /* stream.c says who has buffers */
     tls_left_nothing();
     if (!g->lanes)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for TLS");

@@ -6,6 +6,7 @@
  *   keys.c     keys in the handshake
  *   peer.c     the certificate of a peer: whom it names, and whether it is believed
  *   resume.c   those who have met before
+ *   bio.c      what OpenSSL reads and writes
  *   stream.c   one end of one connection */
 #ifndef WEFTI_TLS_INTERNAL_H
 #define WEFTI_TLS_INTERNAL_H
@@ -21,6 +22,9 @@
 #define TLS_SECURITY_LEVEL 2 /* whatever the machine's openssl.cnf says: no RSA of 1024 bits, no SHA-1 */
 #define TLS_CONTEXT "weft" /* to OpenSSL a key is a session, and a session belongs to something */
 
+#define TLS_OUT_BYTES (160u << 10) /* gathered for one send(), of a lane's stream */
+#define TLS_LOOK_BYTES 2048u       /* of the first read of a stream that had nothing the last time */
+
 /* How a dialler's wire names its key: a random number, and the hint of the key for it (base/keys.h). */
 enum { TLS_WIRE_FRESH = 16, TLS_WIRE_ID = TLS_WIRE_FRESH + WEFTI_KEY_HINT_SIZE };
 
@@ -32,6 +36,7 @@ struct wefti_guard {
     bool off, required;    /* WEFT_TLS; neither: auto */
     SSL_CTX *lanes;        /* NULL: not ready for them */
     uint8_t *spare;        /* a buffer for encrypted bytes that no stream has now */
+    struct tls_stream *hot; /* the lane's stream that was used last: it has OpenSSL's buffers; NULL: none has */
     pthread_mutex_t lock;  /* of what follows */
     wefti_keys_t *keys;    /* a copy of the runtime's; NULL: it has none */
     wefti_guard_t *keys_of; /* another has them; NULL: this one has */
@@ -65,6 +70,9 @@ typedef struct tls_stream {
     bool dry;      /* the socket had no more, in this call */
     bool eof;      /* nor will it have */
     bool more;     /* OpenSSL has more than the last receive took */
+    bool idle;     /* the last receive found nothing, and OpenSSL has nothing */
+    const uint8_t *looked; /* what came after that, for OpenSSL's next read; in this call */
+    size_t looked_n;
     int error;     /* it is over, and why; 0: it is not */
     uint8_t *out;  /* encrypted, out_at to base.waits behind it; NULL: nothing waits */
     size_t out_at, out_cap;
@@ -97,6 +105,11 @@ static inline bool tls_has_files(const wefti_guard_t *g)
 {
     return g->file[TLS_CERT] || g->file[TLS_KEY] || g->file[TLS_CA] || g->file[TLS_CRL];
 }
+
+/* bio.c */
+BIO *wefti_tls_bio(tls_stream_t *s); /* NULL: no memory */
+/* For a stream that is idle: is there anything? `bytes` is for what comes, until it has been read in this call. */
+bool wefti_tls_ask(tls_stream_t *s, int fd, uint8_t bytes[TLS_LOOK_BYTES]);
 
 /* renew.c */
 void wefti_tls_seen(wefti_guard_t *g); /* its files are about to be read for the first time */

@@ -36,6 +36,8 @@ static weft_status_t load(void)
         }
         memcpy(calls[i].at, &found, sizeof found);
     }
+    /* Where the program has not used OpenSSL before us: at exit it stays as it is, for threads of ours may be using it. */
+    (void)wefti_ssl.OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL);
     /* cppcheck-suppress resourceLeak ; it stays loaded */
     return WEFT_OK;
 }

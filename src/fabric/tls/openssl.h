@@ -26,6 +26,7 @@
     X(ERR_peek_last_error) \
     X(ERR_reason_error_string) \
     X(GENERAL_NAMES_free) \
+    X(OPENSSL_init_ssl) \
     X(OPENSSL_sk_free) \
     X(OPENSSL_sk_num) \
     X(OPENSSL_sk_pop) \
@@ -65,6 +66,7 @@
     X(SSL_do_handshake) \
     X(SSL_export_keying_material) \
     X(SSL_free) \
+    X(SSL_free_buffers) \
     X(SSL_get0_param) \
     X(SSL_get1_peer_certificate) \
     X(SSL_get_SSL_CTX) \

@@ -5,8 +5,8 @@
  * has the old one keeps it. Files that cannot be used are tried again at each look, for somebody may be writing them, or there
  * may be descriptors and memory by then; at the second look a sentence goes to the log, once for each change.
  *
- * A peer that was believed is judged again by its certificate and those that it sent with it, but not by their time: a
- * connection may outlive a certificate that has expired, and whose peer has a new one by now.
+ * A peer that was believed is judged again if there is a new context, by its certificate and those that it sent with it, but not
+ * by their time: a connection may outlive a certificate that has expired, and whose peer has a new one by now.
  *
  * Promise: what cannot be used changes nothing. tests/wire/tls_renew.c. */
 #include <string.h>
@@ -128,7 +128,9 @@ weft_status_t wefti_stream_welcome(const wefti_stream_t *stream)
     if (!s->peer.cert)
         return WEFT_OK;
     SSL_CTX *wires = wefti_tls_wires(s->guard);
-    weft_status_t st = wefti_tls_believe(&s->peer, wires, s->side, NULL);
+    /* what these very files say, they have said in the handshake */
+    bool judged = wefti_ssl.SSL_get_SSL_CTX(s->ssl) == wires;
+    weft_status_t st = judged ? WEFT_OK : wefti_tls_believe(&s->peer, wires, s->side, NULL);
     wefti_ssl.SSL_CTX_free(wires);
     tls_left_nothing();
     return st;

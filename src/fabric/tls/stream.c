@@ -1,7 +1,7 @@
 /* fabric/tls/stream.c - one end of one connection under TLS.
  *
- * OpenSSL reads the socket itself, as much as its buffer takes, and stops at the first read that brought less: asking again would
- * be a system call for nothing. What it writes is gathered here, all records of one send, and leaves with one send().
+ * OpenSSL reads the socket itself (bio.c), and stops at the first read that brought less than its buffer takes. What it writes is
+ * gathered, all records of one send, and leaves with one send().
  *
  *     handshake --done--> messages --the peer's end, or bytes that are not right--> over
  *
@@ -22,89 +22,7 @@
 
 #define RECORD 16384u                    /* bytes of a record at most */
 #define RECORD_MORE 256u                 /* that encryption adds at most */
-#define OUT_BYTES (160u << 10)           /* gathered for one send(), of a lane's stream */
-#define OUT_MOST (1u << 20)              /* that wait because the peer does not read: answers that it asked for */
 #define RECORDS_MOST (UINT64_C(1) << 22) /* under one key; AES-GCM allows 2^24.5 of full length */
-
-/* --- what OpenSSL calls ------------------------------------------------------------------------------------------- */
-
-static int bio_read(BIO *bio, char *buf, int n)
-{
-    tls_stream_t *s = wefti_ssl.BIO_get_data(bio);
-    wefti_ssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
-    ssize_t got = -1;
-    if (s->dry)
-        errno = EAGAIN;
-    else
-        got = recv(s->fd, buf, (size_t)n, MSG_DONTWAIT);
-    s->dry = s->dry || (got > 0 && got < n);
-    s->eof = !got;
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        wefti_ssl.BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY);
-    else if (got < 0)
-        s->error = errno;
-    return (int)got;
-}
-
-static bool has_room(tls_stream_t *s, size_t n)
-{
-    size_t need = s->out_at + s->base.waits + n;
-    if (need > OUT_MOST)
-        return false;
-    if (!s->out && !s->wire && need <= OUT_BYTES) {
-        s->out = s->guard->spare ? s->guard->spare : wefti_malloc(OUT_BYTES);
-        s->guard->spare = NULL;
-        s->out_cap = s->out ? OUT_BYTES : 0;
-        return s->out;
-    }
-    if (need <= s->out_cap)
-        return true;
-    uint8_t *grown = wefti_realloc(s->out, need * 2);
-    if (!grown)
-        return false;
-    s->out = grown;
-    s->out_cap = need * 2;
-    return true;
-}
-
-static int bio_write(BIO *bio, const char *bytes, int n)
-{
-    tls_stream_t *s = wefti_ssl.BIO_get_data(bio);
-    wefti_ssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
-    if (!has_room(s, (size_t)n)) {
-        s->error = ENOMEM;
-        return -1;
-    }
-    memcpy(s->out + s->out_at + s->base.waits, bytes, (size_t)n);
-    s->base.waits += (size_t)n;
-    return n;
-}
-
-static long bio_ctrl(BIO *bio, int what, long n, void *p)
-{
-    const tls_stream_t *s = wefti_ssl.BIO_get_data(bio);
-    (void)n;
-    (void)p;
-    return what == BIO_CTRL_FLUSH ? 1 : what == BIO_CTRL_EOF ? s->eof : 0;
-}
-
-static int bio_create(BIO *bio)
-{
-    wefti_ssl.BIO_set_init(bio, 1);
-    return 1;
-}
-
-static BIO_METHOD *method;
-static void make_method(void)
-{
-    method = wefti_ssl.BIO_meth_new(BIO_TYPE_SOURCE_SINK | 127, "weft");
-    if (!method)
-        return;
-    wefti_ssl.BIO_meth_set_read(method, bio_read);
-    wefti_ssl.BIO_meth_set_write(method, bio_write);
-    wefti_ssl.BIO_meth_set_ctrl(method, bio_ctrl);
-    wefti_ssl.BIO_meth_set_create(method, bio_create);
-}
 
 /* --- making and freeing ------------------------------------------------------------------------------------------- */
 
@@ -115,11 +33,9 @@ static weft_status_t no_memory(void)
 
 static tls_stream_t *stream_new(wefti_guard_t *g, bool wire, int side)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     tls_stream_t *s = wefti_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    pthread_once(&once, make_method);
     s->guard = wefti_guard_keep(g);
     s->wire = wire;
     s->side = side;
@@ -127,15 +43,14 @@ static tls_stream_t *stream_new(wefti_guard_t *g, bool wire, int side)
     if (wire)
         wefti_tls_look(g);
     SSL_CTX *wires = wire ? wefti_tls_wires(g) : NULL;
-    s->ssl = method ? wefti_ssl.SSL_new(wire ? wires : g->lanes) : NULL;
+    s->ssl = wefti_ssl.SSL_new(wire ? wires : g->lanes);
     wefti_ssl.SSL_CTX_free(wires); /* NULL is allowed */
-    BIO *bio = s->ssl && wefti_ssl.SSL_set_ex_data(s->ssl, 0, s) ? wefti_ssl.BIO_new(method) : NULL;
+    BIO *bio = s->ssl && wefti_ssl.SSL_set_ex_data(s->ssl, 0, s) ? wefti_tls_bio(s) : NULL;
     if (!bio) {
         tls_left_nothing();
         wefti_stream_free(&s->base);
         return NULL;
     }
-    wefti_ssl.BIO_set_data(bio, s);
     wefti_ssl.SSL_set_bio(s->ssl, bio, bio);
     if (side == WEFTI_SIDE_DIALLER)
         wefti_ssl.SSL_set_connect_state(s->ssl);
@@ -189,7 +104,7 @@ weft_status_t wefti_stream_dialled(wefti_guard_t *g, wefti_stream_find_fn find, 
 /* Its buffer is for the next one that needs it. */
 static void give_back(tls_stream_t *s)
 {
-    if (!s->wire && !s->guard->spare && s->out_cap == OUT_BYTES)
+    if (!s->wire && !s->guard->spare && s->out_cap == TLS_OUT_BYTES)
         s->guard->spare = s->out;
     else
         wefti_free(s->out);
@@ -202,6 +117,8 @@ void wefti_stream_free(wefti_stream_t *stream)
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (!s)
         return;
+    if (s->guard->hot == s)
+        s->guard->hot = NULL;
     if (s->ssl) {
         wefti_ssl.SSL_free(s->ssl);
         tls_left_nothing();
@@ -233,11 +150,25 @@ bool wefti_stream_flush(wefti_stream_t *stream, int fd)
     return true;
 }
 
+/* OpenSSL's buffers of a lane's stream, 80 KiB, stay with it until another lane's stream is used. They would cost two allocations
+ * a message otherwise, and each of many streams would have some. */
+static void have_buffers(tls_stream_t *s)
+{
+    wefti_guard_t *g = s->guard;
+    if (s->wire || g->hot == s)
+        return;
+    if (g->hot)
+        (void)wefti_ssl.SSL_free_buffers(g->hot->ssl); /* it keeps half a record */
+    g->hot = s;
+}
+
 static void begin(tls_stream_t *s, int fd)
 {
     s->fd = fd;
     s->dry = false;
-    wefti_ssl.ERR_clear_error();
+    have_buffers(s);
+    if (wefti_ssl.ERR_peek_error()) /* clearing costs four times as much as looking */
+        wefti_ssl.ERR_clear_error();
 }
 
 /* A call of OpenSSL's failed: the errno of it, 0 at the end of what the peer had to say. */
@@ -302,7 +233,7 @@ ssize_t wefti_stream_send(wefti_stream_t *stream, int fd, const struct iovec *v,
     for (unsigned i = 0; i < n; i++) {
         for (size_t at = 0, done; at < v[i].iov_len; at += done, all += done) {
             size_t most = v[i].iov_len - at < RECORD ? v[i].iov_len - at : RECORD;
-            if (s->base.waits + most + RECORD_MORE > OUT_BYTES)
+            if (s->base.waits + most + RECORD_MORE > TLS_OUT_BYTES)
                 goto full;
             renew_keys(s);
             if (!wefti_ssl.SSL_write_ex(s->ssl, (const uint8_t *)v[i].iov_base + at, most, &done)) {
@@ -324,8 +255,11 @@ ssize_t wefti_stream_recv(wefti_stream_t *stream, int fd, const struct iovec *v,
     size_t all = 0;
     int err = 0;
     bool ended = false;
+    uint8_t bytes[TLS_LOOK_BYTES];
     if (s->error)
         return was_over(s);
+    if (s->idle && n && v->iov_len && !wefti_tls_ask(s, fd, bytes))
+        return -1;
     begin(s, fd);
     for (unsigned i = 0; i < n && !ended; i++) {
         for (size_t at = 0, done; at < v[i].iov_len; at += done, all += done) {
@@ -334,9 +268,18 @@ ssize_t wefti_stream_recv(wefti_stream_t *stream, int fd, const struct iovec *v,
                 ended = true;
                 break;
             }
+            if (s->dry && !wefti_ssl.SSL_has_pending(s->ssl)) { /* that was all: asking again would cost half a message */
+                ended = true;
+                all += done;
+                break;
+            }
         }
     }
     s->more = !ended && wefti_ssl.SSL_has_pending(s->ssl);
+    s->idle = err == EAGAIN && !all && !wefti_ssl.SSL_has_pending(s->ssl);
+    if (s->looked_n && !s->error)
+        s->error = EBADMSG; /* OpenSSL's buffer was empty, and did not take it: what follows would be another stream */
+    s->looked_n = 0;
     if (s->base.waits) /* an answer to a renewal of the peer's keys */
         (void)wefti_stream_flush(stream, fd);
     return all ? (ssize_t)all : failed(err);
@@ -348,6 +291,7 @@ ssize_t wefti_stream_peek(wefti_stream_t *stream, int fd, void *buf, size_t n)
     size_t got;
     if (s->error)
         return was_over(s);
+    s->idle = false;
     begin(s, fd);
     return wefti_ssl.SSL_peek_ex(s->ssl, buf, n, &got) ? (ssize_t)got : failed(why_not(s));
 }
