@@ -1,6 +1,7 @@
 """Where OpenWhisk is, with which key, and what its answers mean, for `weft run --on openwhisk`."""
 import asyncio
 import json
+import time
 import traceback
 
 import pytest
@@ -124,6 +125,13 @@ def test_patience_ends():
     with Controller(fault=lambda method, path: answers.pop(0) if answers else None) as controller:
         assert asyncio.run(go(api_of(controller), 60)) == ["guest"] and len(controller.asked) == 5
     with Controller(fault=lambda method, path: (500, {"error": "always"})) as controller, pytest.raises(Trouble, match="always"):
+        asyncio.run(go(api_of(controller), 1.0))
+
+    def once(_method, _path):  # and then nothing more comes in time
+        if controller.asked[1:]:
+            time.sleep(3)
+        return 500, {"error": "first"}
+    with Controller(fault=once) as controller, pytest.raises(Trouble, match="first"):
         asyncio.run(go(api_of(controller), 1.0))
 
 

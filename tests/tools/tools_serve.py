@@ -175,14 +175,21 @@ def shards_are_as_configured_for_servers_alone():
     refused("--shards", "many", says=["--shards many"])
 
 
+def descriptors(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
 def it_drains_when_it_is_asked_to_end():
     for number in (signal.SIGINT, signal.SIGTERM):
         with weft.scratch() as folder:
             env = registry(folder)
             server, said = weft.serve_calls(env=env)
             try:
+                alone = descriptors(server)
                 slow = weft.start("call", "weft://calc/sleep", "1500", "--json", env=env)
                 deadline = time.monotonic() + 20
+                while time.monotonic() < deadline and descriptors(server) == alone:
+                    time.sleep(0.05)  # the caller is not connected yet
                 time.sleep(0.5)
                 server.send_signal(number)
                 while time.monotonic() < deadline and weft.run("call", "--list", "--json", env=env).stdout:
@@ -204,7 +211,10 @@ def a_second_signal_ends_it_at_once():
         env = registry(folder)
         server, _ = weft.serve_calls(env=env)
         try:
+            alone, deadline = descriptors(server), time.monotonic() + 20
             slow = weft.start("call", "weft://calc/sleep", "60000", "--timeout", "50s", env=env)
+            while time.monotonic() < deadline and descriptors(server) == alone:
+                time.sleep(0.05)
             time.sleep(0.5)
             server.send_signal(signal.SIGTERM)
             time.sleep(0.3)

@@ -52,11 +52,11 @@ class Refused(Failed):
 
 
 class Trouble(Failed):
-    """No answer, or none that makes sense. `asked`: the request may have been carried out."""
+    """No answer, or none that makes sense. `asked`: the request may have been carried out. `answered`: there is an answer."""
 
-    def __init__(self, said: str, asked: bool) -> None:
+    def __init__(self, said: str, asked: bool, answered: bool = True) -> None:
         super().__init__(said)
-        self.asked = asked
+        self.asked, self.answered = asked, answered
 
 
 class Busy(Trouble):
@@ -150,19 +150,21 @@ class Api:
         if answer is None:
             assert problem is not None
             raise Trouble(self._clean(f"OpenWhisk was asked to {what}, and {problem}" if problem.asked
-                                      else f"OpenWhisk cannot be asked to {what}: {problem}"), problem.asked)
+                                      else f"OpenWhisk cannot be asked to {what}: {problem}"), problem.asked, False)
         return self._read(answer, what)
 
     async def patiently(self, method: str, path: str, what: str, body: Secret | None = None, seconds: float = 60.0) -> Any:
         """The same, for a request that does no harm if it is sent again: until there is an answer, or the time is over."""
         until, pause = time.monotonic() + seconds, PAUSE[0]
+        said = None  # by OpenWhisk: it tells more than that there was no time left for the last request
         while True:
             try:
                 return await self.ask(method, path, what, body, max(0.1, min(ONE, until - time.monotonic())))
             except Trouble as error:
+                said = error if error.answered or said is None else said
                 wait = error.after if isinstance(error, Busy) and error.after is not None else pause
                 if time.monotonic() + wait >= until:
-                    raise
+                    raise said from None
                 await asyncio.sleep(wait)
                 pause = min(2 * pause, PAUSE[1])
 
