@@ -18,9 +18,10 @@
  * the runtime run: in its progress, on its thread or on the one that drives it. It must not block there: what blocks fails with
  * WEFT_ERR_STATE. Nothing is allocated: the operation is in the frame of the coroutine.
  *
- * Destroying a coroutine that is suspended in an action cancels the action, and waits until the library has let go of its buffers.
- * Inside a callback of the runtime nothing can be waited for, and the process ends with a sentence: let the coroutine end by a
- * stop token or a deadline instead. */
+ * Destroying a coroutine that is suspended in an action cancels the action, and waits until the library has let go of its
+ * buffers. Inside a callback of the runtime nothing can be waited for, and the process ends with a sentence: let the coroutine
+ * end by a stop token or a deadline instead. As ever, nobody may destroy a coroutine that another thread may be resuming: not
+ * one whose operation can end meanwhile on the thread of its runtime. */
 #ifndef WEFT_OP_HPP
 #define WEFT_OP_HPP
 
@@ -31,8 +32,17 @@
 #include <exception>
 #include <optional>
 #include <stop_token>
+#include <thread>
 #include <weft/error.hpp>
 #include <weft/op.h>
+
+/* Of functions that hand a coroutine to somebody who may end it at once: before clang 17 one that is inlined may touch the frame
+ * after that (LLVM issue 56301). */
+#if defined(__clang__) && __clang_major__ < 17
+#define WEFT_SUSPENDS __attribute__((noinline))
+#else
+#define WEFT_SUSPENDS
+#endif
 
 namespace weft {
 
@@ -67,113 +77,180 @@ void abandon(S &spec, weft_op_t &op) noexcept
             spec.abandon(op);
 }
 
-/* Leave what weft_op_error() says where weft_last_error() finds it. */
-inline weft_status_t tell(const weft_op_t &op) noexcept
-{
-    const char *why = weft_op_error(&op);
-    return weft_fail(op.status, "%s", *why ? why : weft_status_text(op.status));
-}
-
 struct cancel_op {
     weft_op_t *op;
     void operator()() const noexcept { weft_op_cancel(op); }
 };
 
-/* An action that is awaited. It is pinned in the frame of its coroutine. */
-template <action_spec S, bool Throws>
-class awaiter {
+/* What became of a complete operation: the specs of some actions look closer than the library. */
+template <class S>
+weft_status_t ended(S &spec, weft_op_t &op) noexcept
+{
+    if constexpr (requires { { spec.ended(op) } -> std::same_as<weft_status_t>; })
+        return op.status ? op.status : spec.ended(op);
+    else
+        return op.status;
+}
+
+/* An action that was begun, and its operation. It stays where it is. What is told of its end, a coroutine or a part of a
+ * when_all(), derives from it. */
+template <action_spec S>
+class begun {
 public:
     using value_type = typename S::value_type;
 
-    explicit awaiter(action<S> &&what) noexcept : action_(std::move(what)) {}
-    awaiter(const awaiter &) = delete;
-    awaiter &operator=(const awaiter &) = delete;
-    ~awaiter()
+    explicit begun(action<S> &&what, const std::stop_token *stop = nullptr) noexcept : action_(std::move(what)), stop_(stop) {}
+    begun(const begun &) = delete;
+    begun &operator=(const begun &) = delete;
+    ~begun()
     {
         if (state_ != state::taken) [[unlikely]]
             drop();
     }
 
-    /* Cancel the operation when `stop` is asked to. Before it is awaited. */
-    void stop_on(const std::stop_token &stop)
+    /* Post it. True: it is complete, or was refused. */
+    bool begin(void *user) noexcept
     {
-        if (stop.stop_possible())
-            stop_.emplace(stop, cancel_op{&op_});
-    }
-
-    bool await_ready() noexcept
-    {
+        op_.user = user;
         state_ = state::posted;
-        op_.status = action_.post(&op_);
-        if (op_.status) [[unlikely]] {
+        if (stop_ && stop_->stop_requested()) [[unlikely]]
+            weft_op_cancel(&op_); /* it sticks */
+        if (weft_status_t st = action_.post(&op_); st) [[unlikely]] {
+            op_.status = st;
             state_ = state::refused;
             return true;
         }
         return weft_op_done(&op_);
     }
 
-    bool await_suspend(std::coroutine_handle<> caller) noexcept
+    /* Have fn called when it ends, which calls told() first. False: it has ended. After true it may be gone. */
+    bool attach(weft_op_fn fn) noexcept
     {
-        op_.user = this;
-        caller_.store(caller.address(), std::memory_order_relaxed);
-        return weft_op_attach(&op_, resume) == WEFT_OK;
+        if (stop_ && stop_->stop_possible())
+            on_stop_.emplace(*stop_, cancel_op{&op_});
+        state_ = state::attached;
+        weft_status_t st = weft_op_attach(&op_, fn);
+        if (!st) [[likely]]
+            return true;
+        state_ = state::posted;
+        if (st != WEFT_ERR_DONE) { /* its runtime is gone */
+            op_.status = st;
+            state_ = state::refused;
+        }
+        return false;
     }
 
-    auto await_resume() noexcept(!Throws)
+    /* The first that fn does. No: it is being destroyed, and must not be touched any more. */
+    bool told() noexcept { return told_.exchange(heard::yes, std::memory_order_acq_rel) == heard::no; }
+
+    /* It has ended, and its result is taken next. */
+    weft_status_t finish() noexcept
     {
-        stop_.reset();
-        const bool refused = state_ == state::refused;
+        on_stop_.reset();
+        status_ = state_ == state::refused ? op_.status : ended(action_.spec(), op_);
+        return status_;
+    }
+    decltype(auto) take() noexcept
+    {
         state_ = state::taken;
-        if constexpr (Throws) {
-            if (op_.status) [[unlikely]]
-                fail(op_.status, refused ? sentence(op_.status) : weft_op_error(&op_));
-            return action_.spec().take(op_);
+        return action_.spec().take(op_);
+    }
+    /* Why it failed: for weft::error, and left for weft_last_error(). */
+    const char *why() noexcept
+    {
+        const bool refused = state_ == state::refused || status_ != op_.status;
+        const char *op_says = refused ? "" : weft_op_error(&op_);
+        if (state_ != state::refused && !op_.status) /* a success that is none: let go of it */
+            abandon(action_.spec(), op_);
+        state_ = state::taken;
+        return refused ? sentence(status_) : *op_says ? op_says : weft_status_text(status_);
+    }
+    weft_status_t status() const noexcept { return status_; }
+
+    result<value_type> take_result() noexcept
+    {
+        if (finish()) [[unlikely]]
+            return result<value_type>(weft_fail(status_, "%s", why()));
+        if constexpr (std::is_void_v<value_type>) {
+            take();
+            return result<void>();
         } else {
-            if (op_.status) [[unlikely]]
-                return result<value_type>(refused ? op_.status : tell(op_));
-            if constexpr (std::is_void_v<value_type>) {
-                action_.spec().take(op_);
-                return result<void>();
-            } else {
-                return result<value_type>(action_.spec().take(op_));
-            }
+            return result<value_type>(take());
         }
+    }
+    value_type take_value()
+    {
+        if (finish()) [[unlikely]]
+            fail(status_, why());
+        return take();
     }
 
 private:
-    enum class state : unsigned char { fresh, posted, refused, taken };
+    enum class state : unsigned char { fresh, posted, attached, refused, taken };
+    enum class heard : unsigned char { no, yes, gone };
 
-    static void resume(weft_op_t *, void *user) noexcept
-    {
-        auto *self = static_cast<awaiter *>(user);
-        if (void *caller = self->caller_.exchange(nullptr, std::memory_order_acq_rel))
-            std::coroutine_handle<>::from_address(caller).resume();
-    }
-
-    /* The coroutine goes, and its operation may be under way. */
+    /* It goes, and its operation may be under way. A thread that delivers calls fn after the operation is done. */
     void drop() noexcept
     {
-        stop_.reset();
-        if (state_ != state::posted)
+        on_stop_.reset();
+        if (state_ != state::posted && state_ != state::attached)
             return;
-        caller_.store(nullptr, std::memory_order_release);
+        const bool tells = state_ == state::attached && told_.exchange(heard::gone, std::memory_order_acq_rel) == heard::no;
         if (!weft_op_done(&op_)) {
             weft_op_cancel(&op_);
             weft_status_t st = weft_op_wait(&op_, WEFT_FOREVER);
-            if (st == WEFT_ERR_STATE && !weft_op_done(&op_)) {
-                std::fputs("weft: a coroutine that waits for an operation was destroyed inside a callback of the runtime; end it by a "
-                           "stop token or a deadline instead\n", stderr);
+            if (!weft_op_done(&op_)) {
+                if (st != WEFT_ERR_STATE)
+                    return; /* its runtime is gone, or is that of the process which this one was forked from */
+                std::fputs("weft: a coroutine that waits for an operation was destroyed inside a callback of the runtime; end it "
+                           "by a stop token or a deadline instead\n", stderr);
                 std::terminate();
             }
         }
+        while (tells && told_.load(std::memory_order_acquire) != heard::yes)
+            std::this_thread::yield();
         abandon(action_.spec(), op_);
     }
 
     action<S> action_;
-    std::atomic<void *> caller_{nullptr};
-    std::optional<std::stop_callback<cancel_op>> stop_;
+    const std::stop_token *stop_;
+    std::optional<std::stop_callback<cancel_op>> on_stop_;
+    std::atomic<heard> told_{heard::no};
     state state_ = state::fresh;
+    weft_status_t status_ = WEFT_OK;
     weft_op_t op_ = WEFT_OP_INIT;
+};
+
+/* An action that is awaited. */
+template <action_spec S, bool Throws>
+class awaiter {
+public:
+    explicit awaiter(action<S> &&what, const std::stop_token *stop = nullptr) noexcept : begun_(std::move(what), stop) {}
+
+    bool await_ready() noexcept { return begun_.begin(this); }
+    WEFT_SUSPENDS bool await_suspend(std::coroutine_handle<> caller) noexcept
+    {
+        caller_ = caller;
+        return begun_.attach(resume);
+    }
+    auto await_resume() noexcept(!Throws)
+    {
+        if constexpr (Throws)
+            return begun_.take_value();
+        else
+            return begun_.take_result();
+    }
+
+private:
+    static void resume(weft_op_t *, void *user) noexcept
+    {
+        auto *self = static_cast<awaiter *>(user);
+        if (self->begun_.told())
+            self->caller_.resume();
+    }
+
+    std::coroutine_handle<> caller_;
+    begun<S> begun_;
 };
 
 /* What as_result() gives: an action whose await gives a result. */
@@ -183,6 +260,7 @@ public:
     using spec_type = S;
     explicit result_of(action<S> &&what) noexcept : action_(std::move(what)) {}
     awaiter<S, false> operator co_await() && noexcept { return awaiter<S, false>(std::move(action_)); }
+    action<S> get() && noexcept { return std::move(action_); }
 
 private:
     action<S> action_;
@@ -204,10 +282,17 @@ public:
         timeout_ns_ = nanoseconds(time);
         return std::move(*this);
     }
-    /* It is cancelled together with this token, which must stay until it ends. */
+    /* It is cancelled together with this token (or weft::token), which must stay until it ends. */
     action &&token(weft_token_t *token) && noexcept
     {
         token_ = token;
+        return std::move(*this);
+    }
+    template <class Token>
+        requires requires(const Token &t) { { t.native() } -> std::same_as<weft_token_t *>; }
+    action &&token(const Token &token) && noexcept
+    {
+        token_ = token.native();
         return std::move(*this);
     }
     /* It takes its turn in streams of a GPU. Read in the post. */
@@ -223,20 +308,23 @@ public:
     /* To be awaited for a weft::result. */
     detail::result_of<S> as_result() && noexcept { return detail::result_of<S>(std::move(*this)); }
 
-    /* Post it and wait until it ends; a runtime that the caller drives is driven. Not inside a callback: WEFT_ERR_STATE. */
+    /* Post it and wait until it ends; a runtime that the caller drives is driven. Inside a callback nothing can be waited for:
+     * WEFT_ERR_STATE, and nothing was posted. */
     result<value_type> wait_result() && noexcept
     {
+        if (weft_status_t st = weft_op_wait_all(nullptr, 0, 0); st) [[unlikely]]
+            return st;
         weft_op_t op = WEFT_OP_INIT;
         weft_status_t st = post(&op);
         if (!st)
-            st = weft_op_wait(&op, WEFT_FOREVER);
-        if (st && !weft_op_done(&op)) { /* it cannot be waited for here, and it is on this stack */
-            weft_op_cancel(&op);
-            std::fputs("weft: wait() was called inside a callback of the runtime\n", stderr);
-            std::terminate();
-        }
-        if (st)
+            st = weft_op_wait(&op, WEFT_FOREVER); /* it ends before its runtime does */
+        if (!st)
+            st = detail::ended(spec_, op);
+        if (st) [[unlikely]] {
+            if (!op.status && weft_op_done(&op))
+                detail::abandon(spec_, op);
             return st;
+        }
         if constexpr (std::is_void_v<value_type>) {
             spec_.take(op);
             return {};
@@ -246,7 +334,10 @@ public:
     }
     value_type wait() && { return std::move(*this).wait_result().value(); }
 
-    /* For those who wait in another way: post it to an operation of their own. Its fn, user and queue stay as they are. */
+    /* For those who wait in another way: post it to an operation of their own. Its fn, user and queue stay as they are. From then
+     * on the action stays where it is, since parts of it may be borrowed. Attach a callback after that (weft_op_attach()): an
+     * action may write to itself until the post returns. Once the operation is complete, ask weft::detail::ended(spec(), op)
+     * for its status, and with WEFT_OK take spec().take(op), or let go of it by weft::detail::abandon(spec(), op). */
     weft_status_t post(weft_op_t *op) noexcept
     {
         op->timeout_ns = timeout_ns_;

@@ -3,16 +3,26 @@
 #include <string_view>
 #include <weft/error.hpp>
 
-namespace {
+namespace
+{
 
 /* counts how many are alive */
 struct counted {
     inline static int alive = 0;
     int value;
-    explicit counted(int v) : value(v) { alive++; }
-    counted(counted &&other) noexcept : value(other.value) { alive++; }
+    explicit counted(int v) : value(v)
+    {
+        alive++;
+    }
+    counted(counted &&other) noexcept : value(other.value)
+    {
+        alive++;
+    }
     counted &operator=(counted &&) = default;
-    ~counted() { alive--; }
+    ~counted()
+    {
+        alive--;
+    }
 };
 
 } // namespace
@@ -33,13 +43,34 @@ TEST(every_status_has_a_name_in_errc)
 #define ONE(name, value, text) \
     if (name != WEFT_OK) { \
         switch (static_cast<weft::errc>(name)) { \
-        case weft::errc::invalid: case weft::errc::no_memory: case weft::errc::cancelled: case weft::errc::timeout: \
-        case weft::errc::peer: case weft::errc::closed: case weft::errc::refused: case weft::errc::unreachable: \
-        case weft::errc::auth: case weft::errc::version: case weft::errc::protocol: case weft::errc::truncated: \
-        case weft::errc::again: case weft::errc::limit: case weft::errc::forked: case weft::errc::state: \
-        case weft::errc::unsupported: case weft::errc::address: case weft::errc::not_found: case weft::errc::system: \
-        case weft::errc::rejected: case weft::errc::range: case weft::errc::rights: case weft::errc::stale: \
-        case weft::errc::corrupt: case weft::errc::call: case weft::errc::pending: case weft::errc::done: \
+        case weft::errc::invalid: \
+        case weft::errc::no_memory: \
+        case weft::errc::cancelled: \
+        case weft::errc::timeout: \
+        case weft::errc::peer: \
+        case weft::errc::closed: \
+        case weft::errc::refused: \
+        case weft::errc::unreachable: \
+        case weft::errc::auth: \
+        case weft::errc::version: \
+        case weft::errc::protocol: \
+        case weft::errc::truncated: \
+        case weft::errc::again: \
+        case weft::errc::limit: \
+        case weft::errc::forked: \
+        case weft::errc::state: \
+        case weft::errc::unsupported: \
+        case weft::errc::address: \
+        case weft::errc::not_found: \
+        case weft::errc::system: \
+        case weft::errc::rejected: \
+        case weft::errc::range: \
+        case weft::errc::rights: \
+        case weft::errc::stale: \
+        case weft::errc::corrupt: \
+        case weft::errc::call: \
+        case weft::errc::pending: \
+        case weft::errc::done: \
         case weft::errc::permission: \
             break; \
         default: \
