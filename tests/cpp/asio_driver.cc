@@ -1,5 +1,5 @@
-/* tests/cpp/asio_driver.cc - an io_context that drives runtimes without a thread: when run() returns, timers, exceptions of handlers,
- * stopping, several threads.
+/* tests/cpp/asio_driver.cc - an io_context that drives runtimes without a thread: when run() returns, timers, exceptions of
+ * handlers, stopping, several threads.
  * ctest: asio label=thread */
 #include "test.h"
 #include "asio_pair.hpp"

@@ -1,4 +1,5 @@
-/* tests/cpp/asio_tokens.cc - actions with each completion token of Asio: values and codes, where handlers run, whose memory it is.
+/* tests/cpp/asio_tokens.cc - actions with each completion token of Asio: values and codes, where handlers run, whose memory
+ * it is.
  * ctest: asio label=thread */
 #include "test.h"
 #include "asio_pair.hpp"

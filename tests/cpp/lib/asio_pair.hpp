@@ -1,5 +1,5 @@
-/* tests/cpp/lib/asio_pair.hpp - two runtimes in one process, connected, for tests of weft/asio.hpp; their calls as actions; and an
- * allocator that counts. */
+/* tests/cpp/lib/asio_pair.hpp - two runtimes in one process, connected, for tests of weft/asio.hpp; their calls as actions; and
+ * an allocator that counts. */
 #ifndef WEFT_TEST_ASIO_PAIR_HPP
 #define WEFT_TEST_ASIO_PAIR_HPP
 
@@ -63,7 +63,8 @@ struct asio_pair {
 inline auto do_send(weft_ep_t *ep, std::string_view bytes, std::uint64_t tag)
 {
     return weft::detail::make_action<void>(
-        [=](weft_op_t *op) noexcept { return weft_msg_send(ep, bytes.data(), bytes.size(), tag, op); }, [](weft_op_t &) noexcept {});
+        [=](weft_op_t *op) noexcept { return weft_msg_send(ep, bytes.data(), bytes.size(), tag, op); },
+        [](weft_op_t &) noexcept {});
 }
 /* the length */
 inline auto do_recv(weft_ep_t *ep, void *buf, std::size_t cap, std::uint64_t tag)
