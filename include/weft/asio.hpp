@@ -1,4 +1,5 @@
-/* weft/asio.hpp - Asio: every action with a completion token, and an io_context that drives a runtime. Needs standalone Asio 1.22.
+/* weft/asio.hpp - Asio: every action with a completion token, and an io_context that drives a runtime. Needs standalone Asio,
+ * 1.22 or later.
  *
  *     weft::async(ep.send(bytes, 7), token);             the handler's executor is its own: bind_executor(), use_awaitable
  *     weft::async(io, ep.send(bytes, 7), token);         and where it has none: this one (an executor or a context)
@@ -134,7 +135,8 @@ private:
             if (st == WEFT_ERR_FORKED && !weft_op_done(&o->op))
                 continue; /* the parent's, whose memory this is a copy of */
             if (!weft_op_done(&o->op)) {
-                std::fputs("weft: an io_context with operations under way was destroyed inside a callback of the runtime\n", stderr);
+                std::fputs("weft: an io_context with operations under way was destroyed inside a callback of the runtime\n",
+                           stderr);
                 std::terminate();
             }
             hold.lock();
@@ -261,7 +263,8 @@ public:
 
     asio_reserve_allocator(asio_reserve *reserve, const Alloc &alloc) noexcept : reserve_(reserve), alloc_(alloc) {}
     template <class U>
-    asio_reserve_allocator(const asio_reserve_allocator<U, Alloc> &other) noexcept : reserve_(other.reserve_), alloc_(other.alloc_)
+    asio_reserve_allocator(const asio_reserve_allocator<U, Alloc> &other) noexcept
+        : reserve_(other.reserve_), alloc_(other.alloc_)
     {
     }
     T *allocate(std::size_t n)

@@ -10,8 +10,8 @@
  *
  * Memory is aligned to 64 as it comes. What needs more is served where the processor can touch the memory.
  *
- * Who has to stay: a resource refers to its pool or kind, and a kind to its resource; each must stay until the last byte of it was
- * given back. A container must not be destroyed or grown while an operation uses its elements.
+ * Who has to stay: a resource refers to its pool or kind, and a kind to its resource; each must stay until the last byte of it
+ * was given back. A container must not be destroyed or grown while an operation uses its elements.
  *
  * Failures: what is thrown is std::bad_alloc, by resources, and weft::error, by what makes a pool; weft_last_error() has the
  * sentence. Without exceptions a resource that has no memory ends the process, as the standard has no other way to say it, and a

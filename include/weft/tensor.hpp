@@ -95,7 +95,8 @@ public:
                 return weft_fail(WEFT_ERR_INVALID, "extent %zu is %lld", r, static_cast<long long>(extents[r]));
         }
         if (!empty && static_cast<std::uint64_t>(n) > data.size())
-            return weft_fail(WEFT_ERR_INVALID, "the extents have %lld elements, the span %zu", static_cast<long long>(n), data.size());
+            return weft_fail(WEFT_ERR_INVALID, "the extents have %lld elements, the span %zu", static_cast<long long>(n),
+                             data.size());
         return view;
     }
     /* Fails: WEFT_ERR_INVALID (another number of dimensions, another type of elements, extents or strides whose addresses
@@ -208,8 +209,8 @@ private:
         if (t.ndim != static_cast<std::int32_t>(Rank))
             return weft_fail(WEFT_ERR_INVALID, "the tensor has %d dimensions, not %zu", static_cast<int>(t.ndim), Rank);
         if (t.code != kind::code || t.bits != kind::bits || t.lanes != 1)
-            return weft_fail(WEFT_ERR_INVALID, "the elements of the tensor are of type %u with %u bits, not %u with %u", t.code, t.bits,
-                             kind::code, kind::bits);
+            return weft_fail(WEFT_ERR_INVALID, "the elements of the tensor are of type %u with %u bits, not %u with %u", t.code,
+                             t.bits, kind::code, kind::bits);
         if (t.device_type != tensor_cpu && t.device_type != tensor_pinned && t.device_type != tensor_managed)
             return weft_fail(WEFT_ERR_UNSUPPORTED, "the tensor is in memory that the processor cannot touch");
         if (Rank && !t.shape)
@@ -250,7 +251,7 @@ private:
     extents_type extents_, strides_;
 };
 
-/* --- DLPack ------------------------------------------------------------------------------------------------------------------ */
+/* --- DLPack ----------------------------------------------------------------------------------------------------------------- */
 
 /* The layout of DLManagedTensor. */
 struct dlpack_managed {
@@ -323,8 +324,8 @@ private:
     weft_tensor_t tensor_ = WEFT_ZERO(weft_tensor_t);
 };
 
-/* Hand a tensor to others: what `view` shows, in memory that `owner` (a vector that is moved, a pointer that counts) keeps. Whoever
- * gets it calls its deleter once, on any thread, which destroys the owner; that must not throw. Only of elements that can be
+/* Hand a tensor to others: what `view` shows, in memory that `owner` (a vector that is moved, a pointer that counts) keeps.
+ * Whoever gets it calls its deleter once, on any thread, which destroys the owner; that must not throw. Only of elements that can be
  * written to: this struct has no word for others. Fails: WEFT_ERR_NOMEM, and then the owner is destroyed. */
 template <dlpack_struct M = dlpack_managed, class Owner, class T, std::size_t Rank>
     requires(!std::is_const_v<T> && std::is_nothrow_constructible_v<std::decay_t<Owner>, Owner>)
