@@ -41,17 +41,16 @@
 #include <asio/steady_timer.hpp>
 #include <asio/system_executor.hpp>
 #include <condition_variable>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fcntl.h>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <weft/op.hpp>
 #include <weft/runtime.h>
-
-#if !WEFT_EXCEPTIONS
-#error "weft/asio.hpp needs exceptions, as Asio does where memory runs out"
-#endif
 
 namespace weft {
 namespace detail {
@@ -499,7 +498,7 @@ auto async(action<S> what, Token &&token)
  * Threads: run() may run on several; the runtime is driven on one of them at a time. stop() and the destructor wait for
  *          nobody: on other threads what has begun goes on for a moment, so stop run() there before the runtime is closed. The
  *          driver may be stopped, not destroyed, inside a callback of the runtime.
- * Fails:   the constructor throws weft::error (WEFT_ERR_STATE: the runtime has a thread of its own) or std::system_error. */
+ * Fails:   the constructor throws weft::error (WEFT_ERR_STATE: the runtime has a thread of its own; WEFT_ERR_SYSTEM). */
 class asio_driver {
 public:
     asio_driver(asio::io_context &io, weft_runtime_t *rt) : state_(std::make_shared<state>(io, rt)) { state_->begin(); }
@@ -530,7 +529,7 @@ private:
                 check(static_cast<weft_status_t>(fd));
             const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 3); /* the runtime's is closed with the runtime */
             if (own < 0)
-                throw std::system_error(errno, std::generic_category(), "asio_driver");
+                detail::fail(WEFT_ERR_SYSTEM, std::strerror(errno));
             fd_.assign(own);
         }
         void begin()
@@ -544,10 +543,7 @@ private:
             kept_.reset();
             std::error_code ignored;
             fd_.cancel(ignored);
-            try {
-                timer_.cancel();
-            } catch (...) { /* then it ends at its time */
-            }
+            timer_.cancel(); /* of a steady timer it cannot fail */
         }
         void keep(bool on)
         {

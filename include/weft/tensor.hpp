@@ -325,8 +325,8 @@ private:
 };
 
 /* Hand a tensor to others: what `view` shows, in memory that `owner` (a vector that is moved, a pointer that counts) keeps.
- * Whoever gets it calls its deleter once, on any thread, which destroys the owner; that must not throw. Only of elements that can be
- * written to: this struct has no word for others. Fails: WEFT_ERR_NOMEM, and then the owner is destroyed. */
+ * Whoever gets it calls its deleter once, on any thread, which destroys the owner; that must not throw. Only of elements that can
+ * be written to: this struct has no word for others. Fails: WEFT_ERR_NOMEM, and then the owner is destroyed. */
 template <dlpack_struct M = dlpack_managed, class Owner, class T, std::size_t Rank>
     requires(!std::is_const_v<T> && std::is_nothrow_constructible_v<std::decay_t<Owner>, Owner>)
 result<M *> try_to_dlpack(Owner &&owner, const tensor_view<T, Rank> &view) noexcept
