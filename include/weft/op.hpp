@@ -108,6 +108,10 @@ public:
             drop();
     }
 
+    void stop_with(const std::stop_token *stop) noexcept { stop_ = stop; }
+    /* Any thread, while it is here. */
+    void cancel() noexcept { weft_op_cancel(&op_); }
+
     /* Post it. True: it is complete, or was refused. */
     bool begin(void *user) noexcept
     {
