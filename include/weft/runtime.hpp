@@ -184,6 +184,8 @@ struct schedule_spec {
     }
     void take(weft_op_t &) noexcept {}
 };
+template <>
+inline constexpr bool always_suspends<schedule_spec> = true;
 
 } // namespace detail
 

@@ -47,12 +47,12 @@ public:
     task<> join()
     {
         co_await joining{*this};
+        failed_.store(false, std::memory_order_relaxed);
         const weft_status_t st = std::exchange(status_, WEFT_OK);
 #if WEFT_EXCEPTIONS
         if (std::exception_ptr e = std::exchange(error_, nullptr); e)
             std::rethrow_exception(e);
 #endif
-        failed_.store(false, std::memory_order_relaxed);
         if (st)
             detail::fail(st, detail::sentence(weft_fail(st, "%s", why_)));
     }
