@@ -266,26 +266,41 @@ inline auto runtime_ref::recv_am(std::uint32_t id, bytes header, bytes payload) 
 
 namespace detail {
 
-/* A function that handles an id. The last operation, which takes it away, is in here, since nobody may be there to wait. */
+/* A function that handles an id. The operations that set it and take it away are in here: nobody may be there to wait. */
 class handler_box {
 public:
-    handler_box(weft_runtime_t *rt, std::uint32_t id) noexcept : rt_(rt), id_(id) {}
+    handler_box(weft_runtime_t *rt, std::uint32_t id) noexcept : rt_(rt), id_(id) { set_.user = last_.user = this; }
     virtual ~handler_box() = default;
 
-    weft_status_t set() noexcept { return weft_am_handle(rt_, id_, run, this, nullptr); }
+    /* Inside a callback nobody can wait for another thread: then it is known later whether the id had a handler. */
+    weft_status_t set() noexcept
+    {
+        weft_status_t st = weft_am_handle(rt_, id_, run, this, &set_);
+        if (!st && !weft_op_done(&set_))
+            (void)weft_op_wait(&set_, WEFT_FOREVER);
+        return st ? st : weft_op_done(&set_) ? set_.status : WEFT_OK;
+    }
     /* It goes when it is not called any more. */
     void end() noexcept
     {
-        last_.fn = [](weft_op_t *, void *user) { delete static_cast<handler_box *>(user); };
-        last_.user = this;
-        if (weft_status_t st = weft_am_handle(rt_, id_, nullptr, nullptr, &last_); st && st != WEFT_ERR_FORKED)
-            delete this; /* the runtime is closed, and calls nobody */
+        if (weft_op_attach(&set_, [](weft_op_t *, void *user) { static_cast<handler_box *>(user)->take_away(); }))
+            take_away();
     }
 
 protected:
     virtual void handle(message_ref m) = 0;
 
 private:
+    void take_away() noexcept
+    {
+        if (weft_op_done(&set_) && set_.status) { /* it never was the handler */
+            delete this;
+            return;
+        }
+        last_.fn = [](weft_op_t *, void *user) { delete static_cast<handler_box *>(user); };
+        if (weft_status_t st = weft_am_handle(rt_, id_, nullptr, nullptr, &last_); st && st != WEFT_ERR_FORKED)
+            delete this; /* the runtime is closed, and calls nobody */
+    }
     static void run(weft_am_t *am, void *user) noexcept
     {
 #if WEFT_EXCEPTIONS
@@ -311,7 +326,7 @@ private:
 
     weft_runtime_t *rt_;
     std::uint32_t id_;
-    weft_op_t last_ = WEFT_OP_INIT;
+    weft_op_t set_ = WEFT_OP_INIT, last_ = WEFT_OP_INIT;
 };
 
 template <class F>

@@ -301,12 +301,8 @@ public:
     static result<runtime> try_open(const runtime_options &opts = {}) noexcept
     {
         weft_runtime_opts_t o = opts.native();
-        return try_open(o);
-    }
-    static result<runtime> try_open(const weft_runtime_opts_t &opts) noexcept
-    {
         weft_runtime_t *rt;
-        weft_status_t st = weft_runtime_open(&opts, &rt);
+        weft_status_t st = weft_runtime_open(&o, &rt);
         return st ? result<runtime>(st) : result<runtime>(runtime(rt));
     }
     static runtime open(const runtime_options &opts = {}) { return try_open(opts).value(); }
