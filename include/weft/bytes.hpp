@@ -25,6 +25,10 @@
 
 namespace weft {
 
+/* The longest message that is received into a buffer of the library's, unless the program says otherwise: it is the peer who
+ * chooses how much it sends. */
+inline constexpr std::size_t default_max_len = std::size_t(1) << 30;
+
 class bytes;
 class const_bytes;
 
