@@ -62,7 +62,6 @@ TEST(a_signal_cancels_through_the_slot)
                         calls++;
                         signal.emit(asio::cancellation_type::all); /* too late, and harmless */
                     }));
-        signal.emit(asio::cancellation_type::none);
         asio::post(io, [&] { signal.emit(asio::cancellation_type::terminal); });
         io.run();
         CHECK_EQ(calls, 1);
@@ -76,6 +75,17 @@ TEST(a_signal_cancels_through_the_slot)
         io.run();
         CHECK(!told);
         CHECK_EQ(calls, 2);
+        weft::async(io, do_recv(pair.at_a, in.data(), in.size(), 2),
+                    asio::bind_cancellation_slot(signal.slot(), [&](std::error_code code, std::size_t n) {
+                        told = code;
+                        calls += static_cast<int>(n);
+                    }));
+        signal.emit(asio::cancellation_type::none); /* asks for nothing */
+        weft::async(io, do_send(pair.at_b, "x", 2), asio::detached);
+        io.restart();
+        io.run();
+        CHECK(!told);
+        CHECK_EQ(calls, 3);
     }
 }
 
