@@ -5,7 +5,7 @@ from lib import checks
 
 WARN = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
 BARE = ["-fno-exceptions", "-fno-rtti"]
-FOREIGN = {"asio.hpp": "asio.hpp"}  # what a header needs that may not be here: `#include <...>`
+FOREIGN = {"asio.hpp": "asio.hpp", "asio_driver.hpp": "asio.hpp"}  # what a header needs that may not be here: `#include <...>`
 SECONDS = 1.5  # of processor time: what issue 20 promises of all but execution.hpp and asio.hpp
 
 # what instantiates most of them: a template that nobody uses is hardly looked at
