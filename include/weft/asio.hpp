@@ -22,7 +22,8 @@
  *     are free, and their handlers are destroyed without a call. A caller-driven runtime is driven meanwhile. Inside a callback
  *     of a runtime that is not possible: the process ends with a sentence.
  *
- * weft::asio_driver drives a caller-driven or loop-driven runtime inside io_context::run(), without a thread (weft/asio_driver.hpp). */
+ * weft::asio_driver drives a caller-driven or loop-driven runtime inside io_context::run(), without a
+ * thread (weft/asio_driver.hpp). */
 #ifndef WEFT_ASIO_HPP
 #define WEFT_ASIO_HPP
 
