@@ -5,7 +5,7 @@
  *         CHECK_EQ(weft_op_wait(&op, WEFT_SECOND), WEFT_ERR_PEER);
  *     }
  *
- * Include it in exactly one .c of the program; it has main(). Arguments: substrings of names to run (all without), --list. Each
+ * Include it in exactly one source, C or C++, of the program; it has main(). Arguments: substrings of names to run (all without), --list. Each
  * test runs in a forked child (unless --no-fork, for debuggers and sanitizers' ease) with a time limit of TEST_SECONDS, so that
  * a crash or a hang is one failure and not the end. SKIP("why") ends a test as skipped. Exit status: 0 all passed or skipped, 1
  * otherwise, 77 all skipped. */
@@ -53,6 +53,9 @@ static inline void test_register(test_case_t *t)
 /* A test that ends at a failed check frees nothing. AddressSanitizer asks this before it looks for leaks: hundreds of lines about
  * them would hide the check. */
 static bool test_failed;
+#ifdef __cplusplus
+extern "C"
+#endif
 __attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {

@@ -165,7 +165,8 @@ WEFT_API weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns);
 WEFT_API weft_status_t weft_op_wait_any(weft_op_t *const *ops, size_t n, uint64_t timeout_ns, size_t *index_out);
 
 /* Wait until all of n are complete: WEFT_OK if all succeeded, else the status of the first that did not (in the order
- * of the array), or WEFT_ERR_PENDING with some still under way. All n belong to one runtime. */
+ * of the array), or WEFT_ERR_PENDING with some still under way. All n belong to one runtime. With n 0 it says whether this
+ * thread may wait: WEFT_OK, or WEFT_ERR_STATE inside a callback. */
 WEFT_API weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_t timeout_ns);
 
 /* --- timers ------------------------------------------------------------------------------------------------- */

@@ -8,6 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Is this the run over TLS? ctest says so (TEST_WEFT_TLS) for tests with the word `tls`, and WEFT_KEY_FILE names their key. */
 bool ports_tls(void);
 
@@ -25,4 +29,7 @@ const char *ports_local(const char *name);
 int ports_connect(const char *local);
 int ports_listen(const char *local, int backlog);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
