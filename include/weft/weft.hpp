@@ -4,7 +4,9 @@
 
 #include <weft/conn.hpp>
 #include <weft/msg.hpp>
+#include <weft/rpc.hpp>
 #include <weft/runtime.hpp>
+#include <weft/service.hpp>
 #include <weft/task.hpp>
 
 #endif
