@@ -25,6 +25,9 @@
 
 namespace weft {
 
+/* Bytes that are received into a buffer of the library's, unless the program says how many it wants: a peer chooses how many it sends. */
+inline constexpr std::size_t default_max_len = std::size_t(1) << 30;
+
 class bytes;
 class const_bytes;
 

@@ -13,6 +13,7 @@
 #define WEFT_CONN_HPP
 
 #include <string>
+#include <weft/am.h>
 #include <weft/bytes.hpp>
 #include <weft/conn.h>
 #include <weft/msg.h>
@@ -56,7 +57,7 @@ public:
     auto recv(piece_span pieces, std::uint64_t tag, std::uint64_t mask = WEFT_TAG_FULL) const noexcept;
     template <class T>
     auto recv(std::uint64_t tag, std::uint64_t mask = WEFT_TAG_FULL) const noexcept;
-    auto recv_alloc(std::uint64_t tag, std::uint64_t mask = WEFT_TAG_FULL, std::size_t max_len = SIZE_MAX) const noexcept;
+    auto recv_alloc(std::uint64_t tag, std::uint64_t mask = WEFT_TAG_FULL, std::size_t max_len = default_max_len) const noexcept;
 
     result<void> try_post(const_bytes buf, std::uint64_t tag) const noexcept;
     void post(const_bytes buf, std::uint64_t tag) const;
@@ -64,10 +65,11 @@ public:
     /* --- active messages (weft/am.hpp) ----------------------------------------------------------------------------------- */
 
     auto am(std::uint32_t id, const_bytes header, const_bytes payload = {}) const noexcept;
-    auto am(const am_options &opts) const noexcept;
+    auto am(std::uint32_t id, const am_options &opts) const noexcept;
     result<void> try_post_am(std::uint32_t id, const_bytes header, const_bytes payload = {}) const noexcept;
     void post_am(std::uint32_t id, const_bytes header, const_bytes payload = {}) const;
     auto take(std::uint32_t id) const noexcept;
+    auto recv_am(std::uint32_t id, bytes header, bytes payload) const noexcept;
 
     /* --- remote memory (weft/rma.hpp) ------------------------------------------------------------------------------------ */
 

@@ -83,6 +83,10 @@ struct outcome<S> {
 template <class S>
 using outcome_t = typename outcome<S>::type;
 
+/* Actions whose awaiting goes on in progress always, also if they are complete at the post: schedule(). */
+template <class S>
+inline constexpr bool always_suspends = false;
+
 /* Let go of the result of a complete operation that nobody took. */
 template <class S>
 void abandon(S &spec, weft_op_t &op) noexcept
@@ -123,6 +127,10 @@ public:
             drop();
     }
 
+    void stop_with(const std::stop_token *stop) noexcept { stop_ = stop; }
+    /* Any thread, while it is here. */
+    void cancel() noexcept { weft_op_cancel(&op_); }
+
     /* Post it. True: it is complete, or was refused. */
     bool begin(void *user) noexcept
     {
@@ -152,6 +160,22 @@ public:
             op_.status = st;
             state_ = state::refused;
         }
+        return false;
+    }
+
+    /* Both at once, for what has to go on in progress however soon it ends. False: it was refused. After true it may be gone. */
+    bool begin_attached(void *user, weft_op_fn fn) noexcept
+    {
+        op_.user = user;
+        op_.fn = fn;
+        if (stop_ && stop_->stop_possible())
+            on_stop_.emplace(*stop_, cancel_op{&op_});
+        state_ = state::attached;
+        weft_status_t st = action_.post(&op_);
+        if (!st) [[likely]]
+            return true;
+        op_.status = st;
+        state_ = state::refused;
         return false;
     }
 
@@ -251,11 +275,14 @@ class awaiter {
 public:
     explicit awaiter(action<S> &&what, const std::stop_token *stop = nullptr) noexcept : begun_(std::move(what), stop) {}
 
-    bool await_ready() noexcept { return begun_.begin(this); }
+    bool await_ready() noexcept { return !always_suspends<S> && begun_.begin(this); }
     WEFT_SUSPENDS bool await_suspend(std::coroutine_handle<> caller) noexcept
     {
         caller_ = caller;
-        return begun_.attach(resume);
+        if constexpr (always_suspends<S>)
+            return begun_.begin_attached(this, resume);
+        else
+            return begun_.attach(resume);
     }
     auto await_resume() noexcept(!Throws)
     {

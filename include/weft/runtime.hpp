@@ -103,6 +103,7 @@ struct listen_options;
 struct connect_options;
 class region;
 struct region_options;
+class handler;
 class message;
 
 namespace detail {
@@ -183,6 +184,8 @@ struct schedule_spec {
     }
     void take(weft_op_t &) noexcept {}
 };
+template <>
+inline constexpr bool always_suspends<schedule_spec> = true;
 
 } // namespace detail
 
@@ -262,13 +265,12 @@ public:
     auto connect(const char *uri) const;
 
     auto recv_any(bytes buf, std::uint64_t tag, std::uint64_t mask = UINT64_MAX) const noexcept;
-    auto recv_any_alloc(std::uint64_t tag, std::uint64_t mask = UINT64_MAX, std::size_t max_len = SIZE_MAX) const noexcept;
+    auto recv_any_alloc(std::uint64_t tag, std::uint64_t mask = UINT64_MAX, std::size_t max_len = std::size_t(1) << 30) const noexcept;
 
     template <class F>
-    weft_status_t try_handle(std::uint32_t id, F fn) const;
+    result<handler> try_handle(std::uint32_t id, F fn) const noexcept;
     template <class F>
-    void handle(std::uint32_t id, F fn) const;
-    auto unhandle(std::uint32_t id) const noexcept;
+    handler handle(std::uint32_t id, F fn) const;
     auto take(std::uint32_t id) const noexcept;
     auto recv_am(std::uint32_t id, bytes header, bytes payload) const noexcept;
 
@@ -299,12 +301,8 @@ public:
     static result<runtime> try_open(const runtime_options &opts = {}) noexcept
     {
         weft_runtime_opts_t o = opts.native();
-        return try_open(o);
-    }
-    static result<runtime> try_open(const weft_runtime_opts_t &opts) noexcept
-    {
         weft_runtime_t *rt;
-        weft_status_t st = weft_runtime_open(&opts, &rt);
+        weft_status_t st = weft_runtime_open(&o, &rt);
         return st ? result<runtime>(st) : result<runtime>(runtime(rt));
     }
     static runtime open(const runtime_options &opts = {}) { return try_open(opts).value(); }

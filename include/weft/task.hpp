@@ -43,7 +43,7 @@ namespace detail {
 
 /* Who is told that a task has ended, and what goes on then, if anything does. Never destroyed through this. */
 struct listener_of_end {
-    std::coroutine_handle<> (*ended)(listener_of_end *self) noexcept;
+    std::coroutine_handle<> (*ended)(listener_of_end *self, std::coroutine_handle<> frame) noexcept;
 };
 
 /* The token of whoever awaits, if it has one. */
@@ -55,6 +55,19 @@ const std::stop_token *stop_of(std::coroutine_handle<Promise> caller) noexcept
     else
         return nullptr;
 }
+
+/* An awaiter that is somewhere: g++ 12 would copy it. */
+template <class A>
+struct by_reference {
+    A &at;
+    bool await_ready() { return at.await_ready(); }
+    template <class Promise>
+    auto await_suspend(std::coroutine_handle<Promise> caller)
+    {
+        return at.await_suspend(caller);
+    }
+    decltype(auto) await_resume() { return at.await_resume(); }
+};
 
 /* What coroutines of this library have in common: actions are awaited with their stop token. */
 class stoppable {
@@ -89,9 +102,12 @@ public:
         return given{stop_};
     }
     template <class A>
-    A &&await_transform(A &&other) noexcept
+    decltype(auto) await_transform(A &&other) noexcept
     {
-        return static_cast<A &&>(other);
+        if constexpr (requires { static_cast<A &&>(other).await_ready(); })
+            return by_reference<std::remove_reference_t<A>>{other};
+        else
+            return static_cast<A &&>(other);
     }
 
 private:
@@ -107,7 +123,7 @@ public:
         {
             task_promise_base &p = self.promise();
             /* the one who comes second goes on: this, or who began the task and is still in that */
-            return p.met_.exchange(true, std::memory_order_acq_rel) ? p.told_->ended(p.told_) : std::noop_coroutine();
+            return p.met_.exchange(true, std::memory_order_acq_rel) ? p.told_->ended(p.told_, self) : std::noop_coroutine();
         }
         void await_resume() const noexcept {}
     };
@@ -148,6 +164,7 @@ public:
         value_.emplace(std::forward<U>(value));
     }
     T take() noexcept(std::is_nothrow_move_constructible_v<T>) { return std::move(*value_); }
+    const T &peek() const noexcept { return *value_; }
 
 private:
     std::optional<T> value_;
@@ -169,6 +186,16 @@ inline weft_status_t status_of(const std::exception_ptr &e)
         std::rethrow_exception(e);
     } catch (const error &ours) {
         return weft_fail(ours.status(), "%s", ours.what());
+    }
+}
+inline bool is_cancel(const std::exception_ptr &e) noexcept
+{
+    try {
+        std::rethrow_exception(e);
+    } catch (const error &ours) {
+        return ours.status() == WEFT_ERR_CANCELLED;
+    } catch (...) {
+        return false;
     }
 }
 #endif
@@ -256,7 +283,10 @@ private:
         }
 
     private:
-        static std::coroutine_handle<> on_end(listener_of_end *self) noexcept { return static_cast<waiter *>(self)->caller_; }
+        static std::coroutine_handle<> on_end(listener_of_end *self, std::coroutine_handle<>) noexcept
+        {
+            return static_cast<waiter *>(self)->caller_;
+        }
         std::coroutine_handle<promise_type> frame_;
         std::coroutine_handle<> caller_;
     };
@@ -303,7 +333,7 @@ public:
     }
 
 private:
-    static std::coroutine_handle<> on_end(listener_of_end *self) noexcept
+    static std::coroutine_handle<> on_end(listener_of_end *self, std::coroutine_handle<>) noexcept
     {
         auto *end = static_cast<end_of_wait *>(self);
         weft_op_cancel(&end->timer_); /* before the post it sticks */
@@ -343,6 +373,35 @@ result<T> try_sync_wait(runtime_ref rt, task<T> what, const std::stop_token &sto
     if (weft_status_t st = detail::run(rt, what, stop); st)
         return st;
     return detail::result_from<T>(what.promise());
+}
+
+namespace detail {
+
+template <class A>
+decltype(auto) awaiter_of(A &&what)
+{
+    if constexpr (requires { std::forward<A>(what).operator co_await(); })
+        return std::forward<A>(what).operator co_await();
+    else
+        return std::forward<A>(what);
+}
+template <class A>
+using awaited_t = decltype(awaiter_of(std::declval<A>()).await_resume());
+
+template <class A>
+task<awaited_t<A>> as_task(A what)
+{
+    co_return co_await std::move(what);
+}
+
+} // namespace detail
+
+/* The same for anything else that can be awaited: when_all(...), gen.next(). */
+template <class A>
+    requires requires(A &&a) { typename detail::awaited_t<A>; }
+auto sync_wait(runtime_ref rt, A what, const std::stop_token &stop = {})
+{
+    return sync_wait(rt, detail::as_task(std::move(what)), stop);
 }
 
 } // namespace weft

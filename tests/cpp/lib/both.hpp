@@ -63,7 +63,7 @@ struct both {
 private:
     struct ending : weft::detail::listener_of_end {
         ending() : listener_of_end{on_end} {}
-        static std::coroutine_handle<> on_end(listener_of_end *self) noexcept
+        static std::coroutine_handle<> on_end(listener_of_end *self, std::coroutine_handle<>) noexcept
         {
             static_cast<ending *>(self)->done.store(true);
             return std::noop_coroutine();
