@@ -205,6 +205,11 @@ public:
         return refused ? sentence(status_) : *op_says ? op_says : weft_status_text(status_);
     }
     weft_status_t status() const noexcept { return status_; }
+    outcome_t<S> failed(weft_status_t st, const char *words) noexcept
+        requires says_why<S>
+    {
+        return action_.spec().failed(st, words);
+    }
 
     outcome_t<S> take_result() noexcept
     {

@@ -249,3 +249,23 @@ TEST(waiting_inside_a_handler_is_refused)
     CHECK_EQ(d.client.call<int>("outer").wait(), 1);
     CHECK_EQ(inside, WEFT_ERR_STATE);
 }
+
+TEST(calls_that_are_awaited_together_fail_as_they_do_alone)
+{
+    desk d;
+    d.calc.add(api::fail, throws);
+    d.run([](desk &d) -> weft::task<> {
+        auto [a, b] = co_await weft::when_all(d.client.call(api::fail, 8), d.client.call(api::fail, 9));
+        CHECK(a == 8 && b == 9);
+        try {
+            (void)co_await weft::when_all(d.client.call(api::fail, 8), d.client.call(api::fail, 1));
+            FAIL("nothing was thrown");
+        } catch (const weft::call_error &e) {
+            CHECK(e.call_code() == weft::code::not_found && e.value() == 4711);
+            CHECK_STR(e.message(), "no such account");
+        }
+        auto [good, bad] =
+            co_await weft::when_all(d.client.call(api::fail, 8).as_result(), d.client.call(api::fail, 1).as_result());
+        CHECK(*good == 8 && bad.code() == weft::code::not_found && bad.failure().value == 4711);
+    }(d));
+}
