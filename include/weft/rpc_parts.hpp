@@ -342,8 +342,8 @@ struct stream_of<stream<T>> {
 /* The parts of a function with streams, as the client sees them. */
 template <class R, class... P>
 struct stream_shape {
-    using all = std::tuple<std::type_identity<void>, std::type_identity<P>...>;
-    using last = typename std::tuple_element_t<sizeof...(P), all>::type;
+    using given = std::tuple<std::type_identity<void>, std::type_identity<P>...>;
+    using last = typename std::tuple_element_t<sizeof...(P), given>::type;
     using sends = typename stream_of<last>::type;
     using receives = typename stream_of<R>::type;
     using result = std::conditional_t<is_stream<R>, void, R>;
