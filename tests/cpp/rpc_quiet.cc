@@ -1,4 +1,5 @@
-/* tests/cpp/rpc_quiet.cc - a small call in C++ allocates nothing, as in C. Allocations are counted by standing in front of malloc. */
+/* tests/cpp/rpc_quiet.cc - a small call in C++ allocates nothing, as in C; and what happens where there is no memory. Allocations
+ * are counted by standing in front of malloc. */
 #include "desk.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -27,6 +28,23 @@ void *realloc(void *p, size_t n)
 }
 }
 #endif
+
+static bool no_memory; /* for new */
+void *operator new(std::size_t n)
+{
+    void *p = no_memory ? nullptr : malloc(n);
+    if (!p)
+        throw std::bad_alloc();
+    return p;
+}
+void operator delete(void *p) noexcept
+{
+    free(p);
+}
+void operator delete(void *p, std::size_t) noexcept
+{
+    free(p);
+}
 
 namespace
 {
@@ -96,4 +114,40 @@ TEST(a_coroutine_that_answers_allocates_its_frames_and_what_stops_it)
     d.run(count([&] { return d.client.call(api::task, 1); }, made));
     printf("# %lu allocations in %d calls\n", made, CALLS);
     CHECK(made <= 4 * CALLS);
+}
+
+TEST(without_memory_for_its_result_a_call_fails_and_says_so)
+{
+    desk d;
+    d.calc.add("many", [](std::size_t n) { return std::vector<int>(n, 1); });
+    auto call = d.client.call<std::vector<int>>("many", 1000u + 0ul);
+    weft_op_t op = WEFT_OP_INIT;
+    CHECK_OK(call.post(&op));
+    d.until([&] { return weft_op_done(&op); });
+    CHECK_OK(op.status);
+    no_memory = true;
+    weft_status_t st = weft::detail::ended(call.spec(), op);
+    auto why = call.spec().failed(st, "no memory");
+    no_memory = false;
+    CHECK_EQ(st, WEFT_ERR_NOMEM);
+    CHECK(why.code() == weft::code::resource_exhausted && why.failure().ran == WEFT_RAN);
+}
+
+TEST(without_memory_a_handler_answers_so)
+{
+    desk d;
+    d.calc.add(api::task, [](int x) -> weft::task<int> { co_return x; });
+    d.calc.add("makes", [](int x) { return std::vector<int>(static_cast<std::size_t>(x)); });
+    CHECK_EQ(d.get(d.client.call(api::task, 1)), 1);
+    auto task = d.client.call(api::task, 2);
+    auto makes = d.client.method<std::vector<int>(int)>("makes")(2000);
+    weft_op_t op[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
+    no_memory = true;
+    CHECK_OK(task.post(&op[0]));
+    CHECK_OK(makes.post(&op[1]));
+    d.until([&] { return weft_op_done(&op[0]) && weft_op_done(&op[1]); });
+    no_memory = false;
+    CHECK(task.spec().failed(op[0].status, "").code() == weft::code::resource_exhausted);
+    CHECK(makes.spec().failed(op[1].status, "").code() == weft::code::internal); /* std::bad_alloc, as any exception */
+    CHECK_EQ(d.get(d.client.call(api::task, 3)), 3);
 }
