@@ -30,18 +30,18 @@ void *realloc(void *p, size_t n)
 #endif
 
 static bool no_memory; /* for new */
-void *operator new(std::size_t n)
+__attribute__((noinline)) void *operator new(std::size_t n)
 {
     void *p = no_memory ? nullptr : malloc(n);
     if (!p)
         throw std::bad_alloc();
     return p;
 }
-void operator delete(void *p) noexcept
+__attribute__((noinline)) void operator delete(void *p) noexcept
 {
     free(p);
 }
-void operator delete(void *p, std::size_t) noexcept
+__attribute__((noinline)) void operator delete(void *p, std::size_t) noexcept
 {
     free(p);
 }
@@ -72,7 +72,7 @@ template <class Make> weft::task<> count(Make make, unsigned long &made)
     for (int turn = 0; turn < 2; turn++) {
         const unsigned long before = counted();
         for (int i = 0; i < CALLS; i++)
-            co_await make();
+            (void)co_await make();
         made = counted() - before;
     }
 }
