@@ -1,4 +1,5 @@
-/* tests/cpp/rpc_streams.cc - streams of values to a service, from it, and both ways; how they end. */
+/* tests/cpp/rpc_streams.cc - streams of values to a service, from it, and both ways; how they end.
+ * ctest: label=thread */
 #include "desk.hpp"
 
 #include <thread>
