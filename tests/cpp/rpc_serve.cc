@@ -281,7 +281,7 @@ TEST(large_results_are_sent_from_where_they_are_and_then_freed)
         std::shared_ptr<std::vector<char>> bytes(new std::vector<char>(n, 'x'), [watch](std::vector<char> *v) { delete v; });
         return weft::owned(std::string_view(bytes->data(), n), std::move(bytes));
     });
-    for (std::size_t n : {0, 10, 1000, 300, 1000000}) {
+    for (std::size_t n : {0u, 10u, 1000u, 300u, 1000000u}) {
         auto back = d.get(d.client.call<std::vector<int>>("big", n));
         CHECK(back == std::vector<int>(n, 3));
         CHECK(d.get(d.client.call<std::string>("held", n)) == std::string(n, 'x'));

@@ -176,9 +176,10 @@ TEST(a_result_can_be_viewed_in_its_reply)
         return loud;
     });
     d.calc.add("both", [](std::string_view a) { return std::pair(a, a); });
-    for (std::size_t n : {0, 5, 90, 100, 5000, 300000}) {
+    for (std::size_t n : {0u, 5u, 90u, 100u, 5000u, 300000u}) {
         const std::string text(n, 'a'), loud(n, 'A');
         weft::reply<std::string_view> given = d.get(d.client.call(api::upper, text)); /* declared as a view */
+        (void)d.get(d.client.call(api::upper, std::string(n, 'z')));                  /* in the memory of the one before */
         CHECK(*given == loud);
         weft::reply<std::string_view> moved = moved_about(std::move(given));
         CHECK(*moved == loud);
@@ -217,7 +218,7 @@ TEST(tensors_go_there_and_back)
     auto bright = d.get(d.client.call(api::scale, image, 1.5f));
     const weft_tensor_t &result = *bright;
     CHECK(result.ndim == 2 && result.shape[0] == 64 && result.shape[1] == 100);
-    for (int i = 0; i < 6400; i++)
+    for (std::size_t i = 0; i < 6400; i++)
         CHECK(static_cast<const float *>(result.data)[i] == 3.f);
 
     std::vector<float> into(6400 + 16);
