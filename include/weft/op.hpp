@@ -68,6 +68,21 @@ class action;
 
 namespace detail {
 
+/* A spec whose failures say more than a status has failed(status, why), which is noexcept and gives a result of its own. */
+template <class S>
+concept says_why = requires(S &s) { s.failed(WEFT_ERR_STATE, ""); };
+template <class S>
+struct outcome {
+    using type = result<typename S::value_type>;
+};
+template <says_why S>
+struct outcome<S> {
+    using type = decltype(std::declval<S &>().failed(WEFT_ERR_STATE, ""));
+};
+/* What waiting without exceptions gives: a weft::result, or what the spec has in its place. */
+template <class S>
+using outcome_t = typename outcome<S>::type;
+
 /* Actions whose awaiting goes on in progress always, also if they are complete at the post: schedule(). */
 template <class S>
 inline constexpr bool always_suspends = false;
@@ -190,22 +205,36 @@ public:
         return refused ? sentence(status_) : *op_says ? op_says : weft_status_text(status_);
     }
     weft_status_t status() const noexcept { return status_; }
-
-    result<value_type> take_result() noexcept
+    outcome_t<S> failed(weft_status_t st, const char *words) noexcept
+        requires says_why<S>
     {
-        if (finish()) [[unlikely]]
-            return result<value_type>(weft_fail(status_, "%s", why()));
+        return action_.spec().failed(st, words);
+    }
+
+    outcome_t<S> take_result() noexcept
+    {
+        if (finish()) [[unlikely]] {
+            const char *words = why();
+            if constexpr (says_why<S>)
+                return action_.spec().failed(status_, words);
+            else
+                return result<value_type>(weft_fail(status_, "%s", words));
+        }
         if constexpr (std::is_void_v<value_type>) {
             take();
-            return result<void>();
+            return {};
         } else {
-            return result<value_type>(take());
+            return outcome_t<S>(take());
         }
     }
     value_type take_value()
     {
-        if (finish()) [[unlikely]]
-            fail(status_, why());
+        if (finish()) [[unlikely]] {
+            const char *words = why();
+            if constexpr (says_why<S>)
+                (void)action_.spec().failed(status_, words).value();
+            fail(status_, words);
+        }
         return take();
     }
 
@@ -337,10 +366,10 @@ public:
 
     /* Post it and wait until it ends; a runtime that the caller drives is driven. Inside a callback nothing can be waited for:
      * WEFT_ERR_STATE, and nothing was posted. */
-    result<value_type> wait_result() && noexcept
+    detail::outcome_t<S> wait_result() && noexcept
     {
         if (weft_status_t st = weft_op_wait_all(nullptr, 0, 0); st) [[unlikely]]
-            return st;
+            return failed(st);
         weft_op_t op = WEFT_OP_INIT;
         weft_status_t st = post(&op);
         if (!st)
@@ -350,7 +379,7 @@ public:
         if (st) [[unlikely]] {
             if (!op.status && weft_op_done(&op))
                 detail::abandon(spec_, op);
-            return st;
+            return failed(st);
         }
         if constexpr (std::is_void_v<value_type>) {
             spec_.take(op);
@@ -375,6 +404,14 @@ public:
     S &spec() noexcept { return spec_; }
 
 private:
+    detail::outcome_t<S> failed(weft_status_t st) noexcept
+    {
+        if constexpr (detail::says_why<S>)
+            return spec_.failed(st, detail::sentence(st));
+        else
+            return st;
+    }
+
     S spec_;
     std::uint64_t timeout_ns_ = 0;
     weft_token_t *token_ = nullptr;

@@ -57,7 +57,7 @@ template <action_spec S, bool Result>
 class action_part {
 public:
     static constexpr bool is_task = false;
-    using value_type = std::conditional_t<Result, result<typename S::value_type>, typename S::value_type>;
+    using value_type = std::conditional_t<Result, outcome_t<S>, typename S::value_type>;
 
     explicit action_part(action<S> &&what) noexcept : begun_(std::move(what)) {}
 
@@ -92,7 +92,21 @@ public:
         else
             return weft_fail(status_, "%s", why_[0] ? why_ : weft_status_text(status_));
     }
-    std::exception_ptr error() const noexcept { return nullptr; }
+    /* What it throws, if it says more than a status. */
+    std::exception_ptr error() noexcept
+    {
+#if WEFT_EXCEPTIONS
+        if constexpr (!Result && says_why<S>) {
+            try {
+                if (status_)
+                    (void)begun_.failed(status_, why_).value();
+            } catch (...) {
+                return std::current_exception();
+            }
+        }
+#endif
+        return nullptr;
+    }
     weft_status_t status() const noexcept { return status_; }
 
 private:
@@ -120,7 +134,7 @@ private:
     join_base *join_ = nullptr;
     std::size_t index_ = 0;
     weft_status_t status_ = WEFT_OK;
-    [[no_unique_address]] std::conditional_t<Result, std::optional<result<typename S::value_type>>, none> ended_;
+    [[no_unique_address]] std::conditional_t<Result, std::optional<outcome_t<S>>, none> ended_;
     char why_[Result ? 1 : 200] = {};
 };
 

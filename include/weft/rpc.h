@@ -152,6 +152,10 @@ static inline weft_value_t weft_vector(uint32_t type, const void *data, size_t n
     v.view.n = n;
     return v;
 }
+#if defined(__cplusplus) && defined(__GNUC__) /* a struct of this name is there too, but weft_tensor_t is what it is called by */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
 static inline weft_value_t weft_tensor(const weft_tensor_t *tensor)
 {
     weft_value_t v;
@@ -161,6 +165,9 @@ static inline weft_value_t weft_tensor(const weft_tensor_t *tensor)
     v.tensors.n = 1;
     return v;
 }
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 static inline weft_value_t weft_tensors(const weft_tensor_t *tensors, size_t n)
 {
     weft_value_t v;

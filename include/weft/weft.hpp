@@ -9,8 +9,10 @@
 #include <weft/msg.hpp>
 #include <weft/op.hpp>
 #include <weft/rma.hpp>
+#include <weft/rpc.hpp>
 #include <weft/runtime.hpp>
 #include <weft/scope.hpp>
+#include <weft/service.hpp>
 #include <weft/task.hpp>
 #include <weft/when.hpp>
 

@@ -5,7 +5,7 @@ import re
 
 from lib import checks
 
-BLOCK = re.compile(r"^```(?:c|cpp)\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^```c(?:pp)?\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 LINES = "docs/guide/coming-from-execution-ucx.md"
@@ -170,7 +170,7 @@ def each_fault_is_caught():
         checks.write_tree(root, {"examples/a/a.c": "int main(void)\n{\n    go();\n    return 0;\n}\n",
                                  "README.md": "```c\ngo();\nreturn 0;\n```\n[a](examples/a/a.c)\n", "docs/guide/x.md": ""})
         assert not unbuilt(root) and not dead_links(root), "a good tree"
-        checks.write_tree(root, {"docs/guide/x.md": "```c\ngo();\nreturn 1;\n```\n[a](b.md)\n```cpp\ngo(1);\n```\n"})
+        checks.write_tree(root, {"docs/guide/x.md": "```c\ngo();\nreturn 1;\n```\n```cpp\ngo(1);\n```\n[a](b.md)\n"})
         assert len(unbuilt(root)) == 2 and len(dead_links(root)) == 1, "a bad tree"
         checks.write_tree(root, {LINES: "| a | b | `weft_no_such_call(rt);` |\n| a | b | `weft_op_cancel(&op);` |\n",
                                  "docs/man/weft.3": "weft/op.h", "include/weft/op.h": "", "include/weft/new.h": ""})
