@@ -261,7 +261,7 @@ public:
     using time_point = clock::time_point;
     using duration = clock::duration;
 
-    explicit scheduler(weft_runtime_t *rt) noexcept : rt_(rt) {}
+    explicit constexpr scheduler(weft_runtime_t *rt) noexcept : rt_(rt) {}
     /* Of a weft::runtime, or whatever else has native(). */
     template <class Runtime>
         requires requires(const Runtime &rt) {
