@@ -262,14 +262,17 @@ inline auto runtime_ref::recv_am(std::uint32_t id, bytes header, bytes payload) 
     return action(detail::am_recv_spec{rt_, nullptr, id, header, payload});
 }
 
-/* --- handlers ----------------------------------------------------------------------------------------------------------------- */
+/* --- handlers ------------------------------------------------------------------------------------------------------------- */
 
 namespace detail {
 
 /* A function that handles an id. The operations that set it and take it away are in here: nobody may be there to wait. */
 class handler_box {
 public:
-    handler_box(weft_runtime_t *rt, std::uint32_t id) noexcept : rt_(rt), id_(id) { set_.user = last_.user = this; }
+    handler_box(weft_runtime_t *rt, std::uint32_t id) noexcept : rt_(rt), id_(id)
+    {
+        set_.user = last_.user = this;
+    }
     virtual ~handler_box() = default;
 
     /* Inside a callback nobody can wait for another thread: then it is known later whether the id had a handler. */

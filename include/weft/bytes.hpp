@@ -25,7 +25,8 @@
 
 namespace weft {
 
-/* Bytes that are received into a buffer of the library's, unless the program says how many it wants: a peer chooses how many it sends. */
+/* The longest message that is received into a buffer of the library's, unless the program says otherwise: it is the peer who
+ * chooses how much it sends. */
 inline constexpr std::size_t default_max_len = std::size_t(1) << 30;
 
 class bytes;

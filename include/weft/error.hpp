@@ -62,7 +62,7 @@ enum class errc {
     permission = WEFT_ERR_PERMISSION
 };
 
-/* "weft": the values are those of weft_status_t. Some are conditions of the standard, too: errc::timeout is std::errc::timed_out. */
+/* "weft": the values are those of weft_status_t. Some are conditions of the standard: errc::timeout is std::errc::timed_out. */
 inline const std::error_category &error_category() noexcept;
 
 inline std::error_code make_error_code(errc e) noexcept { return {static_cast<int>(e), error_category()}; }

@@ -8,9 +8,9 @@
  *     double first = co_await there.read<double>(0);
  *     std::uint64_t before = co_await there.fetch_add<std::uint64_t>(64, 1);
  *
- * weft::remote gives its remote back when it goes; weft::remote_ref is a pointer with the same calls. weft::region frees its region
- * when it goes, without waiting: `co_await region.free()` says when memory of the program is its own again. What weft/rma.h says of
- * order, failures and threads holds here. */
+ * weft::remote gives its remote back when it goes; weft::remote_ref is a pointer with the same calls. weft::region frees its
+ * region when it goes, without waiting: `co_await region.free()` says when memory of the program is its own again. What
+ * weft/rma.h says of order, failures and threads holds here. */
 #ifndef WEFT_RMA_HPP
 #define WEFT_RMA_HPP
 
@@ -19,7 +19,7 @@
 
 namespace weft {
 
-/* --- regions ------------------------------------------------------------------------------------------------------------------ */
+/* --- regions -------------------------------------------------------------------------------------------------------------- */
 
 /* As weft_region_opts_t: what is zero or empty is the default. */
 struct region_options {
@@ -167,7 +167,7 @@ inline result<region> runtime_ref::try_region(const region_options &opts) const 
 }
 inline region runtime_ref::new_region(const region_options &opts) const { return try_region(opts).value(); }
 
-/* --- remotes ------------------------------------------------------------------------------------------------------------------ */
+/* --- remotes -------------------------------------------------------------------------------------------------------------- */
 
 namespace detail {
 
@@ -374,8 +374,8 @@ public:
     weft_remote_t *release() noexcept { return std::exchange(remote_, nullptr); }
 };
 
-/* Many reads and writes in one post, of one runtime; gives how many there were. If some fail it fails as the first of them did, and
- * the items say which. The items are borrowed. */
+/* Many reads and writes in one post, of one runtime; gives how many there were. If some fail it fails as the first of them did,
+ * and the items say which. The items are borrowed. */
 inline auto batch(std::span<weft_rma_item_t> items) noexcept { return action(detail::batch_spec{items}); }
 inline weft_rma_item_t item_read(remote_ref from, std::uint64_t offset, bytes to) noexcept
 {

@@ -265,7 +265,8 @@ public:
     auto connect(const char *uri) const;
 
     auto recv_any(bytes buf, std::uint64_t tag, std::uint64_t mask = UINT64_MAX) const noexcept;
-    auto recv_any_alloc(std::uint64_t tag, std::uint64_t mask = UINT64_MAX, std::size_t max_len = std::size_t(1) << 30) const noexcept;
+    auto recv_any_alloc(std::uint64_t tag, std::uint64_t mask = UINT64_MAX,
+                        std::size_t max_len = std::size_t(1) << 30) const noexcept;
 
     template <class F>
     result<handler> try_handle(std::uint32_t id, F fn) const noexcept;

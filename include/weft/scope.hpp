@@ -75,7 +75,10 @@ private:
     };
     struct told : detail::listener_of_end {
         scope *in;
-        told(scope *s, std::coroutine_handle<> (*fn)(listener_of_end *, std::coroutine_handle<>) noexcept) : listener_of_end{fn}, in(s) {}
+        told(scope *s, std::coroutine_handle<> (*fn)(listener_of_end *, std::coroutine_handle<>) noexcept)
+            : listener_of_end{fn}, in(s)
+        {
+        }
     };
     struct joining {
         scope &in;

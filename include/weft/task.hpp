@@ -321,8 +321,8 @@ public:
     void wait(runtime_ref rt) noexcept
     {
         weft_status_t st = done_.load(std::memory_order_acquire) ? WEFT_OK : weft_timer_start(rt.native(), WEFT_FOREVER, &timer_);
-        if (!st && !done_.load(std::memory_order_acquire))
-            (void)weft_op_wait(&timer_, WEFT_FOREVER);
+        if (!st)
+            (void)weft_op_wait(&timer_, WEFT_FOREVER); /* also after the end: its cancel may be under way still */
         /* No timer, or the runtime was closed, which ends all that the task can await of it; or the end is just being told. */
         while (!done_.load(std::memory_order_acquire)) {
             if (weft_runtime_progress(rt.native()))

@@ -1,5 +1,5 @@
-/* tests/cpp/endings.cc - coroutines that end badly: destroyed while they wait, their peer killed, their runtime closed, in a forked
- * child, inside a callback.
+/* tests/cpp/endings.cc - coroutines that end badly: destroyed while they wait, their peer killed, their runtime closed, in a
+ * forked child, inside a callback.
  *
  * ctest: label=thread waits */
 #include "both.hpp"

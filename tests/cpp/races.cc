@@ -1,5 +1,5 @@
-/* tests/cpp/races.cc - the first of several wins while others end, and while somebody stops them all: nothing is lost, nothing comes
- * twice, and no buffer is written afterwards.
+/* tests/cpp/races.cc - the first of several wins while others end, and while somebody stops them all: nothing is lost, nothing
+ * comes twice, and no buffer is written afterwards.
  *
  * ctest: label=thread */
 #include "both.hpp"
@@ -100,28 +100,37 @@ TEST(a_stop_at_any_moment_ends_a_race_once)
         std::atomic<bool> over = false;
         std::thread stopper([&] {
             dice e = {4};
-            while (!over)
-                if (std::stop_source *s = now.exchange(nullptr)) {
-                    for (double end = test_now() + e.roll(30) * 1e-6; test_now() < end;)
-                        ;
+            while (!over) {
+                now.wait(nullptr);
+                std::stop_source *s = now.load();
+                for (double end = test_now() + e.roll(30) * 1e-6; test_now() < end;)
+                    ;
+                if (s)
                     s->request_stop();
-                    delete s;
-                }
+                now = nullptr;
+                now.notify_one();
+            }
         });
-        for (int i = 0; i < 3000; i++) {
-            auto *s = new std::stop_source;
-            std::stop_token token = s->get_token();
-            now = s;
-            if (d.roll(2))
+        for (int i = 0; i < 2000; i++) {
+            const bool only_stop = i % 8 == 0, no_stop = i % 8 == 4;
+            std::stop_source source;
+            if (!no_stop) {
+                now = &source;
+                now.notify_one();
+            }
+            if (!only_stop && d.roll(2))
                 b.ep[0].post(std::uint64_t(i), 1);
-            auto got = weft::try_sync_wait(b.rt[1], first_number(b.ep[1], b.rt[1], std::chrono::microseconds(d.roll(20))), token);
-            CHECK(got || got.status() == WEFT_ERR_CANCELLED);
+            const auto limit = only_stop ? 1h : std::chrono::nanoseconds(d.roll(20000));
+            auto got = weft::try_sync_wait(b.rt[1], first_number(b.ep[1], b.rt[1], limit), source.get_token());
+            CHECK(got ? !only_stop || *got != MARK : !no_stop && got.status() == WEFT_ERR_CANCELLED);
             got ? ended++ : stopped++;
             b.rt[0].progress();
-            while (now) /* soon */
-                std::this_thread::yield();
+            now.wait(&source);
         }
         over = true;
+        std::stop_source last;
+        now = &last;
+        now.notify_one();
         stopper.join();
         CHECK(stopped && ended);
     }
