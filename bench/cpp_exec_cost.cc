@@ -55,7 +55,7 @@ void must(weft_status_t st, const char *what)
     exit(1);
 }
 
-/* --- a receiver that only says that it is over ----------------------------------------------------------------- */
+/* --- a receiver that only says that it is over -------------------------------------------------------------------------- */
 
 template <class Token> struct env {
     Token token;
@@ -96,7 +96,7 @@ template <class Token, class S> void run(both &b, Token token, S &&sender)
         b.drive();
 }
 
-/* --- the work, both ways --------------------------------------------------------------------------------------- */
+/* --- the work, both ways ------------------------------------------------------------------------------------------------ */
 
 void pair_c(both &b)
 {
@@ -175,7 +175,7 @@ void turn(both &b)
         run(b, ex::never_stop_token(), s.schedule());
 }
 
-/* --- measuring ------------------------------------------------------------------------------------------------- */
+/* --- measuring ---------------------------------------------------------------------------------------------------------- */
 
 using work = void (*)(both &);
 

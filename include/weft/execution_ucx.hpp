@@ -197,13 +197,14 @@ inline auto accept_endpoint(const listener &door) noexcept { return sender(door.
  * connect_options.hooks, or for listen_options.more.hooks; `handler` stays as long as the endpoints. It is called in progress and
  * must not throw. */
 template <std::predicate<weft_ep_id_t, std::error_code> F>
+    requires std::is_object_v<F>
 weft_ep_hooks_t handle_error_connection(F &handler) noexcept
 {
     weft_ep_hooks_t hooks = {};
     hooks.failed = [](weft_ep_t *ep, weft_status_t why, void *user) noexcept {
         return (*static_cast<F *>(user))(weft_ep_id(ep), make_error_code(why)) ? WEFT_RECONNECT : WEFT_GIVE_UP;
     };
-    hooks.user = std::addressof(handler);
+    hooks.user = const_cast<void *>(static_cast<const void *>(std::addressof(handler)));
     return hooks;
 }
 
@@ -245,7 +246,7 @@ inline auto connection_recv(const scheduler &on, std::uint32_t id, bytes header,
     return sender(action(detail::am_made_spec{on.native(), id, header, kind ? kind : weft_mem_host()}));
 }
 
-/* The header of the next message: a weft::message, whose data() is there if it came along, and is pulled otherwise, or rejected. */
+/* The header of the next message: a weft::message, whose data() is there if it came along; else it is pulled, or rejected. */
 inline auto connection_recv_header(const scheduler &on, std::uint32_t id) noexcept
 {
     return sender(runtime_ref(on.native()).take(id));

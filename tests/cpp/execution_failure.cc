@@ -1,5 +1,5 @@
-/* tests/cpp/execution_failure.cc - senders whose peer dies, whose runtime is closed, whose process was forked, and the scheduler of a
- * runtime in all of that.
+/* tests/cpp/execution_failure.cc - senders whose peer dies, whose runtime is closed, whose process was forked; and the scheduler
+ * of a runtime.
  * ctest: label=thread */
 #include "both.hpp"
 #include "kit/checking.hpp"

@@ -16,8 +16,9 @@ TEST(senders_need_no_exceptions)
     CHECK(opened);
     we::scheduler s(*opened);
     int seen = 0;
-    auto all = ex::when_all(s.schedule_after(std::chrono::milliseconds(1)), s.schedule() | ex::then([]() noexcept { return 4; })) |
-               ex::then([&](int n) noexcept { seen = n; });
+    auto all =
+        ex::when_all(s.schedule_after(std::chrono::milliseconds(1)), s.schedule() | ex::then([]() noexcept { return 4; })) |
+        ex::then([&](int n) noexcept { seen = n; });
     CHECK(we::sync_wait(s, std::move(all)).has_value());
     CHECK_EQ(seen, 4);
 }

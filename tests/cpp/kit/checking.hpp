@@ -95,7 +95,8 @@ enum class how { none, value, error, stopped };
 
 /* What happened to one operation. */
 struct record {
-    bool connected = false, started = false, in_start = false, gone = false, inside = false; /* inside: it completed in start() */
+    bool connected = false, started = false, gone = false, inside = false; /* inside: it completed in start() */
+    inline static thread_local const record *starting = nullptr;           /* whose start() this thread is in */
     std::atomic<int> completions{0};
     std::atomic<bool> over{false}; /* the completion has returned */
     how end = how::none;
@@ -119,7 +120,7 @@ struct record {
             FAIL("a completion while a stop callback is registered");
         end = what;
         where = std::this_thread::get_id();
-        inside = in_start;
+        inside = starting == this;
     }
     void finish() noexcept
     {
@@ -146,6 +147,8 @@ public:
     receiver &operator=(const receiver &) = delete;
     void operator&() const = delete; /* whoever means std::addressof() has to say so */
 
+    /* Another one of the same operation, for who wants to complete it a second time. */
+    receiver twin() const noexcept { return receiver(record_, stop_); }
     env<Token> get_env() const noexcept { return {stop_}; }
 
     template <class... Values>
@@ -199,7 +202,7 @@ class attempt {
 public:
     explicit attempt(S s, Token t = Token()) : op_(std::make_unique<holds>(std::move(s), &rec, t)) { rec.connected = true; }
     attempt(S s, source &stop) : attempt(std::move(s), stop.get_token()) { rec.stop = &stop; }
-    ~attempt() { rec.gone = true; }
+    ~attempt() { rec.gone = true; } /* and then the state goes, which may still complete, mistakenly */
 
     /* The operation state is destroyed in its own completion, as many adaptors do. */
     void destroy_inside()
@@ -214,11 +217,10 @@ public:
     {
         static_assert(noexcept(ex::start(op_->op)));
         CHECK(!rec.started);
-        rec.started = rec.in_start = true;
-        starter_ = std::this_thread::get_id();
+        rec.started = true;
+        const record *was = std::exchange(record::starting, &rec);
         ex::start(op_->op);
-        if (starter_ == std::this_thread::get_id())
-            rec.in_start = false;
+        record::starting = was;
     }
     bool over() const { return rec.over.load(std::memory_order_acquire); }
     how wait(weft_runtime_t *drive = nullptr)
@@ -243,10 +245,10 @@ public:
     }
 
     record rec;
+    double patience = checking::patience;
 
 private:
     std::unique_ptr<holds> op_;
-    std::thread::id starter_;
 };
 template <class S>
 attempt(S) -> attempt<S>;
