@@ -2,8 +2,8 @@
  *
  *     cpp_exec_cost [--seconds S]
  *
- *   pair_c_ns, pair_ns      a send of 8 bytes and its receive, between two runtimes that one thread drives over shared memory: with
- *                           the calls of C, and as senders that are connected and started
+ *   pair_c_ns, pair_ns      a send of 8 bytes and its receive, between two runtimes that one thread drives over shared memory:
+ *                           with the calls of C, and as senders that are connected and started
  *   pair_over_ns            what the second takes above the first, for the two operations together
  *   sender_over_ns          half of that: what a sender costs
  *   stop_over_ns            the same of a sender whose receiver can be stopped

@@ -1,8 +1,8 @@
-/* examples/senders_transfer/senders_transfer.cc - the message transfer of execution-ucx, as senders: a server accepts a client and
- * receives one message, a client connects and sends it, and both run at once.
+/* examples/senders_transfer/senders_transfer.cc - the message transfer of execution-ucx, as senders: a server accepts a client
+ * and receives one message, a client connects and sends it, and both run at once.
  *
- * It needs an implementation of senders: std::execution, or stdexec with -DSTDEXEC=DIR (CMakeLists.txt). The same without senders,
- * and more of it, is examples/transfer. */
+ * It needs an implementation of senders: std::execution, or stdexec with -DSTDEXEC=DIR (CMakeLists.txt). The same without
+ * senders, and more of it, is examples/transfer. */
 #include <cstdio>
 #include <numeric>
 #include <vector>

@@ -1,5 +1,5 @@
-/* tests/cpp/execution_kit.cc - the kit itself: each mistake against the protocol is found, and stop callbacks are what the standard
- * says.
+/* tests/cpp/execution_kit.cc - the kit itself: each mistake against the protocol is found, and stop callbacks are what the
+ * standard says.
  * ctest: label=thread */
 #include "test.h"
 #include "kit/checking.hpp"
