@@ -93,6 +93,31 @@ def stands_in(block, source):
     return any(b[i:i + len(a)] == a for i in range(len(b) - len(a) + 1))
 
 
+# what the lines of C++ use
+CPP_NAMES = """
+#include "kit/here.hpp"
+#include <weft/execution_ucx.hpp>
+#include <weft/task.hpp>
+using namespace std::chrono_literals;
+using namespace weft::execution;
+enum { ID = 7 };
+extern weft::runtime rt;
+extern scheduler sched;
+extern weft::listener door;
+extern weft::endpoint ep;
+extern weft::message message;
+extern std::string uri;
+extern std::vector<std::byte> address;
+extern std::vector<int> values, more;
+extern std::uint64_t header;
+extern bool stopped;
+struct asked {
+    bool operator()(weft_ep_id_t, std::error_code) noexcept;
+};
+extern asked handler;
+"""
+
+
 def pages(root):
     return [p for p in ("README.md", *checks.files(root, "docs/guide", ".md")) if os.path.exists(os.path.join(root, p))]
 
@@ -124,6 +149,11 @@ def single_lines(text):
     return [m.group(1) for m in re.finditer(r"^\|.*\| `([^`]*)` \|$", text, re.M)]
 
 
+def cpp_lines(text):
+    """The same in C++. A bar in a table is written \\|."""
+    return [m.group(1).replace("\\|", "|") for m in re.finditer(r"^\|.*\| C\+\+: `([^`]*)` \|$", text, re.M)]
+
+
 def statement(line):
     code = line.replace("...", "")
     return code if code.rstrip().endswith((";", "*/")) else f"(void)({code});"
@@ -142,6 +172,21 @@ def uncompiled(root):
     return [f"{LINES}: {line}\n{done.stdout}" for line in lines if (done := compiled([line])).returncode]
 
 
+def cpp_compiled(lines):
+    """Against the kit of tests/cpp, since no implementation of senders is in Debian."""
+    body = "".join(f"void line_{i}();\nvoid line_{i}()\n{{\n    {line}\n}}\n" for i, line in enumerate(lines))
+    return checks.run(["g++", "-x", "c++", "-std=c++20", "-Wall", "-Wno-unused", "-Werror", "-fsyntax-only", "-I",
+                       os.path.join(checks.SOURCE, "include"), "-I", os.path.join(checks.SOURCE, "tests/cpp"), "-"],
+                      input=CPP_NAMES + body)
+
+
+def cpp_uncompiled(root):
+    lines = cpp_lines(checks.read(root, LINES))
+    if not cpp_compiled(lines).returncode:
+        return []
+    return [f"{LINES}: {line}\n{done.stdout}" for line in lines if (done := cpp_compiled([line])).returncode]
+
+
 def unmentioned(root):
     page = checks.read(root, "docs/man/weft.3")
     names = [os.path.basename(p) for p in checks.files(root, "include/weft", ".h")]
@@ -155,6 +200,12 @@ def c_in_the_guide_is_cut_from_examples():
 def single_lines_compile():
     assert len(single_lines(checks.read(checks.SOURCE, LINES))) > 30, "the tables are not where they were"
     assert not (found := uncompiled(checks.SOURCE)), "\n".join(found)
+
+
+def single_lines_of_cpp_compile():
+    assert len(cpp_lines(checks.read(checks.SOURCE, LINES))) > 15, "the tables are not where they were"
+    assert cpp_compiled(["weft::no_such_thing();"]).returncode, "a bad line"
+    assert not (found := cpp_uncompiled(checks.SOURCE)), "\n".join(found)
 
 
 def the_manual_page_knows_every_header():
@@ -177,5 +228,5 @@ def each_fault_is_caught():
         assert len(uncompiled(root)) == 1 and len(unmentioned(root)) == 1, "a bad line, a header that the page does not know"
 
 
-checks.main(c_in_the_guide_is_cut_from_examples, single_lines_compile, the_manual_page_knows_every_header,
+checks.main(c_in_the_guide_is_cut_from_examples, single_lines_compile, single_lines_of_cpp_compile, the_manual_page_knows_every_header,
             links_lead_somewhere, each_fault_is_caught)

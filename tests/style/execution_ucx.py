@@ -12,7 +12,8 @@ LIST = "tests/style/lib/execution_ucx_names.txt"
 SETTINGS = "docs/guide/configuration.md"
 MISSING, NONE = "**missing**", "*not needed*"
 COUNTS = re.compile(r"The page has (\d+) names: (\d+) have an equivalent, (\d+) are not needed, and (\d+) are missing \((\d+) rows\)")
-EXAMPLES = ("examples/transfer/transfer.c", "examples/rpc_discovery/rpc_discovery.c")
+EXAMPLES = ("examples/transfer/transfer.c", "examples/rpc_discovery/rpc_discovery.c", "examples/senders_transfer/senders_transfer.cc",
+            "examples/senders_rpc/senders_rpc.cc")
 
 
 class Row:
@@ -87,7 +88,7 @@ def rows_without_help(root):
             found.append(f"{row}: it is missing, and nothing says what to do meanwhile")
         elif row.none and len(text) < len(NONE) + 15:
             found.append(f"{row}: it is not needed, and nothing says why")
-        elif not (row.missing or row.none or re.fullmatch(r"`[^`]+`", row.last) or "`weft." in row.here):
+        elif not (row.missing or row.none or re.fullmatch(r"(C\+\+: )?`[^`]+`", row.last) or "`weft." in row.here):
             found.append(f"{row}: nothing says what to write")
     return found
 
@@ -95,7 +96,7 @@ def rows_without_help(root):
 # --- names of Weft ------------------------------------------------------------------------------------------------------
 
 def c_names(root):
-    """Every identifier of the public headers, comments and strings left out, and those that the macros of weft/rpc.h make."""
+    """Every identifier of the public headers of C, comments and strings left out, and those that the macros of weft/rpc.h make."""
     text = "\n".join(checks.read(root, p) for p in checks.files(root, "include/weft", ".h"))
     text = re.sub(r"/\*.*?\*/|\"(?:\\.|[^\"\\])*\"", " ", text, flags=re.S)
     return set(re.findall(r"\b\w+\b", text)) | {f"weft_{name}" for name in re.findall(r"WEFT_VALUE_OF\((\w+)", text)}, text
