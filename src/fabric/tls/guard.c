@@ -252,12 +252,17 @@ bool wefti_guard_demands(const wefti_guard_t *g)
     return g->required || (!g->off && (g->has_keys || tls_has_files(g)));
 }
 
+bool wefti_guard_demands_here(const wefti_guard_t *g)
+{
+    return !g->off && !g->has_keys && tls_has_files(g);
+}
+
 weft_status_t wefti_guard_check(wefti_guard_t *g)
 {
     if (g->has_keys && !tls_has_files(g))
         return WEFT_OK;
     weft_status_t st = wefti_guard_ready(g);
-    return st == WEFT_ERR_UNSUPPORTED ? WEFT_OK : st;
+    return st == WEFT_ERR_UNSUPPORTED && !wefti_guard_demands_here(g) ? WEFT_OK : st;
 }
 
 void wefti_tls_version(char *buf, size_t cap)
