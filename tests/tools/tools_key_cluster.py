@@ -205,6 +205,7 @@ def what_is_wrong_is_said():
     fails("", "a", says=["weft key cluster DIR NAME"], status=2)
     for name in ("", "../x", "a/b", "a b", "-", "*", ".a", "a.", "a..b", "x" * 64, "a\n"):
         fails("dir", "--", name, says=["cannot be the name"], status=2)
+    fails("dir", "anonymous=127.0.0.1", says=["stands for everybody without a name"], status=2)
     fails("dir", "CA", says=["that is the authority"], status=2)
     fails("dir", "a", "A=h", says=["A is given twice"], status=2)
     for host in ("", "a,", "a b", "*.example", "1.2.3.4,DNS:x", "[::1", "fe80::1%eth0", "http://x"):

@@ -310,8 +310,7 @@ TEST(with_a_key_beside_them_the_key_is_proved_here_as_before)
 {
     static const char key[] = "weft-key-1 8f01c2aa5d6e7f00112233445566778899aabbccddeeff00123456789abcdef0";
     make_certificates();
-    certs_use("away", "ca");
-    setenv("WEFT_TLS", "auto", 1);
+    certs_use("node", "ca");
     char path[64];
     snprintf(path, sizeof path, "%s/key-file", certs_folder());
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -324,7 +323,9 @@ TEST(with_a_key_beside_them_the_key_is_proved_here_as_before)
     CHECK_STR(a.identity, "");
     unsetenv("WEFT_KEY_FILE");
     weft_runtime_t *without = opened();
-    refused(call(without, weft_listener_uri(listens(server, "tcp://127.0.0.1:0"))), "key");
+    refused(call(without, weft_listener_uri(listens(server, "tcp://127.0.0.1:0"))), "certificates do not take its place");
+    refused(call(without, weft_listener_uri(listens(server, "tls://127.0.0.1:0"))), "certificates do not take its place");
+    CHECK_EQ(call(client, weft_listener_uri(listens(server, "tls://127.0.0.1:0"))).status, WEFT_OK);
     CHECK_OK(weft_runtime_close(without));
     CHECK_OK(weft_runtime_close(client));
     CHECK_OK(weft_runtime_close(server));
