@@ -1,8 +1,8 @@
 /* weft/policy.h - who may do what: rules for peers, by their identity.
  *
  * An authenticated peer has an identity (weft_ep_info_t): the first DNS name, email address or URI in the SAN of its
- * certificate, else the name of its key. A policy is a text with a rule a line, and the first one that fits decides. Without a policy everybody
- * who is connected may do all.
+ * certificate, else the name of its key. A policy is a text with a rule a line, and the first one that fits decides. Without a
+ * policy everybody who is connected may do all.
  *
  *     # who        may           what
  *     allow  ops-*    all

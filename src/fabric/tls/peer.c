@@ -1,8 +1,8 @@
 /* fabric/tls/peer.c - the certificate of a peer: whom it names, and whether it is believed.
  *
  * The name is the first one in its SAN that is a name of something: a host's, a URI or an email address. The authority says that
- * it may have it. That it can be shown and compared is looked at here: a NUL in it has made one name pass for another before. Nor is
- * one a name that means more than itself to a policy. tests/fault/tls_certs.c. */
+ * it may have it. That it can be shown and compared is looked at here: a NUL in it has made one name pass for another before. Nor
+ * is one a name that means more than itself to a policy. tests/fault/tls_certs.c. */
 #include <string.h>
 
 #include <weft/policy.h>
