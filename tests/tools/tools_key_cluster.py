@@ -244,6 +244,11 @@ def a_call_over_tls_is_answered_and_one_without_a_certificate_is_not():
             # one that accepts the server, which does not accept it
             done = weft.run("call", uri, "25", "17", *files(os.path.join(stranger, "client"))[:4], *ours[4:])
             assert done.returncode and not done.stdout and "certificate" in done.stderr, done.stderr
+            # a key that one side has beside its certificates, the other needs, too
+            key = os.path.join(folder, "key")
+            weft.must("key", "new", key)
+            done = weft.run("call", uri, "25", "17", "--key-file", key, *ours)
+            assert done.returncode and "where one side has a key, the other needs it, too" in done.stderr, done.stderr
             # certificates count as a key where others can connect, unless nothing asks for them there
             done = weft.run("serve", "--no-registry", "--listen", "tcp://0.0.0.0:0", *ours, env=weft.environment(WEFT_TLS="off"), timeout=20)
             assert done.returncode == 2 and "there is no key" in done.stderr and "--tls-cert" in done.stderr, done.stderr
