@@ -56,8 +56,8 @@ const char *tool_advice(weft_status_t st)
     case WEFT_ERR_AUTH:
         return tool_has_certificate()
                    ? "; each side needs a certificate of an authority that the other accepts, and that of the server the host by "
-                     "which it was called (weft key cluster makes them)"
-                   : "; give both sides the same --key-file";
+                     "which it was called (weft key cluster makes them); and where one side has a key, the other needs it, too"
+                   : "; give both sides the same --key-file, or certificates (--tls-cert, --tls-key, --tls-ca), or both of these";
     case WEFT_ERR_VERSION:
         return "; use the same version of weft on both sides";
     case WEFT_ERR_UNREACHABLE:

@@ -207,8 +207,8 @@ typedef struct weft_ep_info {
     uint64_t ams_sent, ams_received, am_bytes_sent, am_bytes_received; /* active messages, headers included */
     uint64_t am_held, am_held_bytes; /* of them, waiting or kept here now, and what of the window that takes */
     const char *cipher;        /* of TLS, "TLS_AES_128_GCM_SHA256"; "": the two did not meet over tls:// */
-    const char *identity;      /* who the peer is: the first name in its certificate, else the name of the key that it proved; "":
-                                  neither has one */
+    const char *identity;      /* who the peer is: the first DNS name, email address or URI in the SAN of its certificate, else
+                                  the name of the key that it proved; "": neither has one */
 } weft_ep_info_t;
 #define WEFT_EP_INFO_INIT WEFT_INIT(weft_ep_info_t)
 /* Strings are valid until the endpoint is closed. */

@@ -1,7 +1,8 @@
 /* weft/policy.h - who may do what: rules for peers, by their identity.
  *
- * An authenticated peer has an identity (weft_ep_info_t): the first name of its certificate, else the name of its key. A policy
- * is a text with a rule a line, and the first one that fits decides. Without a policy everybody who is connected may do all.
+ * An authenticated peer has an identity (weft_ep_info_t): the first DNS name, email address or URI in the SAN of its
+ * certificate, else the name of its key. A policy is a text with a rule a line, and the first one that fits decides. Without a
+ * policy everybody who is connected may do all.
  *
  *     # who        may           what
  *     allow  ops-*    all
@@ -25,7 +26,8 @@
  *     publish       be the server of a service: a client that looks one up in a registry uses nobody who may not
  *     all           all of these
  *
- * `who` is an identity, or "anonymous": a peer that proved no name of its own, as one has who only has a key without a name. In
+ * `who` is an identity, or "anonymous": a peer that proved no name of its own, as one who only has a key without a name. What is
+ * "anonymous" or has a `*` is no name of a certificate. In
  * who and in names a `*` stands for any text, none included; everything else, small and large letters too, is what it is. A rule
  * without a name is about every name. A `#` at the beginning of a word begins a comment.
  *

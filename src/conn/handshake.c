@@ -118,8 +118,8 @@ static bool know_hello(wefti_link_t *link, uint8_t type, const void *bytes, size
         what = text;
     } else if (!st && !(h->flags & WEFTI_HELLO_KEYED) != !keyed) {
         st = WEFT_ERR_AUTH;
-        what = keyed == dialler ? "the dialler has a key and the listener has none"
-                                : "the listener has a key and the dialler has none";
+        what = keyed == dialler ? "the dialler has a key and the listener has none; certificates do not take its place"
+                                : "the listener has a key and the dialler has none; certificates do not take its place";
     }
     if (st)
         wefti_link_lost(link, st, what);

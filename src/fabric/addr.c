@@ -111,6 +111,40 @@ bool wefti_addr_is_here(int fd)
     return as_ipv6(&peer, &peer_ip) && as_ipv6(&own, &own_ip) && IN6_ARE_ADDR_EQUAL(&peer_ip, &own_ip);
 }
 
+/* Does every user have a number here? Who has none is shown with the number of "nobody", which somebody else may have. */
+static bool all_users_have_numbers(void)
+{
+    unsigned in, out, n = 0;
+    FILE *f = fopen("/proc/self/uid_map", "re");
+    bool all = f && fscanf(f, "%u %u %u", &in, &out, &n) == 3 && !in && n == UINT32_MAX;
+    if (f)
+        fclose(f);
+    return all;
+}
+
+static unsigned user_without_number(void)
+{
+    unsigned uid = 65534;
+    FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
+    if (f) {
+        (void)!fscanf(f, "%u", &uid);
+        fclose(f);
+    }
+    return uid;
+}
+
+bool wefti_addr_is_own_user(int fd, unsigned *uid_out)
+{
+    struct ucred who = {.uid = (uid_t)-1};
+    socklen_t n = sizeof who;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n))
+        who.uid = (uid_t)-1;
+    *uid_out = who.uid;
+    if (!who.uid || who.uid != geteuid())
+        return !who.uid;
+    return who.uid != user_without_number() || all_users_have_numbers();
+}
+
 void wefti_addr_text(const wefti_addr_t *a, char *buf, size_t cap)
 {
     wefti_uri_t uri = {.scheme = WEFTI_URI_TCP};

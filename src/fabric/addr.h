@@ -31,6 +31,9 @@ void wefti_addr_set_port(wefti_addr_t *a, uint16_t port);
 uint64_t wefti_addr_group(const wefti_addr_t *from, int fd);
 /* Does its other end live on this host? As the connected socket has it: a Unix socket, a loopback address, or our own. */
 bool wefti_addr_is_here(int fd);
+/* Of a connected Unix socket: does the kernel say that who is at the other end, or listened there, is our own user, or root? A
+ * user that our namespace has no number for is neither. *uid_out: who it says that is. */
+bool wefti_addr_is_own_user(int fd, unsigned *uid_out);
 bool wefti_addr_is_loopback(const wefti_addr_t *a);
 struct addrinfo;
 /* One more. WEFT_ERR_NOMEM: all of them are gone. */

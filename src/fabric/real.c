@@ -446,7 +446,8 @@ static void tell_tls(weft_config_fn fn, void *user, const wefti_config_t *config
         (void)wefti_guard_keys(g, &any); /* that there is one is all that matters here */
     wefti_tls_version(by, sizeof by);
     snprintf(text, sizeof text, "%s; %s", by,
-             wefti_guard_demands(g)                       ? "what leaves this host is encrypted"
+             wefti_guard_demands_here(g)                  ? "what leaves this host is encrypted, and so is tcp:// within it"
+             : wefti_guard_demands(g)                     ? "what leaves this host is encrypted"
              : config->tls && !strcmp(config->tls, "off") ? "only tls:// is encrypted, since WEFT_TLS is off"
                                                           : "only tls:// is encrypted, since there is neither a key nor a "
                                                             "certificate");

@@ -53,6 +53,8 @@ weft_status_t wefti_guard_ready(wefti_guard_t *g);
 uint64_t wefti_guards_look(void);
 /* Must what leaves this host be encrypted, though its address does not ask for it (WEFT_TLS)? */
 bool wefti_guard_demands(const wefti_guard_t *g);
+/* And what stays on it, too? So it is with certificates and no key: a plain hello proves a key, and of a certificate nothing. */
+bool wefti_guard_demands_here(const wefti_guard_t *g);
 /* Will it be ready, as far as that is known without OpenSSL? WEFT_ERR_INVALID, _NOMEM. */
 weft_status_t wefti_guard_check(wefti_guard_t *g);
 /* What there is, for people: OpenSSL's version, or why it is not used. */

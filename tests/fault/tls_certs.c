@@ -3,8 +3,10 @@
  * client by its connect, the server in its log.
  *
  * ctest: openssl timeout=300 */
+#include <errno.h>
 #include <netdb.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -125,6 +127,8 @@ static void make_all(void)
     certs_make(&(cert_t){.name = "all", .by = "ca", .san = "DNS:*"});
     certs_make(&(cert_t){.name = "weak", .by = "ca", .san = "IP:127.0.0.1", .rsa = 1024});
     certs_make(&(cert_t){.name = "sha1", .by = "ca", .san = "IP:127.0.0.1", .sha1 = true});
+    certs_make(&(cert_t){.name = "reserved", .by = "ca", .san = "DNS:anonymous,DNS:*,DNS:ops-*,DNS:real.example"});
+    certs_make(&(cert_t){.name = "anonymous", .by = "ca", .san = "DNS:anonymous,IP:127.0.0.1"});
     certs_make(&(cert_t){.name = "nul-client", .by = "ca", .san = "DNS:adminX.example,DNS:second.example", .nul = 5});
 }
 
@@ -261,21 +265,49 @@ TEST(weak_certificates_of_our_own_are_refused_by_name)
     }
 }
 
-/* A name that is cut short by a NUL is no name: the next one is. */
-TEST(a_name_with_a_nul_in_it_is_no_identity)
+static void is_known_as(const char *cert, const char *name)
 {
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
     weft_listener_t *l;
     weft_ep_t *ep, *other;
-    make_all();
-    weft_runtime_t *server = open_with("node", "ca"), *client = open_with("nul-client", "ca");
+    weft_runtime_t *server = open_with("node", "ca"), *client = open_with(cert, "ca");
     CHECK_OK(weft_listen(server, "tls://127.0.0.1:0", NULL, &l));
     CHECK_OK(weft_ep_open(client, weft_listener_uri(l), NULL, NULL, &ep));
     CHECK_OK(weft_listener_accept_wait(l, 30 * WEFT_SECOND, &other));
     CHECK_OK(weft_ep_get_info(other, &info));
-    CHECK_STR(info.identity, "second.example");
+    CHECK_STR(info.identity, name);
     CHECK_OK(weft_runtime_close(client));
     CHECK_OK(weft_runtime_close(server));
+}
+
+/* A name that is cut short by a NUL is no name: the next one is. */
+TEST(a_name_with_a_nul_in_it_is_no_identity)
+{
+    make_all();
+    is_known_as("nul-client", "second.example");
+}
+
+static _Atomic int nameless;
+
+static void hear_of_nameless(weft_log_level_t level, const char *line, void *user)
+{
+    (void)user;
+    if (level == WEFT_LOG_INFO && strstr(line, "has no name that could be its identity"))
+        atomic_fetch_add(&nameless, 1);
+}
+
+TEST(what_is_no_name_or_means_something_else_in_a_policy_is_no_identity)
+{
+    make_all();
+    weft_log_set_level(WEFT_LOG_INFO);
+    weft_log_set_sink(hear_of_nameless, NULL);
+    is_known_as("reserved", "real.example");
+    CHECK_EQ(nameless, 0);
+    is_known_as("anonymous", "");
+    CHECK_EQ(nameless, 1);
+    is_known_as("bare-name", ""); /* a CN is none */
+    CHECK_EQ(nameless, 2);
+    weft_log_set_sink(NULL, NULL);
 }
 
 /* Who has certificates shows them, also where both have a key: the key alone is no way in, and gives nobody's name. */
@@ -358,4 +390,44 @@ TEST(a_private_key_that_others_can_read_is_refused)
     CHECK(!chmod(certs_file("node", "key"), 0640)); /* a group may have it, as with key files */
     CHECK_OK(weft_listen(rt, "tls://127.0.0.1:0", NULL, &l));
     CHECK_OK(weft_runtime_close(rt));
+}
+
+/* OpenSSL would ask for a password at the terminal, and everybody would wait for it. */
+TEST(a_private_key_with_a_password_is_refused_and_nobody_is_asked)
+{
+    weft_runtime_t *rt;
+    weft_listener_t *l = NULL;
+    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+    certs_usual();
+    certs_use("node", "ca");
+    FILE *f = fopen(certs_file("node", "key"), "r");
+    EVP_PKEY *pkey = f ? PEM_read_PrivateKey(f, NULL, NULL, NULL) : NULL;
+    CHECK(pkey && !fclose(f));
+    f = fopen(certs_file("node", "key"), "w");
+    CHECK(f && PEM_write_PKCS8PrivateKey(f, pkey, EVP_aes_256_cbc(), "secret", 6, NULL, NULL) && !fclose(f));
+    EVP_PKEY_free(pkey);
+    CHECK_OK(weft_runtime_open(&o, &rt));
+    CHECK_EQ(weft_listen(rt, "tls://127.0.0.1:0", NULL, &l), WEFT_ERR_INVALID);
+    if (!strstr(weft_last_error(), "is encrypted") || !strstr(weft_last_error(), "openssl pkey -in"))
+        FAIL("%s", weft_last_error());
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(a_file_that_is_not_there_is_said_not_to_be)
+{
+    static const char *const variables[] = {"WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA", "WEFT_TLS_CRL"};
+    certs_usual();
+    for (int i = 0; i < 4; i++) {
+        weft_runtime_t *rt;
+        weft_listener_t *l = NULL;
+        weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+        certs_use("node", "ca");
+        setenv(variables[i], "/nowhere/there.pem", 1);
+        CHECK_OK(weft_runtime_open(&o, &rt));
+        CHECK_EQ(weft_listen(rt, "tls://127.0.0.1:0", NULL, &l), WEFT_ERR_INVALID);
+        if (!strstr(weft_last_error(), strerror(ENOENT)) || !strstr(weft_last_error(), variables[i]))
+            FAIL("%s: %s", variables[i], weft_last_error());
+        CHECK_OK(weft_runtime_close(rt));
+        unsetenv(variables[i]);
+    }
 }

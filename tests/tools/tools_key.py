@@ -95,6 +95,8 @@ def a_key_is_added_with_a_name_and_the_first_stays():
             assert done.returncode == 1 and wrong in done.stderr, done.stderr
         assert read(typed) == "typed by a person" and sorted(os.listdir(folder)) == ["key", "typed"]
         refused("add", path, "--name", "of two", says="of two")
+        refused("add", path, "--name", "anonymous", says="stands for everybody without a name")
+        refused("new", os.path.join(folder, "x"), "--name", "anonymous", says="stands for everybody without a name")
         refused("new", os.path.join(folder, "x"), "--name", "", says="needs a value")
         assert read(path) == after and not os.path.exists(os.path.join(folder, "x"))
 

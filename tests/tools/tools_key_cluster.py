@@ -205,6 +205,7 @@ def what_is_wrong_is_said():
     fails("", "a", says=["weft key cluster DIR NAME"], status=2)
     for name in ("", "../x", "a/b", "a b", "-", "*", ".a", "a.", "a..b", "x" * 64, "a\n"):
         fails("dir", "--", name, says=["cannot be the name"], status=2)
+    fails("dir", "anonymous=127.0.0.1", says=["stands for everybody without a name"], status=2)
     fails("dir", "CA", says=["that is the authority"], status=2)
     fails("dir", "a", "A=h", says=["A is given twice"], status=2)
     for host in ("", "a,", "a b", "*.example", "1.2.3.4,DNS:x", "[::1", "fe80::1%eth0", "http://x"):
@@ -243,6 +244,11 @@ def a_call_over_tls_is_answered_and_one_without_a_certificate_is_not():
             # one that accepts the server, which does not accept it
             done = weft.run("call", uri, "25", "17", *files(os.path.join(stranger, "client"))[:4], *ours[4:])
             assert done.returncode and not done.stdout and "certificate" in done.stderr, done.stderr
+            # a key that one side has beside its certificates, the other needs, too
+            key = os.path.join(folder, "key")
+            weft.must("key", "new", key)
+            done = weft.run("call", uri, "25", "17", "--key-file", key, *ours)
+            assert done.returncode and "where one side has a key, the other needs it, too" in done.stderr, done.stderr
             # certificates count as a key where others can connect, unless nothing asks for them there
             done = weft.run("serve", "--no-registry", "--listen", "tcp://0.0.0.0:0", *ours, env=weft.environment(WEFT_TLS="off"), timeout=20)
             assert done.returncode == 2 and "there is no key" in done.stderr and "--tls-cert" in done.stderr, done.stderr

@@ -237,13 +237,16 @@ TEST(a_list_of_keys_has_comments_and_names_and_keeps_its_order)
     wefti_keys_free(keys);
 }
 
-TEST(a_key_twice_or_too_many_keys_are_refused_and_the_lines_are_named)
+TEST(a_key_twice_or_too_many_keys_or_a_reserved_name_are_refused_and_the_lines_are_named)
 {
     static const char twice[] = "weft-key-1 " HEX " a\n# between\nweft-key-1 " HEX " b\n";
+    static const char nameless[] = "weft-key-1 " HEX " anonymous\n";
     static char many[(WEFTI_KEYS_MOST + 1) * 80];
     wefti_keys_t *keys = NULL;
     CHECK_EQ(wefti_keys_make("the key", twice, sizeof twice - 1, false, &keys), WEFT_ERR_INVALID);
     CHECK(strstr(weft_last_error(), "lines 1 and 3"));
+    CHECK_EQ(wefti_keys_make("the key", nameless, sizeof nameless - 1, false, &keys), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "line 1 of the key") && strstr(weft_last_error(), "who has none"));
     for (int i = 0; i <= WEFTI_KEYS_MOST; i++)
         snprintf(many + strlen(many), sizeof many - strlen(many), "weft-key-1 %04x%s\n", i, HEX + 4);
     CHECK_EQ(wefti_keys_make("the key", many, strlen(many), false, &keys), WEFT_ERR_INVALID);

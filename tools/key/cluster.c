@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <weft/policy.h>
+
 #include "key.h"
 
 enum { DAYS = 365 };
@@ -75,6 +77,10 @@ static bool take_member(cluster_t *c, char *word)
         char plain[80];
         tool_error("\"%s\" cannot be the name of a certificate: %s", tool_plain(word, plain, sizeof plain),
                    strcasecmp(word, "ca") ? "it has letters, digits and . - _ in it, at most 63" : "that is the authority");
+        return false;
+    }
+    if (!strcasecmp(word, WEFT_ANONYMOUS)) {
+        tool_error("\"%s\" cannot be the name of a certificate: in a policy it stands for everybody without a name", word);
         return false;
     }
     for (size_t i = 0; i < c->n; i++)

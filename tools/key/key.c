@@ -8,9 +8,12 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <weft/policy.h>
 
 #include "key.h"
 
@@ -29,6 +32,10 @@ static bool good_name(void)
 {
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     size_t n = o.name ? strlen(o.name) : 1;
+    if (o.name && !strcasecmp(o.name, WEFT_ANONYMOUS)) {
+        tool_error("\"%s\" is no name for a key: in a policy it stands for everybody without a name", o.name);
+        return false;
+    }
     if (n && n <= NAME_MOST && (!o.name || strspn(o.name, allowed) == n))
         return true;
     tool_error("\"%.80s\" is no name for a key: at most %d of A-Z a-z 0-9 . _ -", o.name, NAME_MOST);

@@ -147,10 +147,13 @@ static void accepted(sock_listener_t *l, int fd, const wefti_addr_t *from)
         snprintf(text, sizeof text, "%s", acceptor->uris); /* who dials a Unix socket has no name of its own */
     else
         wefti_addr_text(from, text, sizeof text);
+    const wefti_guard_t *g = acceptor->guard ? acceptor->guard : s->guard;
+    if (from->ss.ss_family == AF_UNIX && wefti_wire_turn_away(fd, g))
+        return;
     wefti_loose_t loose = {.fd = fd, .tls = acceptor->tls, .guard = wefti_guard_keep(acceptor->guard)};
-    if (!loose.tls && from->ss.ss_family != AF_UNIX && wefti_guard_demands(acceptor->guard ? acceptor->guard : s->guard)) {
+    if (!loose.tls && from->ss.ss_family != AF_UNIX && wefti_guard_demands(g)) {
         loose.tls = true;
-        loose.either = wefti_addr_is_here(fd);
+        loose.either = !wefti_guard_demands_here(g) && wefti_addr_is_here(fd);
         loose.unasked = !loose.either;
     }
     if (up->wire_elsewhere && up->wire_elsewhere(acceptor->user, &loose, source, text))
@@ -335,13 +338,13 @@ static weft_status_t listen_unix(wefti_acceptor_t *acceptor, const char *path, u
     return st;
 }
 
-/* At tcp:// those from elsewhere may need TLS: will there be one? */
+/* At tcp:// those from elsewhere may need TLS, or all: will there be one? */
 static weft_status_t check_guard(wefti_guard_t *g, const wefti_addrs_t *addrs)
 {
-    bool elsewhere = false;
+    bool needed = wefti_guard_demands_here(g);
     for (size_t i = 0; i < addrs->n; i++)
-        elsewhere = elsewhere || !wefti_addr_is_loopback(&addrs->at[i]);
-    return elsewhere && wefti_guard_demands(g) ? wefti_guard_check(g) : WEFT_OK;
+        needed = needed || !wefti_addr_is_loopback(&addrs->at[i]);
+    return needed && wefti_guard_demands(g) ? wefti_guard_check(g) : WEFT_OK;
 }
 
 static char *join_uris(const wefti_addrs_t *addrs, bool tls)

@@ -51,10 +51,14 @@ static void connected(sock_wire_t *w)
     w->last = WEFT_OK;
     wefti_free(w->addrs.at);
     w->addrs = (wefti_addrs_t){0};
+    if (wefti_wire_is_strange(w->fd, wefti_wire_guard(w))) {
+        wefti_wire_over(w, WEFT_ERR_AUTH);
+        return;
+    }
     w->unasked = !w->tls && wefti_wire_must_secure(w);
     w->tls = w->tls || w->unasked;
     if (w->tls) {
-        if (wefti_wire_secure(w, WEFTI_SIDE_DIALLER, w->host))
+        if (wefti_wire_secure(w, WEFTI_SIDE_DIALLER))
             wefti_dial_event(w); /* the first words are ours */
         return;
     }

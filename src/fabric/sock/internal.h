@@ -46,7 +46,7 @@ typedef struct sock_wire {
     bool has_source;
     bool dialled;
     bool tls;               /* the one who answers must speak TLS, and be `host` */
-    bool unasked;           /* it has TLS since it leaves this host; its address did not say so */
+    bool unasked;           /* it has TLS since the guard wants it; its address did not say so */
     bool either;            /* accepted: it speaks TLS or not, as its first byte says */
     char *host;
     uint16_t port;
@@ -117,13 +117,19 @@ void wefti_wire_want(sock_wire_t *w, uint32_t events);
 #define SOCK_TLS_HANDSHAKE 22
 /* What an accepted wire speaks: an event of one in WIRE_SECURING. True: it is open now. */
 bool wefti_wire_answer(sock_wire_t *w);
-/* The wire goes to another host, though nobody asked for TLS: does it have to have it? */
+/* Nobody asked for TLS: does the wire, which was dialled and is connected, have to have it? */
 bool wefti_wire_must_secure(const sock_wire_t *w);
+/* Is who was met over a Unix socket nobody that we could believe? Then the sentence says who, and what to do. */
+bool wefti_wire_is_strange(int fd, const wefti_guard_t *g);
+/* The same of a newcomer, who is told, and whose socket is closed then. */
+bool wefti_wire_turn_away(int fd, const wefti_guard_t *g);
 /* The other side speaks TLS and we do not, or we do and it does not. */
 void wefti_wire_not_tls(sock_wire_t *w);
 static inline wefti_guard_t *wefti_wire_guard(const sock_wire_t *w) { return w->guard ? w->guard : w->sock->guard; }
 /* The socket is connected: the handshake begins. False: it could not, and the wire is over. */
-bool wefti_wire_secure(sock_wire_t *w, int side, const char *host);
+bool wefti_wire_secure(sock_wire_t *w, int side);
+/* The wire is over, and the last sentence says why. */
+void wefti_wire_over(sock_wire_t *w, weft_status_t why);
 /* An event of a wire in WIRE_SECURING. True: it is open now. */
 bool wefti_wire_shake(sock_wire_t *w);
 /* As send() and recv() do, through TLS where the wire has it. */

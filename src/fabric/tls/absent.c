@@ -11,7 +11,7 @@
 
 struct wefti_guard {
     _Atomic uint32_t shares;
-    bool proves, demands, off;
+    bool files, keys, required, off;
 };
 
 static weft_status_t none(void)
@@ -29,9 +29,9 @@ wefti_guard_t *wefti_guard_new(const wefti_config_t *config)
     atomic_init(&g->shares, 1);
     const char *files[] = {config->tls_cert, config->tls_key, config->tls_ca};
     for (int i = 0; i < 3; i++)
-        g->proves = g->proves || (files[i] && *files[i]);
+        g->files = g->files || (files[i] && *files[i]);
     g->off = config->tls && !strcmp(config->tls, "off");
-    g->demands = config->tls && !strcmp(config->tls, "required");
+    g->required = config->tls && !strcmp(config->tls, "required");
     return g;
 }
 
@@ -50,23 +50,28 @@ void wefti_guard_free(wefti_guard_t *g)
 
 weft_status_t wefti_guard_keys(wefti_guard_t *g, const wefti_keys_t *keys)
 {
-    g->proves = g->proves || keys;
+    g->keys = keys;
     return WEFT_OK;
 }
 
 void wefti_guard_keys_of(wefti_guard_t *g, wefti_guard_t *of)
 {
-    g->proves = g->proves || of->proves;
+    g->keys = of->keys;
 }
 
 bool wefti_guard_demands(const wefti_guard_t *g)
 {
-    return g->demands || (!g->off && g->proves);
+    return g->required || (!g->off && (g->files || g->keys));
+}
+
+bool wefti_guard_demands_here(const wefti_guard_t *g)
+{
+    return !g->off && !g->keys && g->files;
 }
 
 weft_status_t wefti_guard_check(wefti_guard_t *g)
 {
-    return g->proves ? WEFT_OK : none();
+    return g->keys ? WEFT_OK : none();
 }
 
 void wefti_tls_version(char *buf, size_t cap)

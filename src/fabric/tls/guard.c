@@ -2,9 +2,12 @@
  *
  * Two contexts of OpenSSL's: one for wires, with the certificate and the authorities or with the pre-shared key, and one for the
  * connections of lanes, whose keys are made of the wire's secret. Both are made by the first that needs them. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -134,31 +137,53 @@ static SSL_CTX *context(const char *suites, long more)
     return NULL;
 }
 
+static weft_status_t unreadable(const char *what, const char *variable, const char *file)
+{
+    return wefti_fail(WEFT_ERR_INVALID, "the %s in \"%s\" (%s) cannot be used: %s", what, file, variable, strerror(errno));
+}
+
 static weft_status_t bad_file(const char *what, const char *variable, const char *file)
 {
     return wefti_fail(WEFT_ERR_INVALID, "the %s in \"%s\" (%s) cannot be used: %s", what, file, variable, wefti_ssl_why());
 }
 
-/* OpenSSL would wait at a fifo for somebody to write, and read a device without end. What is not there at all is its to tell. */
-static weft_status_t check_file(const char *variable, const char *file)
+/* OpenSSL: which password? It would ask at the terminal itself, on the thread that drives all connections. */
+static int no_password(char *buf, int size, int writing, void *asked)
+{
+    (void)buf, (void)size, (void)writing;
+    if (asked)
+        *(bool *)asked = true;
+    return -1;
+}
+
+/* OpenSSL would wait at a fifo for somebody to write, and read a device without end. Of a file that it cannot open it does not
+ * always say why. */
+static weft_status_t check_file(const char *what, const char *variable, const char *file)
 {
     struct stat info;
-    if (!file || stat(file, &info))
+    if (!file)
         return WEFT_OK;
+    if (stat(file, &info))
+        return unreadable(what, variable, file);
     if (!S_ISREG(info.st_mode))
         return wefti_fail(WEFT_ERR_INVALID, "\"%s\" (%s) is not a regular file", file, variable);
     if (info.st_size > FILE_MOST)
         return wefti_fail(WEFT_ERR_INVALID, "\"%s\" (%s) has %lld bytes, more than 64 MiB", file, variable,
                           (long long)info.st_size);
+    int fd = open(file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return unreadable(what, variable, file);
+    close(fd);
     return WEFT_OK;
 }
 
 static weft_status_t check_files(const wefti_guard_t *g)
 {
     static const char *const variables[TLS_FILES] = {"WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA", "WEFT_TLS_CRL"};
+    static const char *const what[TLS_FILES] = {"certificate", "private key", "authorities", "list of revoked certificates"};
     weft_status_t st = WEFT_OK;
     for (int i = 0; i < TLS_FILES && !st; i++)
-        st = check_file(variables[i], g->file[i]);
+        st = check_file(what[i], variables[i], g->file[i]);
     return st;
 }
 
@@ -208,12 +233,23 @@ static weft_status_t certificates(const wefti_guard_t *g, SSL_CTX *c)
     if (st)
         return st;
     wefti_ssl.ERR_clear_error();
+    wefti_ssl.SSL_CTX_set_default_passwd_cb(c, no_password);
     if (wefti_ssl.SSL_CTX_use_certificate_chain_file(c, cert) != 1)
         return bad_file("certificate", "WEFT_TLS_CERT", cert);
     st = check_private(key);
     if (st)
         return st;
-    if (wefti_ssl.SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1)
+    bool encrypted = false;
+    wefti_ssl.SSL_CTX_set_default_passwd_cb_userdata(c, &encrypted);
+    int loaded = wefti_ssl.SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM);
+    wefti_ssl.SSL_CTX_set_default_passwd_cb_userdata(c, NULL);
+    if (loaded != 1 && encrypted)
+        return wefti_fail(
+            WEFT_ERR_INVALID,
+            "the private key in \"%s\" (WEFT_TLS_KEY) is encrypted; Weft asks nobody for a password, so write it to a "
+            "file that only its owner can read: (umask 077; openssl pkey -in \"%s\" -out NEW.key)",
+            key, key);
+    if (loaded != 1)
         return bad_file("private key", "WEFT_TLS_KEY", key);
     if (wefti_ssl.SSL_CTX_check_private_key(c) != 1)
         return wefti_fail(WEFT_ERR_INVALID, "the private key in \"%s\" is not that of the certificate in \"%s\"", key, cert);
@@ -251,12 +287,17 @@ bool wefti_guard_demands(const wefti_guard_t *g)
     return g->required || (!g->off && (g->has_keys || tls_has_files(g)));
 }
 
+bool wefti_guard_demands_here(const wefti_guard_t *g)
+{
+    return !g->off && !g->has_keys && tls_has_files(g);
+}
+
 weft_status_t wefti_guard_check(wefti_guard_t *g)
 {
     if (g->has_keys && !tls_has_files(g))
         return WEFT_OK;
     weft_status_t st = wefti_guard_ready(g);
-    return st == WEFT_ERR_UNSUPPORTED ? WEFT_OK : st;
+    return st == WEFT_ERR_UNSUPPORTED && !wefti_guard_demands_here(g) ? WEFT_OK : st;
 }
 
 void wefti_tls_version(char *buf, size_t cap)

@@ -43,6 +43,8 @@
     X(SSL_CTX_sess_set_get_cb) \
     X(SSL_CTX_sess_set_new_cb) \
     X(SSL_CTX_set_ciphersuites) \
+    X(SSL_CTX_set_default_passwd_cb) \
+    X(SSL_CTX_set_default_passwd_cb_userdata) \
     X(SSL_CTX_set_default_read_buffer_len) \
     X(SSL_CTX_set_num_tickets) \
     X(SSL_CTX_set_options) \

@@ -1,8 +1,11 @@
 /* fabric/tls/peer.c - the certificate of a peer: whom it names, and whether it is believed.
  *
- * The name is the first one in its SAN that is a name of something. The authority says that it may have it. That it can be shown
- * and compared is looked at here: a NUL in it has made one name pass for another before. tests/fault/tls_certs.c. */
+ * The name is the first one in its SAN that is a name of something: a host's, a URI or an email address. The authority says that
+ * it may have it. That it can be shown and compared is looked at here: a NUL in it has made one name pass for another before. Nor
+ * is one a name that means more than itself to a policy. tests/fault/tls_certs.c. */
 #include <string.h>
+
+#include <weft/policy.h>
 
 #include "base/log.h"
 #include "fabric/fabric.h"
@@ -39,6 +42,12 @@ static bool is_plain(const unsigned char *text, int n)
     return true;
 }
 
+/* In a policy a `*` is any text, and "anonymous" is who has no name. */
+static bool is_reserved(const unsigned char *text, int n)
+{
+    return memchr(text, '*', (size_t)n) || ((size_t)n == strlen(WEFT_ANONYMOUS) && !memcmp(text, WEFT_ANONYMOUS, (size_t)n));
+}
+
 bool wefti_tls_remember_peer(tls_stream_t *s)
 {
     int many = -1;
@@ -54,11 +63,14 @@ bool wefti_tls_remember_peer(tls_stream_t *s)
             continue;
         int len = wefti_ssl.ASN1_STRING_length(name->d.ia5);
         const unsigned char *text = wefti_ssl.ASN1_STRING_get0_data(name->d.ia5);
-        if (len > 0 && (size_t)len < sizeof s->name && is_plain(text, len))
+        if (len > 0 && (size_t)len < sizeof s->name && is_plain(text, len) && !is_reserved(text, len))
             memcpy(s->name, text, (size_t)len);
     }
     if (names)
         wefti_ssl.GENERAL_NAMES_free(names);
+    if (!s->name[0])
+        wefti_info("tls: the peer's certificate has no name that could be its identity (DNS, URI or email in the subject "
+                   "alternative name): it is " WEFT_ANONYMOUS);
     return true;
 }
 

@@ -324,6 +324,10 @@ static weft_status_t shaken(tls_stream_t *s)
     return wefti_tls_remember_peer(s) ? WEFT_OK : wefti_fail(WEFT_ERR_AUTH, "the names in the peer's certificate cannot be read");
 }
 
+#define NEEDED \
+    "the two need the same key, or certificates that the other believes; who has a key beside certificates shows those, and " \
+    "needs both at the other side"
+
 static weft_status_t refused(tls_stream_t *s)
 {
     unsigned long code = wefti_ssl.ERR_peek_error();
@@ -346,10 +350,7 @@ static weft_status_t refused(tls_stream_t *s)
     if (reason == SSL_R_TLSV1_ALERT_INTERNAL_ERROR)
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer wants TLS and cannot speak it: is OpenSSL (libssl3) installed there?");
     if (reason >= SSL_AD_REASON_OFFSET)
-        return wefti_fail(WEFT_ERR_AUTH,
-                          "the peer refuses us in the TLS handshake (%s): the two need the same key, or certificates "
-                          "that the other believes",
-                          wefti_ssl_why());
+        return wefti_fail(WEFT_ERR_AUTH, "the peer refuses us in the TLS handshake (%s): " NEEDED, wefti_ssl_why());
     switch (reason) {
     case SSL_R_WRONG_VERSION_NUMBER:
     case SSL_R_HTTP_REQUEST:
@@ -358,10 +359,7 @@ static weft_status_t refused(tls_stream_t *s)
     case SSL_R_PACKET_LENGTH_TOO_LONG:
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer does not speak TLS 1.3: %s", wefti_ssl_why());
     default:
-        return wefti_fail(WEFT_ERR_AUTH,
-                          "the TLS handshake failed (%s): the two need the same key, or certificates that the other "
-                          "believes",
-                          wefti_ssl_why());
+        return wefti_fail(WEFT_ERR_AUTH, "the TLS handshake failed (%s): " NEEDED, wefti_ssl_why());
     }
 }
 
