@@ -20,8 +20,9 @@
  *                   many bytes at most the identity may have in such blocks, of whatever name: 4096, 64k, 4G. Whoever may
  *                   allocate some name may allocate blocks without one, up to the largest of these limits
  *     mem-read      open a block by its name, to read it
- *     mem-write     open one to read and write it, make it longer, or remove it. Blocks of its own a client may read, write and
- *                   free
+ *     mem-write     open one to read and write it, make it longer, or remove it. Blocks of its own, which it has not shared,
+ *                   a client may read, write, make longer (as far as mem-allocate lets it) and free without these two. A shared
+ *                   one is nobody's own: of it they are asked of its maker too, except for what that has open already
  *     publish       be the server of a service: a client that looks one up in a registry uses nobody who may not
  *     all           all of these
  *
