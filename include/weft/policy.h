@@ -18,7 +18,8 @@
  *     call          call a function: its name is SERVICE.FUNCTION
  *     mem-allocate  allocate a block at a memory server (weft/store.h), or give one a name. The word behind the name is how
  *                   many bytes at most the identity may have in such blocks, of whatever name: 4096, 64k, 4G. Whoever may
- *                   allocate some name may allocate blocks without one, up to the largest of these limits
+ *                   allocate some name may allocate blocks without one, up to the largest of these limits. A name that reads
+ *                   as a number of bytes is refused where none follows: "mem-allocate * 4G" is meant
  *     mem-read      open a block by its name, to read it
  *     mem-write     open one to read and write it, make it longer, or remove it. Blocks of its own, which it has not shared,
  *                   a client may read, write, make longer (as far as mem-allocate lets it) and free without these two. A shared
