@@ -32,7 +32,8 @@
  * without a name is about every name. A `#` at the beginning of a word begins a comment.
  *
  * The last line has to be `default deny` or `default allow`: so a file that was written only in part is no policy. Since
- * everything begins with a connection, `default deny` needs a rule that allows `connect`.
+ * everything begins with a connection, `default deny` without a rule that allows `connect` lets nobody do anything: it is still a
+ * policy, for a process that only connects to others.
  *
  * Not covered: messages, active messages and remote memory that a program exposes itself. Who may connect may use those, and the
  * program has to ask (weft_ep_may(), weft_ep_get_info()). A peer that has opened a block keeps what it may do with it until it
