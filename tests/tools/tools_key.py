@@ -178,7 +178,8 @@ def with_the_key_a_call_is_answered_and_without_it_is_not():
                 uri = said["listening"][0] + "/calc/add"
                 assert weft.must("call", uri, "25", "17", "--key-file", ours) == "42\n"
                 done = weft.run("call", uri, "25", "17", "--key-file", wrong)
-                assert done.returncode != 0 and done.stdout == "", done.stdout
+                assert done.returncode == 1 and done.stdout == "", done.stdout
+                assert "cannot connect to" in done.stderr and "no server answers" not in done.stderr, done.stderr
                 done = weft.run("call", uri, "25", "17", "--key-file", half)
                 assert done.returncode != 0 and "weft key new" in done.stderr and read(half)[12:] not in done.stderr, done.stderr
             finally:
