@@ -17,25 +17,71 @@ typedef struct check_opts {
     bool json;
 } check_opts_t;
 
-/* The whole file; NULL after a sentence. */
+static int no_policy(const check_opts_t *opt, const char *path, const char *why)
+{
+    tool_error("%s%s", path, why);
+    if (opt->json) {
+        tool_json_t j = tool_json_begin(stdout);
+        tool_json_raw(&j, "policy", "false");
+        tool_json_text(&j, "error", why + strspn(why, ": "));
+        tool_json_end(&j);
+    }
+    return TOOL_FAILED;
+}
+
+/* The whole file; NULL, and what is wrong in errno. */
 static char *read_file(const char *path, size_t *n_out)
 {
     FILE *f = fopen(path, "re");
     char *text = f ? malloc(FILE_MOST + 1) : NULL;
-    if (!text) {
-        tool_error("%s cannot be read: %s", path, strerror(errno));
-        if (f)
-            fclose(f);
-        return NULL;
+    errno = f && !text ? ENOMEM : errno;
+    if (text)
+        *n_out = fread(text, 1, FILE_MOST + 1, f);
+    int err = errno;
+    bool bad = text && ferror(f);
+    if (f)
+        fclose(f);
+    if (bad) {
+        free(text);
+        text = NULL;
     }
-    *n_out = fread(text, 1, FILE_MOST + 1, f);
-    bool bad = ferror(f);
-    fclose(f);
-    if (!bad)
-        return text;
-    tool_error("%s cannot be read", path);
-    free(text);
-    return NULL;
+    errno = err;
+    return text;
+}
+
+/* May somebody connect by this policy? By each rule that lets somebody: does it come to that, or does one before it say no? */
+static bool lets_somebody_connect(const char *text, size_t n)
+{
+    weft_verdict_t v = WEFT_VERDICT_INIT;
+    if (!weft_policy_check(text, n, NULL, WEFT_MAY_CONNECT, NULL, &v) && v.allowed)
+        return true;
+    for (const char *at = text, *end = text + n, *stop; at < end; at = stop + 1) {
+        char line[1024], who[256], action[256];
+        stop = memchr(at, '\n', (size_t)(end - at));
+        stop = stop ? stop : end;
+        snprintf(line, sizeof line, "%.*s", (int)(stop - at < 1023 ? stop - at : 1023), at);
+        if (!strncmp(line, "default allow", 13))
+            return true;
+        if (sscanf(line, " allow %255s %255s", who, action) == 2 && (!strcmp(action, "connect") || !strcmp(action, "all")) &&
+            !weft_policy_check(text, n, who, WEFT_MAY_CONNECT, NULL, &v) && v.allowed)
+            return true;
+    }
+    return false;
+}
+
+static int is_policy(const check_opts_t *opt, bool somebody)
+{
+    static const char note[] = "nobody may connect by it";
+    if (!opt->json) {
+        printf("it is a policy%s%s\n", somebody ? "" : ", but ", somebody ? "" : note);
+        return TOOL_OK;
+    }
+    tool_json_t j = tool_json_begin(stdout);
+    tool_json_raw(&j, "policy", "true");
+    if (!somebody)
+        tool_json_text(&j, "note", note);
+    tool_json_end(&j);
+    return TOOL_OK;
 }
 
 static bool find_action(const char *word, weft_may_t *out)
@@ -69,7 +115,8 @@ static int check_file(const check_opts_t *opt, const char *path)
 {
     weft_verdict_t v = WEFT_VERDICT_INIT;
     weft_may_t action = (weft_may_t)0;
-    size_t n;
+    char why[600];
+    size_t n = 0;
     if (opt->action && !find_action(opt->action, &action))
         return TOOL_USAGE;
     if (!opt->action && (opt->identity || opt->name)) {
@@ -77,19 +124,20 @@ static int check_file(const check_opts_t *opt, const char *path)
         return TOOL_USAGE;
     }
     char *text = read_file(path, &n);
-    if (!text)
-        return TOOL_FAILED;
-    weft_status_t st = weft_policy_check(text, n, opt->identity, action, opt->name, &v);
-    free(text);
-    if (st) {
-        tool_error("%s: %s", path, weft_last_error());
-        return TOOL_FAILED;
+    if (!text) {
+        snprintf(why, sizeof why, " cannot be read: %s", strerror(errno));
+        return no_policy(opt, path, why);
     }
-    if (action)
-        say(opt, &v);
-    else
-        printf(opt->json ? "{\"policy\": true}\n" : "it is a policy\n");
-    return !action || v.allowed ? TOOL_OK : TOOL_FAILED;
+    weft_status_t st = weft_policy_check(text, n, opt->identity, action, opt->name, &v);
+    snprintf(why, sizeof why, ": %s", st ? weft_last_error() : "");
+    bool somebody = !st && !action && lets_somebody_connect(text, n);
+    free(text);
+    if (st)
+        return no_policy(opt, path, why);
+    if (!action)
+        return is_policy(opt, somebody);
+    say(opt, &v);
+    return v.allowed ? TOOL_OK : TOOL_FAILED;
 }
 
 static int check(int argc, char **argv)

@@ -19,10 +19,12 @@
  *     call          call a function: its name is SERVICE.FUNCTION
  *     mem-allocate  allocate a block at a memory server (weft/store.h), or give one a name. The word behind the name is how
  *                   many bytes at most the identity may have in such blocks, of whatever name: 4096, 64k, 4G. Whoever may
- *                   allocate some name may allocate blocks without one, up to the largest of these limits
+ *                   allocate some name may allocate blocks without one, up to the largest of these limits. A name that reads
+ *                   as a number of bytes is refused where none follows: "mem-allocate * 4G" is meant
  *     mem-read      open a block by its name, to read it
- *     mem-write     open one to read and write it, make it longer, or remove it. Blocks of its own a client may read, write and
- *                   free
+ *     mem-write     open one to read and write it, make it longer, or remove it. Blocks of its own, which it has not shared,
+ *                   a client may read, write, make longer (as far as mem-allocate lets it) and free without these two. A shared
+ *                   one is nobody's own: of it they are asked of its maker too, except for what that has open already
  *     publish       be the server of a service: a client that looks one up in a registry uses nobody who may not
  *     all           all of these
  *
@@ -32,7 +34,8 @@
  * without a name is about every name. A `#` at the beginning of a word begins a comment.
  *
  * The last line has to be `default deny` or `default allow`: so a file that was written only in part is no policy. Since
- * everything begins with a connection, `default deny` needs a rule that allows `connect`.
+ * everything begins with a connection, `default deny` without a rule that allows `connect` lets nobody do anything: it is still a
+ * policy, for a process that only connects to others.
  *
  * Not covered: messages, active messages and remote memory that a program exposes itself. Who may connect may use those, and the
  * program has to ask (weft_ep_may(), weft_ep_get_info()). A peer that has opened a block keeps what it may do with it until it

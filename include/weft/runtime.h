@@ -181,7 +181,8 @@ typedef struct weft_runtime_stats {
     uint64_t tls_resumed;                      /* of them, short ones: they had shown their certificates within the last hour */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
-/* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime, or of one with several shards), _CLOSED,
+/* The sums of all shards: each is asked, and it waits until every one has answered, so a callback that blocks keeps it waiting.
+ * Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime, or of one with several shards), _CLOSED,
  * _FORKED: *stats_out is untouched. */
 WEFT_API weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);
 

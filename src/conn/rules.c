@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -107,6 +108,16 @@ static weft_status_t cut(char *at, char *end, uint32_t line, char *words[WORDS],
     return WEFT_OK;
 }
 
+/* Is it what somebody who forgot the name would write for a number of bytes: 4096, 64k, 4GiB, 4GB? */
+static bool reads_as_size(const char *word)
+{
+    size_t digits = strspn(word, "0123456789");
+    const char *unit = word + digits;
+    if (*unit && strchr("kKmMgGtT", *unit))
+        unit++;
+    return digits && (!*unit || !strcasecmp(unit, "b") || !strcasecmp(unit, "ib"));
+}
+
 static weft_status_t add_rule(wefti_policy_t *p, char *const *words, int n, uint32_t line)
 {
     rule_t r = {.allow = !strcmp(words[0], "allow"), .line = line, .limit = UINT64_MAX, .name = "*"};
@@ -125,6 +136,11 @@ static weft_status_t add_rule(wefti_policy_t *p, char *const *words, int n, uint
         return wefti_fail(WEFT_ERR_INVALID, "line %u: no name follows \"%s\", but there is \"%s\"", line, words[2], words[3]);
     if (n > 3)
         r.name = words[3];
+    if (n == 4 && r.allow && r.action == WEFT_MAY_ALLOCATE && reads_as_size(words[3]))
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "line %u: \"%s\" stands where the name of a block does, and reads as a number of bytes; did you mean "
+                          "\"* %s\"?",
+                          line, words[3], words[3]);
     if (n > 4 && (r.action != WEFT_MAY_ALLOCATE || !r.allow))
         return wefti_fail(
             WEFT_ERR_INVALID,

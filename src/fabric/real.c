@@ -435,10 +435,35 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
     fn(&var, user);
 }
 
+/* The first file of keys or certificates that cannot be read: no runtime opens then. NULL: there is none. */
+static const char *tls_file_missing(const wefti_config_t *config, const char **path_out)
+{
+    const char *const of[][2] = {{"WEFT_KEY_FILE", config->key_file},
+                                 {"WEFT_TLS_CERT", config->tls_cert},
+                                 {"WEFT_TLS_KEY", config->tls_key},
+                                 {"WEFT_TLS_CA", config->tls_ca},
+                                 {"WEFT_TLS_CRL", config->tls_crl}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i][1] && *of[i][1] && access(of[i][1], R_OK)) {
+            *path_out = of[i][1];
+            return of[i][0];
+        }
+    return NULL;
+}
+
 static void tell_tls(weft_config_fn fn, void *user, const wefti_config_t *config)
 {
     static const wefti_keys_t any;
-    char by[400], text[512];
+    const char *path, *variable = tls_file_missing(config, &path);
+    char by[400], text[1024];
+    int err = errno;
+    if (variable) {
+        wefti_tls_version(by, sizeof by);
+        snprintf(text, sizeof text, "%s; nothing can be opened: %s is \"%.300s\", which cannot be read: %s", by, variable, path,
+                 strerror(err));
+        tell(fn, user, "tls", text);
+        return;
+    }
     wefti_guard_t *g = wefti_guard_new(config);
     if (!g)
         return;

@@ -3,6 +3,8 @@
  * A verdict is asked for each request that names a block, before anything is done. How many bytes an identity has is counted over
  * all of its clients and blocks, those that nobody pays for any more included: only if a rule sets a limit.
  *
+ * Its own blocks a client may do all with. A shared one belongs to nobody, its maker included (policy_store.c).
+ *
  * Promise: a request that the policy does not allow changes nothing and gets no key. tests/wire/policy_store.c. */
 #include "store/state.h"
 
@@ -44,20 +46,30 @@ static const char *name_of(const char *name, size_t n, char text[WEFT_RMA_NAME_M
     return text;
 }
 
+/* A block is its maker's own until it is shared, though its maker goes on paying for it. */
+static bool is_own(const store_held_t *b, const store_client_t *c)
+{
+    return !b->shared && b->payer == c;
+}
+
 /* One that is not the client's own. */
 static weft_status_t change(const store_held_t *b, const store_client_t *c, weft_ep_t *ep)
 {
     char text[WEFT_RMA_NAME_MAX + 1];
-    return !b || b->payer == c ? WEFT_OK : weft_ep_may(ep, WEFT_MAY_WRITE, name_of(b->name, b->name_len, text), NULL);
+    return !b || is_own(b, c) ? WEFT_OK : weft_ep_may(ep, WEFT_MAY_WRITE, name_of(b->name, b->name_len, text), NULL);
 }
 
-/* One that exists gets longer. */
+/* One that exists gets longer. What an identity has shared still counts as its bytes. */
 static weft_status_t extend(const store_held_t *b, const store_client_t *c, weft_ep_t *ep, uint64_t len)
 {
     char text[WEFT_RMA_NAME_MAX + 1];
-    if (!b || b->payer != c)
-        return change(b, c, ep);
-    return allocate(b->server, ep, name_of(b->name, b->name_len, text), len > b->len ? len - b->len : 0);
+    const char *name = b ? name_of(b->name, b->name_len, text) : "";
+    uint64_t more = b && len > b->len ? len - b->len : 0;
+    weft_status_t st = change(b, c, ep);
+    if (st || !b)
+        return st;
+    bool counts = is_own(b, c) || (b->who == wefti_store_who(ep) && weft_ep_allowed(ep, WEFT_MAY_ALLOCATE, name));
+    return counts ? allocate(b->server, ep, name, more) : WEFT_OK;
 }
 
 weft_status_t wefti_store_rules(const weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q,
@@ -81,7 +93,7 @@ weft_status_t wefti_store_rules(const weft_store_server_t *s, const store_client
     case STORE_REMOVE:
         return change(b, c, ep);
     case STORE_FIND:
-        if ((b && b->payer == c) || weft_ep_allowed(ep, WEFT_MAY_WRITE, name))
+        if ((b && is_own(b, c)) || weft_ep_allowed(ep, WEFT_MAY_WRITE, name))
             return WEFT_OK;
         if (!b && weft_ep_allowed(ep, WEFT_MAY_ALLOCATE, name))
             return WEFT_OK; /* it may be told that the name is free: it could try to take it */
@@ -103,5 +115,5 @@ bool wefti_store_rules_lists(const store_held_t *b, const store_client_t *c, wef
 {
     char text[WEFT_RMA_NAME_MAX + 1];
     const char *name = name_of(b->name, b->name_len, text);
-    return b->payer == c || weft_ep_allowed(ep, WEFT_MAY_READ, name) || weft_ep_allowed(ep, WEFT_MAY_WRITE, name);
+    return is_own(b, c) || weft_ep_allowed(ep, WEFT_MAY_READ, name) || weft_ep_allowed(ep, WEFT_MAY_WRITE, name);
 }

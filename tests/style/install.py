@@ -248,6 +248,8 @@ def find_package_gives_both_libraries():
 def every_example_builds_against_it_and_runs():
     for source in sorted(glob.glob(os.path.join(checks.SOURCE, "examples", "*", "CMakeLists.txt"))):
         name = os.path.basename(os.path.dirname(source))
+        if name.startswith("senders_"):
+            continue  # an implementation of senders is in no package of Debian's: -DWEFT_STDEXEC=DIR of the build runs them
         build = cmake_build(os.path.dirname(source), name)
         if name != "greet":  # it waits for another: commands.py runs it
             print(checks.must([os.path.join(build, name)], env=environment(), timeout=30), end="")

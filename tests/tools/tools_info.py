@@ -83,6 +83,15 @@ def a_key_is_never_shown():
         assert "horse" not in weft.must("info", env=weft.environment(WEFT_KEY_FILE=path)), "the key's bytes are shown"
 
 
+def files_that_are_not_there_encrypt_nothing():
+    with weft.scratch() as folder:
+        none = os.path.join(folder, "none.crt")
+        for variable in ("WEFT_TLS_CERT", "WEFT_KEY_FILE"):
+            said = " ".join(weft.must("info", env=weft.environment(**{variable: none})).split("Configuration")[0].split())
+            assert "what leaves this host is encrypted" not in said, said
+            assert f'{variable} is "{none}", which cannot be read: No such file' in said, said
+
+
 weft.main(every_variable_is_listed_with_its_documentation, build_and_machine_are_described, a_value_says_where_it_comes_from,
           an_unknown_variable_gets_the_nearest_name, perf_warns_about_an_unknown_variable, a_value_that_does_not_parse_is_named,
-          a_key_is_never_shown)
+          a_key_is_never_shown, files_that_are_not_there_encrypt_nothing)

@@ -90,6 +90,7 @@ def a_key_is_added_with_a_name_and_the_first_stays():
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o640 and os.listdir(folder) == ["key"]
         with open(typed, "w", encoding="ascii") as f:
             f.write("typed by a person")
+        os.chmod(typed, 0o600)
         for wrong in (typed, os.path.join(folder, "none")):
             done = weft.run("key", "add", wrong)
             assert done.returncode == 1 and wrong in done.stderr, done.stderr
@@ -99,6 +100,50 @@ def a_key_is_added_with_a_name_and_the_first_stays():
         refused("new", os.path.join(folder, "x"), "--name", "anonymous", says="stands for everybody without a name")
         refused("new", os.path.join(folder, "x"), "--name", "", says="needs a value")
         assert read(path) == after and not os.path.exists(os.path.join(folder, "x"))
+
+
+def many_add_at_once_and_no_key_is_lost():
+    with weft.scratch() as folder:
+        path = os.path.join(folder, "key")
+        weft.must("key", "new", path, "--name", "first")
+        names = [f"n{i}" for i in range(12)]
+        adding = [subprocess.Popen([weft.command(), "key", "add", path, "--name", name], env=weft.environment(), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for name in names]
+        for one in adding:
+            said = one.communicate(timeout=60)[1]
+            assert one.returncode == 0, said
+        lines = [line.split() for line in read(path).splitlines()]
+        assert lines[0][2] == "first" and sorted(line[2] for line in lines[1:]) == sorted(names), lines
+        assert len({line[1] for line in lines}) == 13 and os.listdir(folder) == ["key"]
+
+
+def a_link_is_followed_as_processes_do():
+    with weft.scratch() as folder:
+        path, link = os.path.join(folder, "key"), os.path.join(folder, "link")
+        weft.must("key", "new", path)
+        os.symlink("key", link)
+        before = read(path)
+        assert link in weft.must("key", "add", link, "--name", "b")
+        assert os.readlink(link) == "key" and not os.path.islink(path) and sorted(os.listdir(folder)) == ["key", "link"]
+        assert read(path).startswith(before) and len(read(path).splitlines()) == 2
+
+
+def a_file_that_processes_refuse_gets_no_key():
+    with weft.scratch() as folder:
+        path = os.path.join(folder, "key")
+        weft.must("key", "new", path)
+        os.chmod(path, 0o644)
+        before = read(path)
+        done = weft.run("key", "add", path)
+        assert done.returncode == 1 and "mode 644" in done.stderr and f"chmod o= {path}" in done.stderr and not done.stdout, done.stderr
+        assert read(path) == before and os.listdir(folder) == ["key"]
+        done = weft.run("key", "add", folder)
+        assert done.returncode == 1 and "not a regular file" in done.stderr, done.stderr
+        with open(path, "w", encoding="ascii") as f:
+            f.writelines(f"weft-key-1 {i:064x}\n" for i in range(256))
+        os.chmod(path, 0o600)
+        done = weft.run("key", "add", path)
+        assert done.returncode == 1 and "at most 256" in done.stderr, done.stderr
 
 
 def several_keys_are_accepted_and_the_first_is_proved():
@@ -135,7 +180,8 @@ def with_the_key_a_call_is_answered_and_without_it_is_not():
                 uri = said["listening"][0] + "/calc/add"
                 assert weft.must("call", uri, "25", "17", "--key-file", ours) == "42\n"
                 done = weft.run("call", uri, "25", "17", "--key-file", wrong)
-                assert done.returncode != 0 and done.stdout == "", done.stdout
+                assert done.returncode == 1 and done.stdout == "", done.stdout
+                assert "cannot connect to" in done.stderr and "no server answers" not in done.stderr, done.stderr
                 done = weft.run("call", uri, "25", "17", "--key-file", half)
                 assert done.returncode != 0 and "weft key new" in done.stderr and read(half)[12:] not in done.stderr, done.stderr
             finally:
@@ -143,5 +189,6 @@ def with_the_key_a_call_is_answered_and_without_it_is_not():
 
 
 weft.main(a_new_key_is_random_and_its_owners_alone, a_file_that_is_there_is_not_replaced, a_file_that_cannot_be_written_is_not_left_behind,
-          what_is_wrong_is_said, a_key_is_added_with_a_name_and_the_first_stays, several_keys_are_accepted_and_the_first_is_proved,
+          what_is_wrong_is_said, a_key_is_added_with_a_name_and_the_first_stays, many_add_at_once_and_no_key_is_lost,
+          a_link_is_followed_as_processes_do, a_file_that_processes_refuse_gets_no_key, several_keys_are_accepted_and_the_first_is_proved,
           with_the_key_a_call_is_answered_and_without_it_is_not)

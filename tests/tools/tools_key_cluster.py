@@ -208,7 +208,7 @@ def what_is_wrong_is_said():
     fails("dir", "anonymous=127.0.0.1", says=["stands for everybody without a name"], status=2)
     fails("dir", "CA", says=["that is the authority"], status=2)
     fails("dir", "a", "A=h", says=["A is given twice"], status=2)
-    for host in ("", "a,", "a b", "*.example", "1.2.3.4,DNS:x", "[::1", "fe80::1%eth0", "http://x"):
+    for host in ("", "a,", "a b", "*.example", "1.2.3.4,DNS:x", "999.1.1.1", "10.0.1", "1.2.3.4.5", "[::1", "fe80::1%eth0", "http://x"):
         fails("dir", "a=" + host, says=["no name and no address of a host"], status=2)
     fails("dir", "a=" + ",".join(f"h{i}" for i in range(33)), says=["more than 32"], status=2)
     for days in ("0", "-1", "3651", "x"):

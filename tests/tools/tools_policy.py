@@ -48,7 +48,21 @@ def what_is_no_policy_is_named_with_its_line():
     with weft.scratch() as folder:
         path = file_with(folder, "allow web cal x\ndefault deny\n")
         assert "line 1: there is no action" in asked(path, 1).stderr
-        assert "cannot be read" in asked(os.path.join(folder, "none"), 1).stderr
+        assert "cannot be read: No such file" in asked(os.path.join(folder, "none"), 1).stderr
+        assert "cannot be read: Is a directory" in asked(folder, 1).stderr
+        said = json.loads(asked(path, 1, "--json").stdout)
+        assert said["policy"] is False and said["error"].startswith("line 1: there is no action"), said
+        assert "cannot be read" in json.loads(asked(folder, 1, "--json").stdout)["error"]
+
+
+def a_policy_by_which_nobody_connects_is_noted():
+    with weft.scratch() as folder:
+        for text in ("deny a connect\ndefault deny\n", "allow a call x.y\ndefault deny\n", "deny * all\nallow a connect\ndefault deny\n"):
+            path = file_with(folder, text)
+            assert asked(path, 0).stdout == "it is a policy, but nobody may connect by it\n", text
+            assert json.loads(asked(path, 0, "--json").stdout) == {"policy": True, "note": "nobody may connect by it"}, text
+        for text in ("deny a connect\ndefault allow\n", "allow ops-* all\ndefault deny\n", "\tallow * connect\ndefault deny\n"):
+            assert asked(file_with(folder, text), 0).stdout == "it is a policy\n", text
 
 
 def a_wrong_command_line_is_refused():
@@ -101,7 +115,10 @@ def servers_keep_to_their_policy():
             weft.must("mem", "put", path, "scratch-1", "--server", uri, *batch)
             for name, who in (("mine", batch), ("scratch-2", web)):
                 done = weft.run("mem", "put", path, name, "--server", uri, *who)
-                assert done.returncode and "the policy of the memory server does not allow" in done.stderr, f"{name}: {done.stderr}"
+                says = f'the policy of the memory server does not allow this client to allocate a block "{name}"'
+                assert done.returncode and says in done.stderr, f"{name}: {done.stderr}"
+            done = weft.run("mem", "put", path, "scratch-1", "--server", uri, *batch)
+            assert done.returncode and "is there already" in done.stderr, done.stderr
             done = weft.run("mem", "get", "scratch-1", "-", "--server", uri, *web)
             assert done.returncode and not done.stdout and "policy" in done.stderr, done.stderr
         finally:
@@ -115,5 +132,6 @@ def servers_do_not_start_without_the_policy_that_is_named():
             assert done.returncode and "policy" in done.stderr.lower() and path in done.stderr, done.stderr
 
 
-weft.main(verdicts_have_their_line, what_is_no_policy_is_named_with_its_line, a_wrong_command_line_is_refused, servers_keep_to_their_policy,
+weft.main(verdicts_have_their_line, what_is_no_policy_is_named_with_its_line, a_policy_by_which_nobody_connects_is_noted,
+          a_wrong_command_line_is_refused, servers_keep_to_their_policy,
           servers_do_not_start_without_the_policy_that_is_named)

@@ -185,6 +185,13 @@ TEST(what_is_no_policy_is_refused_with_its_line)
         {"allow web call x 4G\ndefault deny\n", "\"4G\" is one word too many"},
         {"deny web mem-allocate x 4G\ndefault deny\n", "\"4G\" is one word too many"},
         {"allow web mem-allocate x 4Q\ndefault deny\n", "\"4Q\" is no number of bytes"},
+        {"allow web mem-allocate 4G\ndefault deny\n",
+         "line 1: \"4G\" stands where the name of a block does, and reads as a number of "
+         "bytes; did you mean \"* 4G\"?"},
+        {"allow web mem-allocate 4096\ndefault deny\n", "did you mean \"* 4096\"?"},
+        {"allow web mem-allocate 64k\ndefault deny\n", "did you mean \"* 64k\"?"},
+        {"allow web mem-allocate 1MiB # all\ndefault deny\n", "did you mean \"* 1MiB\"?"},
+        {"allow web mem-allocate 10GB\ndefault deny\n", "did you mean \"* 10GB\"?"},
         {"allow web mem-allocate x 4G now\ndefault deny\n", "there are words behind \"4G\""},
         {"allow w\x01"
          "eb all\ndefault deny\n",
@@ -201,6 +208,23 @@ TEST(what_is_no_policy_is_refused_with_its_line)
     wefti_policy_t *p;
     CHECK_EQ(wefti_policy_parse("default deny\0", 13, &p), WEFT_ERR_INVALID);
     CHECK(strstr(weft_last_error(), "0x00"));
+}
+
+TEST(a_name_that_reads_as_a_size_is_one_with_a_size_behind_it_and_elsewhere)
+{
+    weft_verdict_t v = WEFT_VERDICT_INIT;
+    wefti_policy_t *p =
+        parse("allow x mem-allocate 4G 1k\nallow x mem-read 4096\nallow x mem-allocate 4G-*\nallow x mem-allocate "
+              "k\ndeny x mem-allocate 64k\ndefault deny");
+    wefti_policy_ask(p, "x", A, "4G", &v);
+    CHECK(v.allowed && v.line == 1 && v.limit == 1024);
+    wefti_policy_ask(p, "x", R, "4096", &v);
+    CHECK(v.allowed && v.line == 2);
+    wefti_policy_ask(p, "x", A, "4G-1", &v);
+    CHECK(v.allowed && v.line == 3);
+    wefti_policy_ask(p, "x", A, "64k", &v);
+    CHECK(!v.allowed && v.line == 5); /* no number of bytes is behind a name that is denied */
+    wefti_policy_free(p);
 }
 
 TEST(every_beginning_of_a_policy_that_is_cut_short_is_none_or_says_less_than_the_default)

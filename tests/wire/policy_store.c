@@ -114,16 +114,70 @@ TEST(who_may_read_may_not_write)
         CHECK_EQ(keeper_remove(&k, other, "greeting"), WEFT_ERR_PERMISSION);
         CHECK_EQ(keeper_free(&k, b), WEFT_ERR_PERMISSION);
         CHECK_EQ(list(other), 1);
-        CHECK_EQ(list(k.store), 2); /* its own */
+        CHECK_EQ(list(k.store), 1); /* what it shared is no longer its own */
         rule("allow * connect\nallow * mem-write greet*\ndefault deny\n");
         b = keeper_find(&k, other, "greeting", NULL);
         CHECK_OK(keeper_write(&k, weft_block_remote(b), 0, "other", 6));
         weft_block_drop(b);
         CHECK_OK(keeper_remove(&k, other, "greeting"));
         CHECK_EQ(keeper_remove(&k, other, "secret"), WEFT_ERR_PERMISSION);
-        CHECK_OK(keeper_free(&k, secret)); /* its own */
+        weft_block_drop(secret);
         weft_block_drop(a);
         weft_store_leave(other);
+        keeper_close(&k);
+    }
+}
+
+/* A block is its maker's own until it is shared: then it belongs to nobody, and the policy says who may do what with it. */
+TEST(what_is_shared_is_governed_by_the_rules_for_its_maker_too)
+{
+    each_way(way) {
+        weft_status_t st;
+        weft_op_t op = WEFT_OP_INIT;
+        char buf[6] = "";
+        keeper_open(&k, way, NULL, 0);
+        rule("allow * connect\nallow * mem-allocate al-* 1M\ndefault deny\n");
+        weft_block_t *own = keeper_alloc(&k, k.store, "al-own", 100, false, NULL);
+        weft_block_t *made = keeper_alloc(&k, k.store, "al-made", 100, true, NULL);
+        weft_block_t *later = keeper_alloc(&k, k.store, NULL, 100, false, NULL);
+        CHECK_OK(weft_block_share(later, "al-later", false, &op));
+        CHECK_OK(keeper_wait(&k, &op));
+        CHECK_OK(keeper_write(&k, weft_block_remote(later), 0, "hello", 6)); /* it has it open */
+        CHECK_OK(keeper_read(&k, weft_block_remote(later), 0, buf, 6));
+        CHECK_EQ(list(k.store), 1);
+        static const char *const names[] = {"al-made", "al-later"};
+        for (int i = 0; i < 2; i++) {
+            keeper_find(&k, k.store, names[i], &st);
+            CHECK_EQ(st, WEFT_ERR_PERMISSION);
+            CHECK_EQ(keeper_remove(&k, k.store, names[i]), WEFT_ERR_PERMISSION);
+        }
+        CHECK_EQ(keeper_extend(&k, later, 200), WEFT_ERR_PERMISSION);
+        CHECK_EQ(keeper_free(&k, later), WEFT_ERR_PERMISSION); /* it lives on */
+        weft_block_t *mine = keeper_alloc(&k, k.store, NULL, 10, false, NULL);
+        CHECK_OK(weft_block_share(mine, "al-made", true, &op)); /* nor may it take the name from a shared one */
+        CHECK_EQ(keeper_wait(&k, &op), WEFT_ERR_PERMISSION);
+        CHECK_OK(weft_block_share(mine, "al-own", true, &op)); /* but from its own it may */
+        CHECK_OK(keeper_wait(&k, &op));
+        weft_block_drop(mine);
+        weft_block_drop(own);
+        own = keeper_alloc(&k, k.store, "al-own-2", 100, false, NULL);
+        CHECK_OK(keeper_extend(&k, own, 200));
+        rule("allow * connect\ndefault deny\n");
+        weft_block_drop(keeper_find(&k, k.store, "al-own-2", NULL));
+        CHECK_EQ(list(k.store), 1);
+        CHECK_OK(keeper_remove(&k, k.store, "al-own-2"));
+        keeper_find(&k, k.store, "al-made", &st);
+        CHECK_EQ(st, WEFT_ERR_PERMISSION);
+        rule("allow * connect\nallow * mem-write al-*\nallow * mem-allocate al-* 1k\ndefault deny\n");
+        CHECK_OK(weft_block_open(k.store, "al-later", &op));
+        CHECK_OK(keeper_wait(&k, &op));
+        later = weft_op_block(&op);
+        CHECK_EQ(keeper_extend(&k, later, 1000), WEFT_ERR_LIMIT); /* it counts what it shared: 100 and 10 more */
+        CHECK_OK(keeper_extend(&k, later, 300));
+        CHECK_OK(keeper_free(&k, later));
+        CHECK_OK(keeper_remove(&k, k.store, "al-made"));
+        weft_block_drop(own);
+        weft_block_drop(made);
         keeper_close(&k);
     }
 }

@@ -306,8 +306,12 @@ static bool alloc(const char *name, uint64_t len)
     weft_block_t *b;
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st = allocate(store, name, len, &b);
-    if (!st)
+    if (!st && name) {
+        weft_block_drop(b);
+        CHECK_OK(done(weft_store_remove(owners, name, &op), &op)); /* shared, so no longer its maker's */
+    } else if (!st) {
         CHECK_OK(done(weft_block_free(b, &op), &op));
+    }
     return st != WEFT_ERR_LIMIT && allowed(st);
 }
 
@@ -339,8 +343,46 @@ static bool share(const char *name, bool replace)
     if (!allowed(allocate(store, NULL, 10, &b)))
         return false;
     bool is = allowed(done(weft_block_share(b, name, replace, &op), &op));
-    CHECK_OK(done(weft_block_free(b, &freed), &freed));
+    if (is) {
+        weft_block_drop(b);
+        CHECK_OK(done(weft_store_remove(owners, name, &freed), &freed)); /* it is no longer its maker's */
+    } else {
+        CHECK_OK(done(weft_block_free(b, &freed), &freed));
+    }
     return is;
+}
+
+/* What it has shared belongs to nobody, so it is not its own any more. */
+static bool own_shared(bool reads)
+{
+    weft_block_t *b;
+    weft_op_t op = WEFT_OP_INIT, freed = WEFT_OP_INIT;
+    if (!allowed(allocate(store, NULL, 10, &b)))
+        return false;
+    if (!allowed(done(weft_block_share(b, "data-new3", false, &op), &op))) {
+        weft_block_drop(b); /* with its lease it goes */
+        return false;
+    }
+    weft_op_t tried = WEFT_OP_INIT;
+    weft_status_t st = reads ? weft_block_open(store, "data-new3", &tried) : weft_block_free(b, &tried);
+    bool is = allowed(done(st, &tried));
+    if (reads)
+        weft_block_drop(b);
+    if (reads && is)
+        weft_block_drop(weft_op_block(&tried));
+    if (reads || !is)
+        CHECK_OK(done(weft_store_remove(owners, "data-new3", &freed), &freed));
+    return is;
+}
+
+static bool read_own_shared(void)
+{
+    return own_shared(true);
+}
+
+static bool free_own_shared(void)
+{
+    return own_shared(false);
 }
 
 static bool share_new(void)
@@ -472,6 +514,8 @@ static const struct {
     {"allocate without a name", alloc_unnamed, OWNER | MAKER},
     {"name what was filled", share_new, OWNER | MAKER},
     {"name it otherwise", share_other, OWNER},
+    {"open what it has shared", read_own_shared, OWNER},
+    {"free what it has shared", free_own_shared, OWNER},
     {"read a block", read_data, OWNER | READER | WRITER},
     {"read another block", read_other, OWNER},
     {"write a block", write_data, OWNER | WRITER},

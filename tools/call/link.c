@@ -161,7 +161,9 @@ static int connect_failed(const call_link_t *l, weft_status_t st)
         tool_error_status(st, "%s", l->target->where);
         return TOOL_USAGE;
     }
-    tool_error("no server answers at %s: %s%s", l->target->where, weft_status_text(st), advice(st));
+    bool answers = st == WEFT_ERR_AUTH || st == WEFT_ERR_VERSION || st == WEFT_ERR_PERMISSION || st == WEFT_ERR_NOMEM;
+    tool_error("%s %s: %s%s", answers ? "cannot connect to" : "no server answers at", l->target->where, weft_status_text(st),
+               advice(st));
     return st == WEFT_ERR_AUTH || st == WEFT_ERR_VERSION || st == WEFT_ERR_NOMEM ? TOOL_FAILED : CALL_NO_SERVER;
 }
 

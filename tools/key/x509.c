@@ -18,6 +18,10 @@ bool key_is_host(const char *host)
     size_t n = strlen(host);
     if (inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1)
         return true;
+    const char *last = strrchr(host, '.');
+    bool digits = strspn(last ? last + 1 : host, "0123456789") == strlen(last ? last + 1 : host);
+    if (last && digits) /* 999.1.1.1, 10.0.1: it looks like an address and is none, and no name of a host ends so */
+        return false;
     bool good = n && n <= 253 && isalnum((unsigned char)host[0]) && isalnum((unsigned char)host[n - 1]);
     for (size_t i = 0; i < n; i++)
         good = good && (isalnum((unsigned char)host[i]) || strchr("-._", host[i])) && strncmp(host + i, "..", 2) != 0;

@@ -168,6 +168,18 @@ static weft_status_t grow(put_t *p, uint64_t len)
     return st;
 }
 
+/* The same for who may not read a block of that name: take it, and give it back. */
+static weft_status_t name_free_to_take(put_t *p)
+{
+    weft_block_opts_t bo = WEFT_BLOCK_OPTS_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    bo.name = p->name;
+    bo.len = 1;
+    op.timeout_ns = p->opts->timeout_ns;
+    weft_status_t st = tool_do_through(weft_block_alloc(p->link.servers[0].store, &bo, &op), &op);
+    return st ? st : tool_do_through(weft_block_free(weft_op_block(&op), &op), &op);
+}
+
 /* Is the name free? Asked before the bytes are sent. If another client takes it meanwhile, the end of the transfer fails. */
 static weft_status_t name_free(put_t *p)
 {
@@ -177,6 +189,8 @@ static weft_status_t name_free(put_t *p)
     st = tool_do_through(weft_block_open(p->link.servers[0].store, p->name, &op), &op);
     if (!st)
         weft_block_drop(weft_op_block(&op));
+    if (st == WEFT_ERR_PERMISSION) /* to read it, and that is not what is wanted */
+        return name_free_to_take(p);
     return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st ? st : WEFT_ERR_STATE;
 }
 
