@@ -5,10 +5,10 @@
  *         CHECK_EQ(weft_op_wait(&op, WEFT_SECOND), WEFT_ERR_PEER);
  *     }
  *
- * Include it in exactly one source, C or C++, of the program; it has main(). Arguments: substrings of names to run (all without), --list. Each
- * test runs in a forked child (unless --no-fork, for debuggers and sanitizers' ease) with a time limit of TEST_SECONDS, so that
- * a crash or a hang is one failure and not the end. SKIP("why") ends a test as skipped. Exit status: 0 all passed or skipped, 1
- * otherwise, 77 all skipped. */
+ * Include it in exactly one source, C or C++, of the program; it has main(). Arguments: substrings of names to run (all
+ * without), --list. Each test runs in a forked child (unless --no-fork, for debuggers and sanitizers' ease) with a time limit
+ * of TEST_SECONDS, so that a crash or a hang is one failure and not the end. SKIP("why") ends a test as skipped. Exit status: 0
+ * all passed or skipped, 1 otherwise, 77 all skipped. */
 #ifndef WEFT_TEST_H
 #define WEFT_TEST_H
 

@@ -6,6 +6,7 @@
 #include <weft/conn.hpp>
 #include <weft/error.hpp>
 #include <weft/generator.hpp>
+#include <weft/memory.hpp>
 #include <weft/msg.hpp>
 #include <weft/op.hpp>
 #include <weft/rma.hpp>
@@ -14,6 +15,7 @@
 #include <weft/scope.hpp>
 #include <weft/service.hpp>
 #include <weft/task.hpp>
+#include <weft/tensor.hpp>
 #include <weft/when.hpp>
 
 #endif

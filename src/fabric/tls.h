@@ -65,8 +65,8 @@ weft_status_t wefti_guard_ready_for_lanes(wefti_guard_t *g);
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
 /* A wire's. `side`: WEFTI_SIDE_DIALLER or _LISTENER. `host`: whom the dialler wants to meet, a name or an address, to be found
- * in the other's certificate; NULL for a listener. If they met there by certificates within the last hour, the handshake is a short
- * one. After wefti_guard_ready(). WEFT_ERR_NOMEM. */
+ * in the other's certificate; NULL for a listener. If they met there by certificates within the last hour, the handshake is a
+ * short one. After wefti_guard_ready(). WEFT_ERR_NOMEM. */
 weft_status_t wefti_stream_wire(wefti_guard_t *g, int side, const char *host, uint16_t port, wefti_stream_t **out);
 
 /* A lane's, of the one who dials: `id` is what the other one knows the lane by. WEFT_ERR_NOMEM. */

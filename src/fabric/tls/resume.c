@@ -3,12 +3,12 @@
  *
  * After a handshake the listener gives the dialler a ticket: the name of a secret that both keep, in memory alone. The dialler
  * shows it the next time, and new keys are agreed on as ever (ECDHE). A ticket is good for an hour after the certificates were
- * shown, as often as it is wanted; a meeting by a ticket gives no other. So nobody lives on tickets: an hour later the private key
- * is proved again.
+ * shown, as often as it is wanted; a meeting by a ticket gives no other. So nobody lives on tickets: an hour later the private
+ * key is proved again.
  *
- * What each knows of the other is the certificate from then, which is judged anew before a ticket is shown and before it is taken:
- * by the host that is dialled, by the time, by the lists of revoked ones. One that is not believed is forgotten, and the handshake
- * is a whole one. When a file of ours changes, all are forgotten.
+ * What each knows of the other is the certificate from then, which is judged anew before a ticket is shown and before it is
+ * taken: by the host that is dialled, by the time, by the lists of revoked ones. One that is not believed is forgotten, and the
+ * handshake is a whole one. When a file of ours changes, all are forgotten.
  *
  * A guard keeps the latest MOST of both kinds, dialled and come: so much of its memory can a peer take who comes again and again.
  *
@@ -69,7 +69,7 @@ static bool is_of_earlier_files(const wefti_guard_t *g, const SSL *ssl)
     return wefti_ssl.SSL_get_SSL_CTX(ssl) != g->wires;
 }
 
-/* What is kept is a copy, and so is what is used: OpenSSL spoils a session when its connection is lost, or gets another ticket. */
+/* What is kept is a copy, and so is what is used: OpenSSL spoils a session whose connection is lost, or gets another ticket. */
 static void keep(tls_stream_t *s, SSL *ssl, SSL_SESSION *session, const void *by, size_t n)
 {
     wefti_guard_t *g = s->guard;
@@ -111,7 +111,7 @@ static int ticket(SSL *ssl, SSL_SESSION *session)
     else if (s->whom)
         keep(s, ssl, session, s->whom, strlen(s->whom));
     tls_left_nothing(); /* OpenSSL is in the middle of something else, of which it would seem to be an error */
-    return 0; /* OpenSSL's share of it stays OpenSSL's */
+    return 0;           /* OpenSSL's share of it stays OpenSSL's */
 }
 
 /* A copy of the session, if who is meant is still believed. */
