@@ -8,6 +8,9 @@
 
 #include "base/mac.h"
 
+/* WEFT_ANONYMOUS of weft/policy.h: no name, it stands for who has none. */
+#define WEFTI_ANONYMOUS "anonymous"
+
 enum { WEFTI_KEYS_MOST = 256, WEFTI_KEY_NAME_MAX = 63, WEFTI_KEY_HINT_SIZE = 16, WEFTI_KEY_PRINT_SIZE = 16 };
 
 typedef struct wefti_key {

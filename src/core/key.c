@@ -23,7 +23,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <weft/policy.h>
 
 /* Both sides must agree on all of these: changed, they make another key. */
 #define SALT_LABEL "weft pre-shared key 1"
@@ -241,8 +240,8 @@ static weft_status_t read_list(const char *whose, const char *text, size_t n, we
                             "line %u of %s is not \"" MARK VERSION "\", %d hex digits as \"weft key new FILE\" writes them, and "
                             "perhaps a name (at most %d of A-Z a-z 0-9 . _ -)",
                             line.number, whose, (int)HEX_LEN, (int)WEFTI_KEY_NAME_MAX);
-        } else if (!strcmp(keys->at[keys->n - 1].name, WEFT_ANONYMOUS)) {
-            st = wefti_fail(WEFT_ERR_INVALID, "line %u of %s: \"" WEFT_ANONYMOUS "\" is no name, it stands for who has none",
+        } else if (!strcmp(keys->at[keys->n - 1].name, WEFTI_ANONYMOUS)) {
+            st = wefti_fail(WEFT_ERR_INVALID, "line %u of %s: \"" WEFTI_ANONYMOUS "\" is no name, it stands for who has none",
                             line.number, whose);
         } else {
             lines[keys->n - 1] = line.number;

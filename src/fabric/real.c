@@ -438,15 +438,12 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
 /* The first file of keys or certificates that cannot be read: no runtime opens then. NULL: there is none. */
 static const char *tls_file_missing(const wefti_config_t *config, const char **path_out)
 {
-    const char *const of[][2] = {{"WEFT_KEY_FILE", config->key_file},
-                                 {"WEFT_TLS_CERT", config->tls_cert},
-                                 {"WEFT_TLS_KEY", config->tls_key},
-                                 {"WEFT_TLS_CA", config->tls_ca},
-                                 {"WEFT_TLS_CRL", config->tls_crl}};
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-        if (of[i][1] && *of[i][1] && access(of[i][1], R_OK)) {
-            *path_out = of[i][1];
-            return of[i][0];
+    static const char *const names[] = {"WEFT_KEY_FILE", "WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA", "WEFT_TLS_CRL"};
+    const char *const paths[] = {config->key_file, config->tls_cert, config->tls_key, config->tls_ca, config->tls_crl};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (paths[i] && *paths[i] && access(paths[i], R_OK)) {
+            *path_out = paths[i];
+            return names[i];
         }
     return NULL;
 }

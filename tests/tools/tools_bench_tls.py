@@ -94,7 +94,8 @@ def what_is_not_encrypted_has_no_figure():
         r = encrypted.over_tls(certs, "tag_lat", 8)(bench)
         assert r["cipher"] == "TLS_AES_128_GCM_SHA256" and r["avg_us"] > 0, r
         assert not encrypted.plain("tag_lat", 8)(bench)["cipher"]
-        for wrong in (lambda: encrypted.checked(bench.weft_point("tag_lat", "tcp", 8, env=encrypted.variables(certs)), True),
+        without = {**encrypted.variables(certs), "WEFT_TLS": "off"}
+        for wrong in (lambda: encrypted.checked(bench.weft_point("tag_lat", "tcp", 8, env=without), True),
                       lambda: encrypted.plain("tag_lat", 8, listen=encrypted.LISTEN, env=encrypted.variables(certs))(bench),
                       lambda: encrypted.checked(bench.weft_point("tag_lat", "shm", 8), False)):
             try:

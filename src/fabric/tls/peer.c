@@ -5,8 +5,7 @@
  * is one a name that means more than itself to a policy. tests/fault/tls_certs.c. */
 #include <string.h>
 
-#include <weft/policy.h>
-
+#include "base/keys.h"
 #include "base/log.h"
 #include "fabric/fabric.h"
 #include "fabric/tls/internal.h"
@@ -45,7 +44,7 @@ static bool is_plain(const unsigned char *text, int n)
 /* In a policy a `*` is any text, and "anonymous" is who has no name. */
 static bool is_reserved(const unsigned char *text, int n)
 {
-    return memchr(text, '*', (size_t)n) || ((size_t)n == strlen(WEFT_ANONYMOUS) && !memcmp(text, WEFT_ANONYMOUS, (size_t)n));
+    return memchr(text, '*', (size_t)n) || ((size_t)n == strlen(WEFTI_ANONYMOUS) && !memcmp(text, WEFTI_ANONYMOUS, (size_t)n));
 }
 
 bool wefti_tls_remember_peer(tls_stream_t *s)
@@ -70,7 +69,7 @@ bool wefti_tls_remember_peer(tls_stream_t *s)
         wefti_ssl.GENERAL_NAMES_free(names);
     if (!s->name[0])
         wefti_info("tls: the peer's certificate has no name that could be its identity (DNS, URI or email in the subject "
-                   "alternative name): it is " WEFT_ANONYMOUS);
+                   "alternative name): it is " WEFTI_ANONYMOUS);
     return true;
 }
 
