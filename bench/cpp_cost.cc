@@ -2,8 +2,8 @@
  *
  *     cpp_cost [--seconds S]
  *
- *   pair_c_ns, pair_ns      a send of 8 bytes and its receive, between two runtimes that one thread drives over shared memory: with
- *                           the calls of C, and `co_await send; co_await recv` in a coroutine
+ *   pair_c_ns, pair_ns      a send of 8 bytes and its receive, between two runtimes that one thread drives over shared memory:
+ *                           with the calls of C, and `co_await send; co_await recv` in a coroutine
  *   pair_over_ns            what the second takes above the first
  *   read_c_ns, read_ns      a read of 8 bytes of a mapped region: the call of C, and `co_await remote.read()`
  *   read_over_ns            what the second takes above the first

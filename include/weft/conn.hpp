@@ -166,7 +166,7 @@ struct connect_options {
     const char *source = nullptr;
     weft_ep_hooks_t hooks = {};
     std::chrono::nanoseconds reconnect{};
-    const_bytes address{}; /* of the peer, as runtime_ref::address() gives it, instead of a URI: then that is NULL */
+    const_bytes address{}; /* of the peer (weft_runtime_address()), instead of a URI: then that is NULL */
     bool shared = false;
     bool no_retry = false;
     std::uint32_t shard = 0;

@@ -133,6 +133,8 @@ struct weft_op {
 };
 
 #define WEFT_OP_INIT WEFT_ZERO(weft_op_t)
+/* For those who count nanoseconds: it is enough to zero the first bytes of an operation before its first use. */
+#define WEFT_OP_FRESH 144
 
 /* True once the operation is complete, and true for one never posted, or NULL. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);

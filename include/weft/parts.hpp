@@ -116,7 +116,7 @@ private:
     }
 
     struct none {};
-    begun<S> begun_;
+    begun<S, true> begun_;
     join_base *join_ = nullptr;
     std::size_t index_ = 0;
     weft_status_t status_ = WEFT_OK;

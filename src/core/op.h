@@ -78,6 +78,8 @@ enum {
 
 _Static_assert(sizeof(wefti_opx_t) <= sizeof(((weft_op_t *)0)->priv), "weft_op_t.priv is too small");
 _Static_assert(sizeof(weft_op_t) == 336, "weft_op_t is part of the ABI");
+/* What is read of an operation that was never posted; the rest is written before it is read. */
+_Static_assert(offsetof(weft_op_t, priv) + offsetof(wefti_opx_t, scratch) <= WEFT_OP_FRESH, "WEFT_OP_FRESH is too small");
 
 static inline wefti_opx_t *wefti_opx(weft_op_t *op) { return (wefti_opx_t *)(void *)op->priv; }
 #define wefti_op_of(ptr, member) wefti_container_of(wefti_container_of((ptr), wefti_opx_t, member), weft_op_t, priv)

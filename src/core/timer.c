@@ -58,6 +58,8 @@ void wefti_timer_stop(weft_runtime_t *rt, wefti_timer_t *t)
 weft_status_t wefti_op_timer_after(weft_runtime_t *rt, weft_op_t *op, uint64_t ns)
 {
     uint64_t now = wefti_now(rt);
+    assert(!(wefti_opx(op)->flags & WEFTI_OPF_TIMED));
+    wefti_opx(op)->timer.slot = 0; /* of one that was never posted it may be anything: WEFT_OP_FRESH */
     weft_status_t st = insert(rt, &wefti_opx(op)->timer, (ns < UINT64_MAX - now ? now + ns : UINT64_MAX) | 1);
     if (!st)
         wefti_opx(op)->flags |= WEFTI_OPF_TIMED;

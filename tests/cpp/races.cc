@@ -111,7 +111,7 @@ TEST(a_stop_at_any_moment_ends_a_race_once)
                 now.notify_one();
             }
         });
-        for (int i = 0; i < 2000; i++) {
+        for (int i = 0; i < 1000; i++) {
             const bool only_stop = i % 8 == 0, no_stop = i % 8 == 4;
             std::stop_source source;
             if (!no_stop) {

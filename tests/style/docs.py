@@ -1,11 +1,11 @@
-"""What the documents say is so: C in README.md and docs/guide is cut from an example that is built and run, single lines in the tables of
+"""What the documents say is so: C and C++ in README.md and docs/guide is cut from an example that is built and run, single lines in the tables of
 docs/guide/coming-from-execution-ucx.md compile, the manual page knows every header, and links lead somewhere."""
 import os
 import re
 
 from lib import checks
 
-BLOCK = re.compile(r"^```c\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^```c(?:pp)?\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 LINES = "docs/guide/coming-from-execution-ucx.md"
@@ -123,7 +123,7 @@ def pages(root):
 
 
 def unbuilt(root):
-    sources = [checks.read(root, p) for p in checks.files(root, "examples", ".c", ".h")]
+    sources = [checks.read(root, p) for p in checks.files(root, "examples", ".c", ".cc", ".h", ".hpp")]
     found = []
     for page in pages(root):
         for match in BLOCK.finditer(checks.read(root, page)):
@@ -221,8 +221,8 @@ def each_fault_is_caught():
         checks.write_tree(root, {"examples/a/a.c": "int main(void)\n{\n    go();\n    return 0;\n}\n",
                                  "README.md": "```c\ngo();\nreturn 0;\n```\n[a](examples/a/a.c)\n", "docs/guide/x.md": ""})
         assert not unbuilt(root) and not dead_links(root), "a good tree"
-        checks.write_tree(root, {"docs/guide/x.md": "```c\ngo();\nreturn 1;\n```\n[a](b.md)\n"})
-        assert len(unbuilt(root)) == 1 and len(dead_links(root)) == 1, "a bad tree"
+        checks.write_tree(root, {"docs/guide/x.md": "```c\ngo();\nreturn 1;\n```\n```cpp\ngo(2);\n```\n[a](b.md)\n"})
+        assert len(unbuilt(root)) == 2 and len(dead_links(root)) == 1, "a bad tree"
         checks.write_tree(root, {LINES: "| a | b | `weft_no_such_call(rt);` |\n| a | b | `weft_op_cancel(&op);` |\n",
                                  "docs/man/weft.3": "weft/op.h", "include/weft/op.h": "", "include/weft/new.h": ""})
         assert len(uncompiled(root)) == 1 and len(unmentioned(root)) == 1, "a bad line, a header that the page does not know"
