@@ -32,6 +32,7 @@
 #ifndef WEFT_EXECUTION_HPP
 #define WEFT_EXECUTION_HPP
 
+#include <thread>
 #include <tuple>
 #include <weft/execution_config.hpp>
 #include <weft/runtime.hpp>
@@ -70,7 +71,10 @@ class operation {
 public:
     using operation_state_concept = operation_state_tag;
 
-    operation(action<S> what, R receiver) noexcept : action_(std::move(what)), receiver_(std::move(receiver)) {}
+    operation(action<S> what, R receiver) noexcept : action_(std::move(what)), receiver_(std::move(receiver))
+    {
+        weft::detail::make_fresh(&op_);
+    }
     operation(const operation &) = delete;
     operation &operator=(const operation &) = delete;
 
@@ -105,14 +109,17 @@ public:
     }
 
 private:
-    /* The completion comes from the runtime, also if the operation is complete at once. */
+    /* The completion comes from the runtime, also if the operation is complete at once. What the post has to set behind that, as
+     * an endpoint that is opened, is there first: the callback waits until the post has returned. */
     void start_later() noexcept
     {
-        op_.fn = told;
+        op_.fn = Later ? told : told_after_post;
         op_.user = this;
         watch(); /* before the post: after it this may be gone */
         if (const weft_status_t st = action_.post(&op_)) [[unlikely]]
             refused(st);
+        else if constexpr (!Later)
+            posted_.store(true, std::memory_order_release);
     }
 
     stop_token token() const noexcept { return impl_std::get_stop_token(impl::get_env(receiver_)); }
@@ -127,6 +134,15 @@ private:
     }
 
     static void told(weft_op_t *, void *user) noexcept { static_cast<operation *>(user)->complete(); }
+
+    static void told_after_post(weft_op_t *, void *user) noexcept
+    {
+        auto *self = static_cast<operation *>(user);
+        if constexpr (!Later)
+            while (!self->posted_.load(std::memory_order_acquire))
+                std::this_thread::yield();
+        self->complete();
+    }
 
     void refused(weft_status_t st) noexcept
     {
@@ -169,7 +185,8 @@ private:
     action<S> action_;
     R receiver_;
     [[no_unique_address]] std::conditional_t<stoppable, std::optional<stop_callback>, nothing> stop_;
-    weft_op_t op_ = WEFT_OP_INIT;
+    [[no_unique_address]] std::conditional_t<Later, nothing, std::atomic<bool>> posted_{};
+    weft_op_t op_; /* fresh */
 };
 
 /* Attributes of a sender that may complete on the thread that starts it, and of one that completes in a runtime. */

