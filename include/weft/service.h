@@ -72,8 +72,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_service_drain(weft_service_t *servic
 WEFT_API weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op);
 
 /* Enter it into a registry (NULL: the configured one, opened for it), with the addresses of the runtime's listeners (or
- * `address`, for peers that reach it by another name) and its functions, and keep its load up to date. Listen first:
- * WEFT_ERR_STATE. Until drain or close. */
+ * `address`, for peers that reach it by another name) and its functions, and keep its load up to date. weft_entry_t.data has a
+ * line for each function, number and signature, and a last one with the identity that the runtime proves to peers
+ * (weft_ep_info_t), if it has one: "identity mill-3". Listen first: WEFT_ERR_STATE. Until drain or close. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *registry,
                                                             const char *address);
 

@@ -126,6 +126,9 @@ weft_status_t wefti_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_o
 /* Who the peer of an endpoint is: weft_ep_info_t.identity, copied to buf, cut to cap bytes with the zero at the end; how many it
  * has without. 0: it is gone, or has none. Any thread. */
 size_t wefti_ep_identity(weft_runtime_t *rt, weft_ep_id_t id, char *buf, size_t cap);
+/* Who peers know this runtime as, by what it proves: the name in its certificate, else that of its first key; "": neither has
+ * one. Driver of the first shard. */
+void wefti_own_identity(const weft_runtime_t *rt, char *buf, size_t cap);
 /* What the peer of an endpoint that was dialled calls it; 0: it was never up. Driver. */
 weft_ep_id_t wefti_ep_of_peer(const weft_ep_t *ep);
 

@@ -85,6 +85,15 @@ size_t wefti_ep_identity(weft_runtime_t *rt, weft_ep_id_t id, char *buf, size_t 
     return n;
 }
 
+void wefti_own_identity(const weft_runtime_t *rt, char *buf, size_t cap)
+{
+    *buf = '\0';
+    if (rt->fabric->ops->guard_name)
+        rt->fabric->ops->guard_name(rt->fabric, buf, cap);
+    if (!*buf && rt->has_key)
+        snprintf(buf, cap, "%s", rt->keys->at[0].name);
+}
+
 /* --- what changes ---------------------------------------------------------------------------------------------------------- */
 
 static bool changed(void *user)

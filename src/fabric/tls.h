@@ -44,6 +44,8 @@ void wefti_guard_free(wefti_guard_t *g); /* NULL is allowed */
 weft_status_t wefti_guard_keys(wefti_guard_t *g, const wefti_keys_t *keys);
 /* Its keys are those of another, whatever they become. Before the first stream. */
 void wefti_guard_keys_of(wefti_guard_t *g, wefti_guard_t *of);
+/* The name in our certificate by which peers know us; "": it has none, or was not read yet. Any thread. */
+void wefti_guard_name(wefti_guard_t *g, char *buf, size_t cap);
 /* Be ready for tls://. WEFT_ERR_UNSUPPORTED (there is no OpenSSL), _INVALID (neither certificates nor a key, or a file that
  * cannot be used), each with a sentence that says what to do. Cheap to call again. */
 weft_status_t wefti_guard_ready(wefti_guard_t *g);

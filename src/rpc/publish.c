@@ -11,6 +11,7 @@
  * those ran. So draining ends when the entry is gone, and for a moment no request came that had to be turned away.
  *
  * Promise: a service is not touched after wefti_rpc_unpublish() without lingering. tests/wire/rpc_discovery.c. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/uri.h"
@@ -34,7 +35,7 @@ typedef struct rpc_publication {
     uint64_t since;     /* leaving */
     uint64_t arrived;   /* requests until the last look */
     uint32_t load;
-    char *functions; /* as they were entered last */
+    char *functions; /* as they were entered last, and the identity */
     wefti_timer_t timer;
     wefti_call_t call;
     weft_op_t op, leave_op;
@@ -82,11 +83,14 @@ static void publication_drop(publication_t *p)
     wefti_free(p);
 }
 
-/* Its functions, as many whole lines as fit an entry. */
+/* Its functions, as many whole lines as fit an entry, and who peers will know its runtime as. */
 static char *functions_text(weft_service_t *service)
 {
-    size_t n = weft_service_functions(service, NULL, 0), cap = n < TEXT_MOST ? n + 1 : TEXT_MOST + 1;
-    char *text = (char *)wefti_malloc(cap);
+    char who[256], line[sizeof who + 16] = "";
+    wefti_own_identity(service->rs->rt, who, sizeof who);
+    size_t more = *who ? (size_t)snprintf(line, sizeof line, "identity %s\n", who) : 0;
+    size_t n = weft_service_functions(service, NULL, 0), cap = n < TEXT_MOST - more ? n + 1 : TEXT_MOST - more + 1;
+    char *text = (char *)wefti_malloc(cap + more);
     if (!text)
         return NULL;
     text[0] = 0;
@@ -94,6 +98,7 @@ static char *functions_text(weft_service_t *service)
         char *end = strrchr(text, '\n');
         text[end ? (size_t)(end - text) + 1 : 0] = 0;
     }
+    memcpy(text + strlen(text), line, more + 1);
     return text;
 }
 

@@ -284,7 +284,30 @@ def memory_and_figures_go_over_tls():
             assert figures["iterations"] == 100 and figures["cipher"].startswith("TLS_"), said
 
 
+def the_registry_says_by_which_name_a_server_proves_itself():
+    needs_it()
+    with weft.scratch() as folder:
+        certs, key = os.path.join(folder, "certs"), os.path.join(folder, "key")
+        makes(certs, "mill-3=127.0.0.1")
+        weft.must("key", "new", key, "--name", "batch")
+        named = ["--tls-cert", os.path.join(certs, "mill-3.crt"), "--tls-key", os.path.join(certs, "mill-3.key"), "--tls-ca",
+                 os.path.join(certs, "ca.crt")]
+        env = weft.environment(WEFT_REGISTRY="dir://" + os.path.join(folder, "registry"))
+        for how, name in ((named, "mill-3"), (["--key-file", key], "batch"), ([], None)):
+            server, _ = weft.serve_calls("--listen", "tcp://127.0.0.1:0", *how, env=env)
+            try:
+                entry, = weft.json_lines(weft.must("call", "--list", "--json", env=env))
+                assert entry.get("identity") == name, entry
+                shown = weft.must("call", "--list", env=env)
+                assert (f"  as {name}" in shown) == bool(name), shown
+                listed = weft.json_lines(weft.must("call", "--list", "weft://calc", "--json", env=env))
+                assert listed and all(line["signature"].count("(") for line in listed), listed
+                assert "identity" not in weft.must("call", "--list", "weft://calc", env=env)
+            finally:
+                weft.end(server)
+
+
 weft.main(what_it_makes_is_what_openssl_accepts, it_says_what_it_made_and_shows_no_key, days_are_days_and_end_with_the_authority,
           more_certificates_come_from_the_same_authority, nothing_is_replaced, an_authority_that_cannot_be_used_is_named,
           half_a_cluster_is_not_left_behind, what_is_wrong_is_said, a_call_over_tls_is_answered_and_one_without_a_certificate_is_not,
-          memory_and_figures_go_over_tls)
+          memory_and_figures_go_over_tls, the_registry_says_by_which_name_a_server_proves_itself)

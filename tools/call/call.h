@@ -85,9 +85,13 @@ weft_status_t call_known_first(call_known_t *k);
 /* The same after the operation is complete. */
 void call_known_told(call_known_t *k);
 
+/* Who offers an entry, as its callers will know him when he has proved it: the last line of its data may say so. The length. */
+size_t call_identity_of(const weft_entry_t *entry, const char **at_out);
+
 /* Instances in a registry, by service and instance. */
 typedef struct call_entry {
     char *service, *instance, *address, *functions; /* functions: number and signature, a line each; or "" */
+    char *identity; /* see call_identity_of(); "": it says none */
     uint32_t load;
 } call_entry_t;
 typedef struct call_entries {

@@ -11,6 +11,7 @@
 
 #include "call.h"
 
+#define IDENTITY "identity "
 #define CLOSING (3 * WEFT_SECOND)
 #define PATIENCE (300 * WEFT_MILLISECOND) /* to connect to a server of the registry, before its problem is looked for */
 #define PROBING (2 * WEFT_SECOND)
@@ -26,6 +27,19 @@ const char *call_registry_name(const call_opts_t *opts, char *buf, size_t cap)
 
 /* --- entries of a registry ----------------------------------------------------------------------------------- */
 
+size_t call_identity_of(const weft_entry_t *entry, const char **at_out)
+{
+    const char *data = entry->data_len ? entry->data : "", *end = data + entry->data_len;
+    while (end > data && end[-1] == '\n')
+        end--;
+    const char *at = end;
+    while (at > data && at[-1] != '\n')
+        at--;
+    bool is = (size_t)(end - at) > strlen(IDENTITY) && !memcmp(at, IDENTITY, strlen(IDENTITY));
+    *at_out = is ? at + strlen(IDENTITY) : end;
+    return is ? (size_t)(end - *at_out) : 0;
+}
+
 static void entry_found(const weft_entry_t *entry, void *user)
 {
     call_entries_t *e = user;
@@ -39,14 +53,17 @@ static void entry_found(const weft_entry_t *entry, void *user)
         e->at = more;
         e->cap = cap;
     }
+    const char *data = entry->data_len ? entry->data : "", *who;
+    size_t name = call_identity_of(entry, &who);
     call_entry_t *to = &e->at[e->n];
     *to = (call_entry_t){.service = strdup(entry->service),
                          .instance = strdup(entry->instance),
                          .address = strdup(entry->address),
-                         .functions = entry->data_len ? strndup(entry->data, entry->data_len) : strdup(""),
+                         .functions = strndup(data, name ? (size_t)(who - data) - strlen(IDENTITY) : entry->data_len),
+                         .identity = strndup(who, name),
                          .load = entry->load};
     e->n++;
-    e->no_memory = e->no_memory || !to->service || !to->instance || !to->address || !to->functions;
+    e->no_memory = e->no_memory || !to->service || !to->instance || !to->address || !to->functions || !to->identity;
 }
 
 static int by_name(const void *a, const void *b)
@@ -63,6 +80,7 @@ void call_entries_free(call_entries_t *e)
         free(e->at[i].instance);
         free(e->at[i].address);
         free(e->at[i].functions);
+        free(e->at[i].identity);
     }
     free(e->at);
     *e = (call_entries_t){0};

@@ -12,7 +12,9 @@
 
 /* --- instances --------------------------------------------------------------------------------------------------------- */
 
-static void instance_json(const char *change, const char *service, const char *instance, const char *address, uint32_t load)
+/* identity: as call_entry_t has it. */
+static void instance_json(const char *change, const char *service, const char *instance, const char *address,
+                          const char *identity, uint32_t load)
 {
     tool_json_t j = tool_json_begin(stdout);
     if (change)
@@ -20,15 +22,19 @@ static void instance_json(const char *change, const char *service, const char *i
     tool_json_text(&j, "service", service);
     tool_json_text(&j, "instance", instance);
     tool_json_text(&j, "address", address);
+    if (*identity)
+        tool_json_text(&j, "identity", identity);
     tool_json_count(&j, "load", load);
     tool_json_end(&j);
 }
 
-static void instance_line(const char *service, const char *instance, int width, uint32_t load, const char *address)
+static void instance_line(const char *service, const char *instance, int width, uint32_t load, const char *address,
+                          const char *identity)
 {
-    char both[2 * CALL_NAME + 2], plain[1024];
+    char both[2 * CALL_NAME + 2], plain[1024], who[512];
     snprintf(both, sizeof both, "%s@%s", service, instance);
-    printf("%-*s  load %5.1f %%  %s\n", width, both, load / 10.0, tool_plain(address, plain, sizeof plain));
+    printf("%-*s  load %5.1f %%  %s%s%s\n", width, both, load / 10.0, tool_plain(address, plain, sizeof plain),
+           *identity ? "  as " : "", *identity ? tool_plain(identity, who, sizeof who) : "");
 }
 
 static int width_of(const call_entries_t *e)
@@ -51,9 +57,9 @@ static int list_all(call_link_t *l)
     for (size_t i = 0; i < e.n; i++) {
         const call_entry_t *x = &e.at[i];
         if (l->opts->json)
-            instance_json(NULL, x->service, x->instance, x->address, x->load);
+            instance_json(NULL, x->service, x->instance, x->address, x->identity, x->load);
         else
-            instance_line(x->service, x->instance, width_of(&e), x->load, x->address);
+            instance_line(x->service, x->instance, width_of(&e), x->load, x->address, x->identity);
     }
     if (!e.n && !l->opts->json)
         tool_error("nobody offers anything in the registry %s", call_registry_name(l->opts, name, sizeof name));
@@ -103,7 +109,7 @@ static void show_group(const call_opts_t *o, const call_entries_t *e, size_t fir
         seen[i] = true;
         n += (size_t)snprintf(instances + n, cap - n, "%s%s", n ? " " : "", y->instance);
         if (!o->json)
-            instance_line(y->service, y->instance, width_of(e), y->load, y->address);
+            instance_line(y->service, y->instance, width_of(e), y->load, y->address, y->identity);
     }
     if (*x->functions)
         show_functions(o, x->service, instances, x->functions);
@@ -230,12 +236,16 @@ static void changed(weft_change_t change, const weft_entry_t *entry, void *user)
     const call_link_t *l = user;
     if (*l->target->instance && strcmp(entry->instance, l->target->instance) != 0)
         return;
+    const char *at;
+    size_t n = call_identity_of(entry, &at);
+    char identity[512];
+    snprintf(identity, sizeof identity, "%.*s", (int)n, at);
     if (l->opts->json) {
-        instance_json(words[change], entry->service, entry->instance, entry->address, entry->load);
+        instance_json(words[change], entry->service, entry->instance, entry->address, identity, entry->load);
         return;
     }
     printf("%-7s  ", words[change]);
-    instance_line(entry->service, entry->instance, 0, entry->load, entry->address);
+    instance_line(entry->service, entry->instance, 0, entry->load, entry->address, identity);
     fflush(stdout);
 }
 

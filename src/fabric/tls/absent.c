@@ -86,6 +86,13 @@ weft_status_t wefti_guard_ready(wefti_guard_t *g)
     return none();
 }
 
+void wefti_guard_name(wefti_guard_t *g, char *buf, size_t cap)
+{
+    (void)g;
+    if (cap)
+        *buf = '\0';
+}
+
 uint64_t wefti_guards_look(void)
 {
     return 0;

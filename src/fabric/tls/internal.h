@@ -22,6 +22,7 @@
 #define TLS_SECURITY_LEVEL 2 /* whatever the machine's openssl.cnf says: no RSA of 1024 bits, no SHA-1 */
 #define TLS_CONTEXT "weft" /* to OpenSSL a key is a session, and a session belongs to something */
 
+#define TLS_NAME 256                /* of an identity, with the zero at the end */
 #define TLS_OUT_BYTES (160u << 10) /* gathered for one send(), of a lane's stream */
 #define TLS_LOOK_BYTES 2048u       /* of the first read of a stream that had nothing the last time */
 
@@ -85,7 +86,7 @@ typedef struct tls_stream {
     wefti_stream_find_fn find;
     void *user;
     tls_peer_t peer;
-    char name[256]; /* the peer's */
+    char name[TLS_NAME]; /* the peer's */
     bool resumed;   /* they had met before */
     char *whom;     /* wires that dial: "host:port", for the next time; NULL: nothing is kept */
 } tls_stream_t;

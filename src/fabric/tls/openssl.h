@@ -37,6 +37,7 @@
     X(SSL_CTX_check_private_key) \
     X(SSL_CTX_ctrl) \
     X(SSL_CTX_free) \
+    X(SSL_CTX_get0_certificate) \
     X(SSL_CTX_get_cert_store) \
     X(SSL_CTX_load_verify_locations) \
     X(SSL_CTX_new) \

@@ -3,6 +3,8 @@
  * The name is the first one in its SAN that is a name of something: a host's, a URI or an email address. The authority says that
  * it may have it. That it can be shown and compared is looked at here: a NUL in it has made one name pass for another before. Nor
  * is one a name that means more than itself to a policy. tests/fault/tls_certs.c. */
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/keys.h"
@@ -47,26 +49,49 @@ static bool is_reserved(const unsigned char *text, int n)
     return memchr(text, '*', (size_t)n) || ((size_t)n == strlen(WEFTI_ANONYMOUS) && !memcmp(text, WEFTI_ANONYMOUS, (size_t)n));
 }
 
-bool wefti_tls_remember_peer(tls_stream_t *s)
+/* Whom a certificate names: "" nobody. False: it has names, which cannot be read: not the same as having none. */
+static bool find_name(X509 *cert, char name_out[TLS_NAME])
 {
     int many = -1;
-    if (!wefti_tls_peer(s->ssl, &s->peer) || !s->peer.cert)
-        return false;
-    GENERAL_NAMES *names = wefti_ssl.X509_get_ext_d2i(s->peer.cert, NID_subject_alt_name, &many, NULL);
+    *name_out = '\0';
+    GENERAL_NAMES *names = wefti_ssl.X509_get_ext_d2i(cert, NID_subject_alt_name, &many, NULL);
     if (!names && many != -1)
-        return false; /* it has names, which cannot be read: not the same as having none */
+        return false;
     int n = names ? wefti_ssl.OPENSSL_sk_num((const OPENSSL_STACK *)names) : 0;
-    for (int i = 0; i < n && !s->name[0]; i++) {
+    for (int i = 0; i < n && !*name_out; i++) {
         const GENERAL_NAME *name = wefti_ssl.OPENSSL_sk_value((const OPENSSL_STACK *)names, i);
         if (name->type != GEN_DNS && name->type != GEN_URI && name->type != GEN_EMAIL)
             continue;
         int len = wefti_ssl.ASN1_STRING_length(name->d.ia5);
         const unsigned char *text = wefti_ssl.ASN1_STRING_get0_data(name->d.ia5);
-        if (len > 0 && (size_t)len < sizeof s->name && is_plain(text, len) && !is_reserved(text, len))
-            memcpy(s->name, text, (size_t)len);
+        if (len > 0 && len < TLS_NAME && is_plain(text, len) && !is_reserved(text, len)) {
+            memcpy(name_out, text, (size_t)len);
+            name_out[len] = '\0';
+        }
     }
     if (names)
         wefti_ssl.GENERAL_NAMES_free(names);
+    return true;
+}
+
+void wefti_guard_name(wefti_guard_t *g, char *buf, size_t cap)
+{
+    char name[TLS_NAME] = "";
+    if (atomic_load(&g->ready) && tls_has_files(g)) {
+        pthread_mutex_lock(&g->lock);
+        X509 *cert = wefti_ssl.SSL_CTX_get0_certificate(g->wires);
+        if (cert)
+            (void)find_name(cert, name);
+        tls_left_nothing();
+        pthread_mutex_unlock(&g->lock);
+    }
+    snprintf(buf, cap, "%s", name);
+}
+
+bool wefti_tls_remember_peer(tls_stream_t *s)
+{
+    if (!wefti_tls_peer(s->ssl, &s->peer) || !s->peer.cert || !find_name(s->peer.cert, s->name))
+        return false;
     if (!s->name[0])
         wefti_info("tls: the peer's certificate has no name that could be its identity (DNS, URI or email in the subject "
                    "alternative name): it is " WEFTI_ANONYMOUS);
