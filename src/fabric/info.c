@@ -32,7 +32,7 @@ static void tell_tls(weft_config_fn fn, void *user, const wefti_config_t *config
 {
     static const wefti_keys_t any;
     const char *path, *variable = tls_file_missing(config, &path);
-    char by[400], text[1024];
+    char by[400], text[1200];
     int err = errno;
     if (variable) {
         wefti_tls_version(by, sizeof by);
@@ -46,13 +46,23 @@ static void tell_tls(weft_config_fn fn, void *user, const wefti_config_t *config
         return;
     if (config->key_file && *config->key_file)
         (void)wefti_guard_keys(g, &any); /* that there is one is all that matters here */
+    const char *certificate = config->tls_cert && *config->tls_cert ? config->tls_cert : NULL;
+    char name[256] = "", known[600] = "";
+    weft_status_t st = certificate ? wefti_guard_ready(g) : WEFT_OK;
+    if (st)
+        snprintf(known, sizeof known, "; the certificate cannot be used: %.400s", weft_last_error());
+    else if (certificate)
+        wefti_guard_name(g, name, sizeof name);
+    if (*name)
+        snprintf(known, sizeof known, "; peers know us as \"%s\"", name);
     wefti_tls_version(by, sizeof by);
-    snprintf(text, sizeof text, "%s; %s", by,
+    snprintf(text, sizeof text, "%s; %s%s", by,
              wefti_guard_demands_here(g)                  ? "what leaves this host is encrypted, and so is tcp:// within it"
              : wefti_guard_demands(g)                     ? "what leaves this host is encrypted"
              : config->tls && !strcmp(config->tls, "off") ? "only tls:// is encrypted, since WEFT_TLS is off"
                                                           : "only tls:// is encrypted, since there is neither a key nor a "
-                                                            "certificate");
+                                                            "certificate",
+             known);
     tell(fn, user, "tls", text);
     wefti_guard_free(g);
 }

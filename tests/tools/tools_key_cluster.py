@@ -292,6 +292,10 @@ def the_registry_says_by_which_name_a_server_proves_itself():
         weft.must("key", "new", key, "--name", "batch")
         named = ["--tls-cert", os.path.join(certs, "mill-3.crt"), "--tls-key", os.path.join(certs, "mill-3.key"), "--tls-ca",
                  os.path.join(certs, "ca.crt")]
+        ours = weft.environment(WEFT_TLS_CERT=named[1], WEFT_TLS_KEY=named[3], WEFT_TLS_CA=named[5])
+        assert 'peers know us as "mill-3"' in " ".join(weft.must("info", env=ours).split())
+        bad = weft.environment(WEFT_TLS_CERT=named[1], WEFT_TLS_KEY=key, WEFT_TLS_CA=named[5])
+        assert "the certificate cannot be used: the private key" in " ".join(weft.must("info", env=bad).split())
         env = weft.environment(WEFT_REGISTRY="dir://" + os.path.join(folder, "registry"))
         for how, name in ((named, "mill-3"), (["--key-file", key], "batch"), ([], None)):
             server, _ = weft.serve_calls("--listen", "tcp://127.0.0.1:0", *how, env=env)
