@@ -1,7 +1,7 @@
 /* A memory element that is killed or stopped in the middle of reads and writes: every operation ends, with an error that is
  * true, and the transport is there again when the element is.
  *
- * ctest: label=thread shards */
+ * ctest: long label=thread shards */
 #include "lib/memories.h"
 #include "test.h"
 

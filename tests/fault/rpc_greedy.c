@@ -2,7 +2,7 @@
  * cancels while their data is awaited, more calls than it may have. It gets its part, and others are served; what it does not
  * send costs it its connection, and then nothing of it is left. A peer that is slow and goes on is waited for.
  *
- * ctest: timeout=300 */
+ * ctest: long timeout=300 */
 #define TEST_SECONDS 280
 #include "lib/peer.h"
 #include "rpc/client.h"

@@ -8,7 +8,7 @@
  * SEED=n chooses the same changes, FLIPS=n says how many (1,500, or as many as fit into SECONDS; tls_flips_all.c makes more),
  * FLIP="what connection side byte n" makes this one only.
  *
- * ctest: shards openssl timeout=600 */
+ * ctest: long shards openssl timeout=600 */
 #ifndef MANY
 #define MANY 1500
 #define SECONDS 22.0 /* of each test, at most: a busy machine makes fewer changes */

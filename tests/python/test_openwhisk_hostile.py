@@ -1,5 +1,6 @@
 """Strangers at the port of the OpenWhisk runtime: bytes that are no HTTP, slow ones, large ones, many; and code that lies
 about itself."""
+# ctest: long
 import base64
 import json
 import socket

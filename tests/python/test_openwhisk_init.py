@@ -1,4 +1,5 @@
 """POST /init of the OpenWhisk runtime: source, zips, elements and memory elements; once; and what cannot be an action."""
+# ctest: long
 import base64
 import sys
 

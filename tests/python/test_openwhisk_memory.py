@@ -1,5 +1,6 @@
 """Memory elements as actions of OpenWhisk: they tell their durl, serve it, and end when nobody uses them, with their time, or
 with their process."""
+# ctest: long
 import json
 import os
 import signal

@@ -1,5 +1,6 @@
 """POST /run of the OpenWhisk runtime: results, the environment, output and sentinels, deadlines, and code that fails, crashes
 and hangs."""
+# ctest: long
 import contextlib
 import errno
 import glob

@@ -1,5 +1,6 @@
 """Elements on the OpenWhisk runtime: transports that come with /run, that are configured while it blocks, and whose memory
 dies; keys and secrets."""
+# ctest: long
 import glob
 import hashlib
 import hmac

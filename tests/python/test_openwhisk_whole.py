@@ -1,5 +1,6 @@
 """Elements on OpenWhisk, whole: programs that invoke, use and release memory, over a small OpenWhisk that runs them in
 `disagg.serve`."""
+# ctest: long
 import json
 import re
 

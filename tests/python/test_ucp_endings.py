@@ -4,7 +4,7 @@ is what endings/weft.json has and the guide says.
 endings/ucx-py.json is what UCX-Py does. Here are the endings in blocking mode with error handling; test_ucp_endings_all.py has
 the other three quarters.
 """
-# ctest: timeout=1800
+# ctest: long timeout=1800
 import json
 import os
 import subprocess

@@ -8,7 +8,7 @@
  * Servers are killed, stopped, cut off, closed and opened again, their functions taken away and put back; they answer again,
  * late and wrong, which changes nothing.
  *
- * About half of the seeds are at peace (delays only): there nothing fails that was not meant to. ctest: shards */
+ * About half of the seeds are at peace (delays only): there nothing fails that was not meant to. ctest: long shards */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
  *   - what was handed over with a function is handed back once, and not at all if the function was not added;
  *   - when all peers are gone, no shard has an endpoint, a connection, a wire or a lane.
  *
- * ctest: seeds=1500 */
+ * ctest: long seeds=1500 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 """Each header for C++ compiles alone, and what uses them with both compilers, with and without exceptions; and all of them soon."""
+# ctest: long
 import os
 
 from lib import checks

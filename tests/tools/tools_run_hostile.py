@@ -1,4 +1,5 @@
 """Processes that weft run started may say and do whatever they like: it neither crashes nor hangs nor believes them."""
+# ctest: long
 import json
 import os
 import random

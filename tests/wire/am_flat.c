@@ -3,7 +3,7 @@
  *
  * The receiver's program sleeps at first for a while and then between bursts of receives; the sender posts as fast as it may,
  * with a few operations. Each process looks at its own resident memory: when the first thousand messages have passed, and
- * whenever it may have grown. ctest: tls-long timeout=600 */
+ * whenever it may have grown. ctest: long tls-long timeout=600 */
 #define TEST_SECONDS 280
 #include <sys/prctl.h>
 #include <weft/weft.h>

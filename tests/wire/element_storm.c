@@ -2,7 +2,7 @@
  * these, and while an element comes and goes: whatever ends well did what it says, and everything ends. Seeded; how threads
  * meet is the machine's.
  *
- * ctest: label=thread timeout=120 shards */
+ * ctest: long label=thread timeout=120 shards */
 #define TEST_SECONDS 100
 #include <pthread.h>
 #include <stdatomic.h>

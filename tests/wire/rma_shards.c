@@ -1,6 +1,6 @@
 /* Regions of a runtime with several shards: peers of all shards read, write and count at the same time, over each path; a revoke
  * and a free wait for all of them; names, lengths, times and notifications reach all; the runtime closes while all access.
- * ctest: timeout=400 label=thread */
+ * ctest: long timeout=400 label=thread */
 #define TEST_SECONDS 360
 #include "ports.h"
 #include "test.h"
