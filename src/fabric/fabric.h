@@ -168,7 +168,7 @@ typedef struct wefti_fabric_ops {
     /* The runtime's keys, for TLS, copied; NULL: it has none. Before the first wire and acceptor, and when there are others: who
      * meets from then on proves one of them. WEFT_ERR_NOMEM: it has those from before. NULL here: there is no TLS. */
     weft_status_t (*guard_keys)(wefti_fabric_t *f, const wefti_keys_t *keys);
-    /* The name by which peers know who shows our certificate; "": there is none, or it was not read yet. NULL where guard_keys is. */
+    /* The name in our certificate by which peers know us; "": it has none, or was not read yet. NULL where guard_keys is. */
     void (*guard_name)(wefti_fabric_t *f, char *buf, size_t cap);
     /* Look at the files with certificates, and what belongs to them, of the whole process: how often they were others until now.
      * NULL where guard_keys is. */
