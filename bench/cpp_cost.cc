@@ -14,42 +14,13 @@
  * what disturbs a machine is seldom as short as that. One line of JSON. tests/tools/tools_cpp_cost.py runs it. */
 #include <weft/weft.hpp>
 
-#include <algorithm>
-#include <vector>
-
-#include "peers/peer.h"
+#include "cpp_pair.hpp"
 
 namespace
 {
 
-constexpr unsigned ROUND = 500;
-
-struct both {
-    weft::runtime rt[2];
-    weft::listener door;
-    weft::endpoint ep[2];
-    weft::region region;
-    weft::remote remote;
-
-    void drive() noexcept
-    {
-        rt[0].progress();
-        rt[1].progress();
-    }
-    void until(const weft_op_t &op) noexcept
-    {
-        while (!weft_op_done(&op))
-            drive();
-    }
-};
-
-void must(weft_status_t st, const char *what)
-{
-    if (!st)
-        return;
-    fprintf(stderr, "cpp_cost: %s: %s\n", what, weft_last_error());
-    exit(1);
-}
+using namespace bench;
+using both = runtimes;
 
 /* A coroutine that is begun, and driven until it ends. */
 struct ending : weft::detail::listener_of_end {
@@ -148,42 +119,7 @@ weft::task<> tasks(both &)
         must(WEFT_ERR_CORRUPT, "a task");
 }
 
-/* --- measuring ---------------------------------------------------------------------------------------------- */
-
-using work = void (*)(both &);
-
-double round_ns(both &b, work what)
-{
-    const uint64_t start = peer_now_ns();
-    what(b);
-    return static_cast<double>(peer_now_ns() - start) / ROUND;
-}
-
-double median(std::vector<double> v)
-{
-    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-    return v[v.size() / 2];
-}
-
-struct figures {
-    double c, cpp, over;
-};
-
-figures compare(both &b, work c, work cpp, double seconds)
-{
-    std::vector<double> a, z, over;
-    const uint64_t end = peer_now_ns() + static_cast<uint64_t>(seconds * 1e9);
-    do {
-        const bool first = a.size() % 2; /* who begins changes */
-        double x = first ? round_ns(b, cpp) : round_ns(b, c), y = first ? round_ns(b, c) : round_ns(b, cpp);
-        if (first)
-            std::swap(x, y);
-        a.push_back(x);
-        z.push_back(y);
-        over.push_back(y - x);
-    } while (peer_now_ns() < end);
-    return {median(a), median(z), median(over)};
-}
+/* --- measuring ---------------------------------------------------------------------------------------------------------- */
 
 void open_both(both &b)
 {
@@ -211,14 +147,11 @@ int main(int argc, char **argv)
     try {
         both b;
         open_both(b);
-        figures pair = compare(
-            b, pair_c, [](both &x) { run(x, pairs(x)); }, seconds / 4);
-        figures all = compare(
-            b, pair_c, [](both &x) { run(x, pairs_at_once(x)); }, seconds / 4);
-        figures read = compare(
-            b, read_c, [](both &x) { run(x, reads(x)); }, seconds / 4);
-        figures task = compare(
-            b, [](both &) {}, [](both &x) { run(x, tasks(x)); }, seconds / 4);
+        const auto against = [&](void (*c)(both &), void (*cpp)(both &)) { return compare<both>(b, c, cpp, seconds / 4); };
+        figures pair = against(pair_c, [](both &x) { run(x, pairs(x)); });
+        figures all = against(pair_c, [](both &x) { run(x, pairs_at_once(x)); });
+        figures read = against(read_c, [](both &x) { run(x, reads(x)); });
+        figures task = against([](both &) {}, [](both &x) { run(x, tasks(x)); });
         printf("{\"test\": \"cpp_cost\", \"pair_c_ns\": %.2f, \"pair_ns\": %.2f, \"pair_over_ns\": %.2f, \"read_c_ns\": %.2f, "
                "\"read_ns\": %.2f, "
                "\"read_over_ns\": %.2f, \"all_over_ns\": %.2f, \"task_ns\": %.2f}\n",

@@ -16,44 +16,17 @@
 #include "kit/here.hpp"
 #include <weft/weft.hpp>
 
-#include <algorithm>
-#include <vector>
-
-#include "peers/peer.h"
+#include "cpp_pair.hpp"
 
 namespace
 {
 
-constexpr unsigned ROUND = 500;
+using namespace bench;
 
-struct both {
-    weft::runtime rt[2];
-    weft::listener door;
-    weft::endpoint ep[2];
-    weft::region region;
-    weft::remote remote;
+struct both : runtimes {
     ex::inplace_stop_source stop;
     unsigned told = 0;
-
-    void drive() noexcept
-    {
-        rt[0].progress();
-        rt[1].progress();
-    }
-    void until(const weft_op_t &op) noexcept
-    {
-        while (!weft_op_done(&op))
-            drive();
-    }
 };
-
-void must(weft_status_t st, const char *what)
-{
-    if (!st)
-        return;
-    fprintf(stderr, "cpp_exec_cost: %s: %s\n", what, weft_last_error());
-    exit(1);
-}
 
 /* --- a receiver that only says that it is over -------------------------------------------------------------------------- */
 
@@ -176,41 +149,6 @@ void turn(both &b)
 }
 
 /* --- measuring ---------------------------------------------------------------------------------------------------------- */
-
-using work = void (*)(both &);
-
-double round_ns(both &b, work what)
-{
-    const uint64_t start = peer_now_ns();
-    what(b);
-    return static_cast<double>(peer_now_ns() - start) / ROUND;
-}
-
-double median(std::vector<double> v)
-{
-    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-    return v[v.size() / 2];
-}
-
-struct figures {
-    double c, cpp, over;
-};
-
-figures compare(both &b, work c, work cpp, double seconds)
-{
-    std::vector<double> a, z, over;
-    const uint64_t end = peer_now_ns() + static_cast<uint64_t>(seconds * 1e9);
-    do {
-        const bool first = a.size() % 2; /* who begins changes */
-        double x = first ? round_ns(b, cpp) : round_ns(b, c), y = first ? round_ns(b, c) : round_ns(b, cpp);
-        if (first)
-            std::swap(x, y);
-        a.push_back(x);
-        z.push_back(y);
-        over.push_back(y - x);
-    } while (peer_now_ns() < end);
-    return {median(a), median(z), median(over)};
-}
 
 void open_both(both &b)
 {
