@@ -1,5 +1,7 @@
 /* tests/cpp/rpc_quiet.cc - a small call in C++ allocates nothing, as in C; and what happens where there is no memory. Allocations
- * are counted by standing in front of malloc. */
+ * are counted by standing in front of malloc.
+ *
+ * ctest: no-asan no-tsan: they stand there themselves */
 #include "desk.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
