@@ -117,7 +117,7 @@ void wefti_stream_free(wefti_stream_t *stream)
     tls_stream_t *s = (tls_stream_t *)(void *)stream;
     if (!s)
         return;
-    if (s->guard->hot == s)
+    if (!s->wire && s->guard->hot == s) /* a wire may be another shard's than its guard */
         s->guard->hot = NULL;
     if (s->ssl) {
         wefti_ssl.SSL_free(s->ssl);
