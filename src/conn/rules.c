@@ -276,9 +276,10 @@ static bool is_about(const rule_t *r, const char *who, weft_may_t action)
 static void ask_nameless(const wefti_policy_t *p, const char *who, weft_verdict_t *verdict)
 {
     rule_t last = {.allow = p->allow, .line = p->last_line, .limit = UINT64_MAX};
-    const rule_t *best = NULL, *r = p->rules, *end = p->rules + p->n;
+    const rule_t *best = NULL;
     bool decided = false; /* by a rule about every name */
-    for (; r < end && !decided; r++) {
+    for (size_t i = 0; i < p->n && !decided; i++) {
+        const rule_t *r = &p->rules[i];
         if (!is_about(r, who, WEFT_MAY_ALLOCATE))
             continue;
         decided = fits(r->name, "");
@@ -300,10 +301,10 @@ void wefti_policy_ask(const wefti_policy_t *p, const char *identity, weft_may_t 
         return;
     }
     rule_t last = {.allow = p->allow, .line = p->last_line, .limit = UINT64_MAX};
-    const rule_t *r = p->rules, *end = p->rules + p->n;
-    while (r < end && !(is_about(r, who, action) && fits(r->name, what)))
-        r++;
-    take(verdict, r < end ? r : &last);
+    size_t i = 0;
+    while (i < p->n && !(is_about(&p->rules[i], who, action) && fits(p->rules[i].name, what)))
+        i++;
+    take(verdict, i < p->n ? &p->rules[i] : &last);
 }
 
 bool wefti_policy_limits(const wefti_policy_t *p, weft_may_t action)
