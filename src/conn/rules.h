@@ -7,8 +7,6 @@
 
 #include <weft/policy.h>
 
-#include "base/keys.h"
-
 typedef struct wefti_policy wefti_policy_t;
 
 /* WEFT_ERR_INVALID, with a sentence that begins with the number of the line; WEFT_ERR_NOMEM. */
@@ -27,7 +25,6 @@ bool wefti_may_find(const char *word, weft_may_t *out); /* false: there is none 
 /* How an identity is written: itself, or WEFT_ANONYMOUS. */
 static inline const char *wefti_identity_word(const char *identity)
 {
-    _Static_assert(sizeof WEFT_ANONYMOUS == sizeof WEFTI_ANONYMOUS, "they are one word");
     return identity && *identity ? identity : WEFT_ANONYMOUS;
 }
 
