@@ -1,5 +1,5 @@
-/* bench/cpp_pair.hpp - what cpp_cost and cpp_exec_cost have in common: two runtimes that talk to each other on one thread, and the
- * same work done in two ways, in turns. */
+/* bench/cpp_pair.hpp - what cpp_cost and cpp_exec_cost have in common: two runtimes that talk to each other on one thread, and
+ * the same work done in two ways, in turns. */
 #ifndef BENCH_CPP_PAIR_HPP
 #define BENCH_CPP_PAIR_HPP
 
