@@ -244,11 +244,14 @@ def test_a_server_that_is_no_scheduler_is_told(shared):
     assert code == 1 and "no Dask scheduler answers at 127.0.0.1:" in err and err.count("\n") == 1, err
 
 
-def test_a_signal_ends_it_while_nobody_answers(shared):
+@pytest.mark.parametrize("waits", ["for an answer", "to try again"])
+def test_a_signal_ends_it_while_nobody_answers(shared, waits):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         process = start(shared, write(shared.folder, {"a.o.py": HANGS}), on=f"dask://127.0.0.1:{mute.getsockname()[1]}")
         mute.settimeout(daskside.BOUND)
-        with mute.accept()[0]:  # Dask waits for an answer
+        with mute.accept()[0] as connection:
+            if waits == "to try again":
+                connection.close()
             process.send_signal(signal.SIGTERM)
             code, _, err = finish(process)
     assert code == 143 and "SIGTERM" in err and err.count("\n") == 1, err

@@ -1,4 +1,5 @@
 /* tests/unit/conn_rules.c - conn/rules.h: who may do what by a text, which line says so, and which texts are none. */
+#include "base/keys.h"
 #include "conn/rules.h"
 
 #include <string.h>
@@ -83,6 +84,11 @@ static const struct {
     {"", CALL, "calc.sub", NO, 14},
     {"someone", CALL, "calc.add", NO, 14},
 };
+
+TEST(who_has_no_name_is_called_the_same_by_all)
+{
+    CHECK_STR(WEFT_ANONYMOUS, WEFTI_ANONYMOUS);
+}
 
 TEST(the_first_rule_that_fits_decides)
 {
